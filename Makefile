@@ -1,0 +1,37 @@
+# Two commands: `make run` for a broker, `make test` for its tests. Both set up .venv first; see etc/setup.sh.
+
+PORT ?= 9000
+ARGS ?=
+
+.PHONY: help run test check clean
+
+help:
+	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
+	@echo 'make test   sets up everything, then runs the checks and the tests (ARGS="tests/core")'
+	@echo 'make check  the checks alone: style, types, import rules'
+	@echo 'make clean  removes what these made'
+
+run:
+	@sh etc/setup.sh run
+	exec .venv/bin/twistd -n elkobroker --port $(PORT) $(ARGS)
+
+define checks
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/mypy
+.venv/bin/lint-imports
+endef
+
+check:
+	@sh etc/setup.sh test
+	$(checks)
+
+test:
+	@sh etc/setup.sh test
+	$(checks)
+	.venv/bin/pytest $(ARGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf _trial_temp* twistd.pid twistd.log twisted/plugins/dropin.cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

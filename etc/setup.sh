@@ -1,0 +1,86 @@
+#!/bin/sh
+# Sets up .venv in the checkout so that the broker runs from it (`setup.sh run`) or its tests do (`setup.sh test`).
+# `make` calls this; there is no need to call it by hand.
+#
+# - It takes the first of $PYTHON, python3.13, python3.12, python3.11 and python3 that is new enough and can make a
+#   virtual environment. Where there is none, and there is apt-get and the right to use it, it installs one.
+# - It installs the checkout in place (`pip install -e`), so that an edited file needs no new installation.
+# - Once that is done it does nothing, and needs no network, until pyproject.toml or setup.cfg changes.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { echo "setup: $*"; }
+
+capable='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
+
+find_python() {
+    for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
+        # Run it: some version switchers have a command for each version, installed or not.
+        if "$candidate" -c "$capable" >/dev/null 2>&1; then
+            python=$candidate
+            return 0
+        fi
+    done
+    return 1
+}
+
+apt_install() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }
+
+install_python() {
+    command -v apt-get >/dev/null || return 1
+    if [ "$(id -u)" = 0 ]; then as_root=
+    elif sudo -n true 2>/dev/null; then as_root='sudo -n'
+    else return 1
+    fi
+    say "no Python 3.11 or later that can make a virtual environment: installing one with apt-get"
+    $as_root apt-get update && apt_install python3 python3-venv || return 1
+    find_python && return 0
+    # A distribution whose own python3 is older may have a later one beside it.
+    for later in python3.13 python3.12 python3.11; do
+        if apt-cache show "$later-venv" >/dev/null 2>&1; then apt_install "$later" "$later-venv" && return 0; fi
+    done
+    return 1
+}
+
+need_python() {
+    find_python && return 0
+    install_python && find_python && return 0
+    cat >&2 <<'EOF'
+setup: Python 3.11 or later with its modules venv and ensurepip is needed, and was not found. Install it:
+    Debian, Ubuntu:  sudo apt-get install python3 python3-venv
+    Fedora:          sudo dnf install python3
+    macOS:           brew install python@3.13
+or name one:         make PYTHON=/path/to/python3 ...
+EOF
+    return 1
+}
+
+# An environment does not survive being moved or copied: its commands would go on running the checkout they came from.
+usable_venv() {
+    grep -qF "$(pwd -P)/.venv" .venv/bin/activate 2>/dev/null && .venv/bin/python -m pip --version >/dev/null 2>&1
+}
+
+case ${1:-} in
+    run) what=. stamps='.venv/installed-run .venv/installed-test' ;;
+    test) what='.[test]' stamps=.venv/installed-test ;;
+    *) echo "usage: $0 run|test" >&2; exit 2 ;;
+esac
+
+state="$(pwd -P) $(cat pyproject.toml setup.cfg | cksum)"
+for stamp in $stamps; do
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$state" ] && .venv/bin/python -c 'import twisted' 2>/dev/null; then
+        exit 0
+    fi
+done
+
+if ! usable_venv; then
+    need_python
+    say "making a virtual environment in .venv with $python ($("$python" -V))"
+    "$python" -m venv --clear .venv
+fi
+say "installing what the $1 needs into .venv"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable "$what"
+# Twisted looks for plugins once here, instead of in the first run.
+.venv/bin/twistd --help >/dev/null
+echo "$state" >".venv/installed-$1"
+say "done"

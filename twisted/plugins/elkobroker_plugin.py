@@ -1,0 +1,5 @@
+"""Makes ``twistd elkobroker`` known."""
+
+from twisted.application.service import ServiceMaker
+
+elkobroker = ServiceMaker("elkobroker", "broker.tap", "a broker through which servers find each other", "elkobroker")
