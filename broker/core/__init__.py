@@ -1,0 +1,1 @@
+"""The meaning: providers, services, waits, watches. Knows no wire and no socket."""

@@ -1,0 +1,147 @@
+"""The frozen values that the whole broker speaks of: services, providers, loads, changes, rights."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from functools import lru_cache
+
+import attrs
+
+BROKER = 0
+"""The provider id of the broker itself. Peers get ids from 1 upwards."""
+
+OWN_PREFIX = "elkobroker."
+"""Names that begin so are the broker's own: no peer may offer them."""
+
+MAX_NAME = 255
+"""Characters of a service name or protocol: real ones have under 40."""
+
+MAX_TEXT = 1_024
+"""Characters of a label, a host:port, a tag that must be kept, or a secret: a host name has at most 253."""
+
+ANONYMOUS = "<anonymous>"
+"""The label of a provider that gave none, in the original's spelling."""
+
+
+@attrs.frozen
+class Auth:
+    """How one authenticates with a service: the Elko AUTHDESC.
+
+    ``mode`` is ``open``, ``password`` or ``reservation`` (others may come); ``code`` is the secret that goes with it.
+    """
+
+    mode: str
+    code: str | None = None
+    id: str | None = None
+
+
+@attrs.frozen
+class Service:
+    """One service, offered at one place by one provider.
+
+    ``hostport`` is where it is offered, ``host:port`` by convention and never checked; ``auth`` tells how to
+    authenticate there and is shown to trusted peers only. ``restored`` marks a service known from before a restart,
+    whose provider has not come back yet.
+    """
+
+    name: str
+    hostport: str
+    provider: int
+    protocol: str = "tcp"
+    label: str | None = None
+    auth: Auth | None = None
+    restored: bool = False
+
+
+@attrs.frozen
+class Provider:
+    """One registered peer, as it is at one moment.
+
+    ``load`` is 0.0 until it reports, and never negative. ``heard`` is when the broker last heard of it, in seconds of
+    the registry's clock.
+    """
+
+    id: int
+    label: str
+    wire: str
+    address: str
+    load: float
+    heard: float
+    services: tuple[Service, ...]
+
+
+@attrs.frozen
+class Load:
+    """The load of one provider: any non-negative number, in a measure that the farm's servers share."""
+
+    provider: int
+    label: str
+    load: float
+
+
+class Kind(enum.Enum):
+    """What a `Change` tells of."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    OFFERED = "offered"
+    WITHDRAWN = "withdrawn"
+    LOAD = "load"
+
+
+@attrs.frozen
+class Change:
+    """One change of the registry. Revisions rise by one from change to change.
+
+    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the `Load` for LOAD, and None for JOINED and LEFT.
+    """
+
+    revision: int
+    kind: Kind
+    provider: int
+    subject: Service | Load | None = None
+
+
+@lru_cache(maxsize=256)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(p) for p in patterns) if patterns else r"(?!)")
+
+
+@attrs.frozen
+class Rights:
+    """What a peer may offer: names, by shell patterns (``*``, ``?``, ``[...]``) with case, and how many services."""
+
+    offer: tuple[str, ...] = ("*",)
+    services: int = 1_000
+
+    def permits(self, name: str) -> bool:
+        """Whether a service of this name may be offered. The broker's own names never are."""
+        if name.startswith(OWN_PREFIX):
+            return False
+        return self.offer == ("*",) or _compiled(self.offer).match(name) is not None
+
+
+@attrs.frozen
+class Launcher:
+    """A program that an administrator may start through the broker.
+
+    ``script`` is its command line, split as a shell splits words, without a shell; ``initial`` starts it with the
+    broker; ``on`` says that it is wanted.
+    """
+
+    name: str
+    script: str
+    initial: bool = False
+    on: bool = False
+
+
+@attrs.frozen
+class Snapshot:
+    """What the store gives back at start: the next provider id, the last known providers, the launchers' switches."""
+
+    next_provider: int
+    providers: Sequence[Provider]
+    launchers_on: dict[str, bool]

@@ -1,0 +1,243 @@
+"""Keeps the store in step with the registry, without disk work in the reactor thread.
+
+Rules:
+- A change marks its provider; marked providers are written together, a moment later, in one transaction, in a thread.
+  One write at a time; a write that fails is tried again, with what has changed meanwhile.
+- So after a kill the store is at most that moment behind: what it lacks, live peers say again.
+- A provider that came and went before it was ever written is not written at all.
+- An id is given out only below a mark that is in the store: after a kill, ids go on from the mark.
+- Providers from before the restart stay stored until `Recorder.forget`: the recorder only touches what it is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IRegistry
+from broker.core.model import BROKER, Change, Kind
+from broker.core.store import StateError, Store
+
+FLUSH_SECONDS = 0.25
+"""How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""
+
+FLUSH_ROWS = 1_000
+"""Providers in one write. Their values are built in the reactor thread: about a millisecond's work."""
+
+RESERVE = 1_024
+"""Ids reserved ahead: more than join in the time of one write, and a kill wastes no more of them than this."""
+
+RETRY_SECONDS = 1.0
+"""The wait after a first failed write; it doubles with each further one."""
+
+RETRY_SECONDS_MOST = 30.0
+"""The longest wait after a failed write: the disk may be full for hours, and is written soon after it is not."""
+
+_STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN)
+"""The changes that are written. Loads come often, and are old by the time of a restart."""
+
+
+class Recorder:
+    """Writes what ``registry`` tells to ``store``, and gives out provider ids that are never used again.
+
+    ``in_thread`` runs a function with arguments in a worker thread, in the order of the calls, and returns a Deferred
+    of its result. ``next_provider`` is the one of the store's snapshot. The first ids are
+    reserved here and now, on the disk: raises `StateError` if that fails.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        registry: IRegistry,
+        store: Store,
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+        next_provider: int,
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._clock = clock
+        self._in_thread = in_thread
+
+        self._next = next_provider
+        self._mark = next_provider + RESERVE
+        """Ids below this one may be given out: the store knows."""
+        self._reserving = False
+        store.reserve(self._mark)
+
+        self._marked: dict[int, None] = {}
+        """Ids to be written, the longest marked first."""
+        self._stored: set[int] = set()
+        """Ids that this run has written, or may have."""
+        self._timer: IDelayedCall | None = None
+        self._writing: Deferred[Any] | None = None
+        self._failures = 0
+        self._gave_up = False
+        """The last write, the one of the stop, failed."""
+        self._stopped: Deferred[None] | None = None
+        self._watch = registry.watch(self._changed, _STORED)
+
+    # ids
+
+    def next_id(self) -> int:
+        """A provider id that was never given out before, not before a restart either.
+
+        Touches the disk only if ids are taken faster than a thread can reserve them. While the store cannot be written
+        and its reserve is used up, ids are given out all the same, so that the farm goes on: they may then come again
+        after a kill, and the log says so. Raises `Refusal` once the recorder stops.
+        """
+        if self._stopped is not None:
+            raise Refusal(Reason.INTERNAL, "the broker is stopping")
+        if self._next >= self._mark:
+            self._reserve_now()
+        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._failures:
+            self._reserve_ahead()
+        id = self._next
+        self._next += 1
+        return id
+
+    def _reserve_ahead(self) -> None:
+        def reserved(_: object) -> None:
+            self._reserving = False
+            self._mark = max(self._mark, mark)
+
+        def failed(failure: Failure) -> None:
+            self._reserving = False
+            self._thread_failed(failure)
+
+        self._reserving = True
+        mark = self._next + RESERVE
+        self._in_thread(self._store.reserve, mark).addCallbacks(reserved, failed)
+
+    def _reserve_now(self) -> None:
+        if self._failures:  # known to fail: the retry, not each peer that joins, finds out when it works again
+            return
+        mark = self._next + RESERVE
+        self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
+        try:
+            self._store.reserve(mark)
+        except StateError as error:
+            self._failed(error)
+        else:
+            self._mark = mark
+
+    # providers
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Providers from before the restart that came back, or that were waited for long enough."""
+        if self._stopped is None:
+            self._marked.update(dict.fromkeys(ids))
+            self._schedule()
+
+    def stop(self) -> Deferred[None]:
+        """Write all that is still to be written, then close the store with the exact next id.
+
+        What changes from now on is not written, so that the peers that the stop disconnects are remembered. The
+        Deferred fires when the store is closed, whether or not all could be written (the log tells), and never fails.
+        To be called once.
+        """
+        self._stopped = Deferred()
+        self._watch.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is None:
+            self._finish()
+        return self._stopped
+
+    def _changed(self, change: Change) -> None:
+        id = change.provider
+        if id == BROKER:
+            return
+        if change.kind is Kind.LEFT and id not in self._stored:
+            self._marked.pop(id, None)
+        else:
+            self._marked[id] = None
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._writing is None and (self._marked or self._failures):
+            wait = FLUSH_SECONDS
+            if self._failures:
+                wait = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), RETRY_SECONDS_MOST)
+            self._timer = self._clock.callLater(wait, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._marked or self._failures:
+            self._write()
+
+    def _write(self) -> None:
+        """Start one write of what has been marked longest."""
+        ids = [id for id, _ in zip(self._marked, range(FLUSH_ROWS), strict=False)]
+        rows, gone = [], []
+        for id in ids:
+            del self._marked[id]
+            provider = self._registry.provider(id)
+            if provider is None:
+                gone.append(id)
+            else:
+                rows.append(provider)
+                self._stored.add(id)
+        mark = self._next + RESERVE
+
+        def written(_: object) -> None:
+            self._stored.difference_update(gone)
+            self._mark = max(self._mark, mark)
+            if self._failures:
+                self.log.info("the state is being stored again, after {failures} failures", failures=self._failures)
+                self._failures = 0
+
+        def failed(failure: Failure) -> None:
+            self._marked = dict.fromkeys(ids) | self._marked
+            self._gave_up = self._stopped is not None
+            self._thread_failed(failure)
+
+        def ended(_: object) -> None:
+            self._writing = None
+            if self._stopped is None:
+                self._schedule()
+            else:
+                self._finish()
+
+        writing = self._writing = self._in_thread(self._store.record, rows, gone, mark)
+        writing.addCallbacks(written, failed).addBoth(ended)
+
+    def _thread_failed(self, failure: Failure) -> None:
+        if not isinstance(failure.value, StateError):
+            self.log.failure("a defect in storing the state", failure)
+        self._failed(failure.value)
+
+    def _failed(self, error: BaseException | None) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            self.log.error(
+                "the state could not be stored: {why}. It is tried again, every {most:g} seconds at the latest; if the "
+                "broker is killed before that succeeds, its next start knows less and may give out the same ids again",
+                why=error,
+                most=RETRY_SECONDS_MOST,
+            )
+        if self._stopped is None:
+            self._schedule()
+
+    def _finish(self) -> None:
+        """The recorder stops and nothing is being written: write what is left, or close."""
+        if self._marked and not self._gave_up:
+            self._write()
+            return
+
+        def failed(failure: Failure) -> None:
+            self.log.error("the state was not closed in good order: {why}", why=failure.value)
+
+        def ended(_: object) -> None:
+            assert self._stopped is not None
+            self._stopped.callback(None)
+
+        self._in_thread(self._store.close, self._next).addErrback(failed).addBoth(ended)

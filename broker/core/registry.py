@@ -1,0 +1,241 @@
+"""The one registry behind every wire.
+
+Rules:
+- Every change raises the revision by one and is kept for a while (`watches`).
+- A method first makes all its changes and collects who must hear of them; then it tells them: for each service first
+  the waiting finds in the order in which they came, then the watchers. A listener that fails is our defect: it is
+  logged, and the others still hear.
+- Waits, monitors and watches hear of live registrations only; what is remembered from before a restart (`restored`)
+  answers plain lookups.
+- All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IRegistry, IWait
+from broker.core.model import BROKER, MAX_NAME, MAX_TEXT, Change, Kind, Load, Provider, Rights, Service
+from broker.core.restored import Restored
+from broker.core.waits import Waits
+from broker.core.watches import Watches
+
+MAX_SERVICES = 200_000
+"""Services in all: 20 for each of 10,000 providers, ten times the farms we know of; about 100 MB when full."""
+
+
+class _Member:
+    """A provider as the registry keeps it."""
+
+    __slots__ = ("address", "heard", "id", "label", "load", "services", "wire")
+
+    def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
+        self.id = id
+        self.label = label
+        self.wire = wire
+        self.address = address
+        self.load = 0.0
+        self.heard = heard
+        self.services: list[Service] = []
+
+    def value(self) -> Provider:
+        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, tuple(self.services))
+
+
+@implementer(IRegistry)
+class Registry:
+    """See `IRegistry` for what each method promises.
+
+    ``clock`` gives the time; ``next_id`` an id that was never given out before; ``restored`` what is remembered from
+    before a restart.
+    """
+
+    log = Logger()
+
+    def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
+        self._clock = clock
+        self._next_id = next_id
+        self._restored = restored
+        self._waits = Waits(clock)
+        self._watches = Watches()
+        self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
+        self._index: dict[tuple[str, str], dict[int, Service]] = {}
+        self._service_count = 0
+
+    @property
+    def revision(self) -> int:
+        return self._watches.revision
+
+    # providers
+
+    def join(self, label: str, wire: str, address: str) -> int:
+        member = _Member(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
+        self._members[member.id] = member
+        self._watches.tell(self._watches.record(Kind.JOINED, member.id))
+        return member.id
+
+    def relabel(self, provider: int, label: str) -> None:
+        self._members[provider].label = label[:MAX_TEXT]
+
+    def leave(self, provider: int) -> None:
+        member = self._members.pop(provider, None)
+        if member is None:
+            return
+        changes = self._remove(provider, member.services)
+        changes.append(self._watches.record(Kind.LEFT, provider))
+        for change in changes:
+            self._watches.tell(change)
+
+    def provider(self, provider: int) -> Provider | None:
+        member = self._members.get(provider)
+        return None if member is None else member.value()
+
+    def providers(self) -> Sequence[Provider]:
+        return [member.value() for member in self._members.values() if member.id != BROKER]
+
+    # services
+
+    def offer(self, services: Sequence[Service], rights: Rights) -> list[Refusal]:
+        if not services:
+            return []
+        member = self._members[services[0].provider]
+        room = min(rights.services - len(member.services), MAX_SERVICES - self._service_count)
+        added: list[Service] = []
+        refused: list[Refusal] = []
+        for service in services:
+            problem = _problem(service, rights, room > len(added))
+            if problem is None:
+                added.append(service)
+            else:
+                refused.append(problem)
+        self._add(member, added)
+        return refused
+
+    def offer_own(self, services: Sequence[Service]) -> None:
+        """Add services of the broker itself, which may have any name and which nobody can withdraw."""
+        self._add(self._members[BROKER], services)
+
+    def withdraw(self, provider: int, names: Iterable[str]) -> None:
+        member = self._members.get(provider)
+        if member is None or provider == BROKER:
+            return
+        unwanted = set(names)
+        gone = [service for service in member.services if service.name in unwanted]
+        member.services = [service for service in member.services if service.name not in unwanted]
+        for change in self._remove(provider, gone):
+            self._watches.tell(change)
+
+    def lookup(self, name: str, protocol: str, restored: bool = False) -> Sequence[Service]:
+        found = self._index.get((name, protocol))
+        if found is not None:
+            return tuple(found.values())
+        return self._restored.lookup(name, protocol) if restored else ()
+
+    def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
+        if name is not None and protocol is not None:
+            return self.lookup(name, protocol)
+        return [
+            service
+            for member in self._members.values()
+            for service in member.services
+            if name is None or service.name == name
+        ]
+
+    # loads
+
+    def load(self, provider: int, load: float) -> None:
+        member = self._members.get(provider)
+        if member is None:
+            return
+        member.load = load = 0.0 if load < 0 else load
+        member.heard = self._clock.seconds()
+        change = self._watches.record_load(provider, member.label, load)
+        if change is not None:
+            self._watches.tell(change)
+
+    def loads(self) -> Sequence[Load]:
+        return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
+
+    # waits and watches
+
+    def find(self, name: str, seconds: float | None) -> Deferred[Service]:
+        def offered(service: Service) -> None:
+            wait.cancel()
+            found.callback(service)
+
+        def ended() -> None:
+            found.errback(Refusal(Reason.NO_SUCH_SERVICE, "no such service"))
+
+        found: Deferred[Service] = Deferred(lambda _: wait.cancel())
+        try:
+            wait = self._waits.add(name, seconds, offered, ended)
+        except Refusal as refusal:
+            found.errback(refusal)
+        return found
+
+    def monitor(
+        self, name: str, seconds: float | None, offered: Callable[[Service], None], ended: Callable[[], None]
+    ) -> IWait:
+        return self._waits.add(name, seconds, offered, ended)
+
+    def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> IWait:
+        return self._watches.add(changed, kinds)
+
+    def changes_since(self, revision: int) -> Sequence[Change] | None:
+        return self._watches.since(revision)
+
+    # inside
+
+    def _add(self, member: _Member, services: Sequence[Service]) -> None:
+        if not services:
+            return
+        changes = []
+        member.services += services
+        for service in services:
+            self._index.setdefault((service.name, service.protocol), {})[id(service)] = service
+            changes.append(self._watches.record(Kind.OFFERED, member.id, service))
+        self._service_count += len(services)
+        member.heard = self._clock.seconds()
+        self._restored.returned(member.label, member.wire, services)
+        waiting = [self._waits.of(service.name) for service in services]
+        for service, waits, change in zip(services, waiting, changes, strict=True):
+            for wait in waits:
+                if wait.offered is not None:  # an earlier service of this very offer may have ended it
+                    try:
+                        wait.offered(service)
+                    except Exception:
+                        self.log.failure("a waiting find failed for {name}", name=service.name)
+            self._watches.tell(change)
+
+    def _remove(self, provider: int, services: Sequence[Service]) -> list[Change]:
+        for service in services:
+            key = (service.name, service.protocol)
+            same = self._index[key]
+            del same[id(service)]
+            if not same:
+                del self._index[key]
+        self._service_count -= len(services)
+        return [self._watches.record(Kind.WITHDRAWN, provider, service) for service in services]
+
+
+def _problem(service: Service, rights: Rights, room: bool) -> Refusal | None:
+    """Why this service may not be added; None if it may."""
+    name = service.name
+    if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
+        return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
+    if not rights.permits(name):
+        return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
+    texts = [service.hostport, service.label]
+    if service.auth is not None:
+        texts += [service.auth.mode, service.auth.code, service.auth.id]
+    if any(text is not None and len(text) > MAX_TEXT for text in texts):
+        return Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
+    if not room:
+        return Refusal(Reason.LIMIT, f"service {name!r} is one too many: a peer may offer {rights.services}")
+    return None

@@ -1,0 +1,87 @@
+"""The changes of the registry: their revisions, the recent ones in a ring, and who hears of them.
+
+A watcher that must not be told faster than it can take things reads `Watches.since` at its own pace; when it has fallen
+behind the ring it gets None, and takes a snapshot instead. So no change is ever buffered for a watcher.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from broker.core.interfaces import IWait
+from broker.core.model import Change, Kind, Load, Service
+
+RING = 4_096
+"""Changes kept for watchers that resume: some seconds of a busy farm, and at most a few megabytes."""
+
+
+@implementer(IWait)
+class Watch:
+    """One watcher: ``changed`` is called with each change of ``kinds``."""
+
+    def __init__(
+        self, watchers: dict[Kind, dict[Watch, None]], changed: Callable[[Change], None], kinds: Collection[Kind]
+    ) -> None:
+        self._watchers = watchers
+        self._kinds = kinds
+        self.changed = changed
+
+    def cancel(self) -> None:
+        for kind in self._kinds:
+            self._watchers[kind].pop(self, None)
+
+
+class Watches:
+    """Numbers changes, keeps the recent ones, and tells watchers."""
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._watchers: dict[Kind, dict[Watch, None]] = {kind: {} for kind in Kind}
+        self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
+
+    def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
+        """A new watcher; see `IRegistry.watch`."""
+        watch = Watch(self._watchers, changed, kinds)
+        for kind in kinds:
+            self._watchers[kind][watch] = None
+        return watch
+
+    def record(self, kind: Kind, provider: int, subject: Service | None = None) -> Change:
+        """Number a change and keep it. The caller tells it once all its changes are made."""
+        self.revision += 1
+        change = Change(self.revision, kind, provider, subject)
+        self._ring.append(change)
+        return change
+
+    def record_load(self, provider: int, label: str, load: float) -> Change | None:
+        """The same for a load, of which there are most: its `Change` is only made if somebody watches."""
+        self.revision = revision = self.revision + 1
+        self._ring.append((revision, provider, label, load))
+        if self._watchers[Kind.LOAD]:
+            return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
+        return None
+
+    def tell(self, change: Change) -> None:
+        """Tell all who watch changes of this kind."""
+        for watch in tuple(self._watchers[change.kind]):
+            try:
+                watch.changed(change)
+            except Exception:
+                self.log.failure("a watcher failed at revision {revision}", revision=change.revision)
+
+    def since(self, revision: int) -> Sequence[Change] | None:
+        """See `IRegistry.changes_since`."""
+        missed = self.revision - revision
+        if missed < 0 or missed > len(self._ring):
+            return None
+        recent = list(self._ring)[len(self._ring) - missed :]
+        return [
+            entry if isinstance(entry, Change) else Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:]))
+            for entry in recent
+        ]
