@@ -1,0 +1,133 @@
+"""Rates, deadlines and the log of what peers did wrong: all bounded, whatever peers do."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from broker.core.counters import Counters
+from broker.core.errors import Refusal
+
+ADDRESSES = 10_000
+"""Addresses remembered for rates and complaints: more than a farm has; the least recently seen one is forgotten."""
+
+COMPLAIN_EVERY = 60.0
+"""Seconds between two log lines on the same address and reason. The counters count every one."""
+
+MAX_SHOWN = 1_000
+"""Characters of a peer's text that one log line shows."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Bucket:
+    """A token bucket: ``burst`` at once, ``rate`` a second."""
+
+    __slots__ = ("_at", "_tokens")
+
+    def __init__(self, burst: float, now: float) -> None:
+        self._tokens = burst
+        self._at = now
+
+    def take(self, rate: float, burst: float, now: float) -> bool:
+        """Whether one more is within the rate."""
+        self._tokens = min(burst, self._tokens + (now - self._at) * rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Rates(Generic[K]):
+    """A token bucket for each key, in a bounded table."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[K, Bucket] = OrderedDict()
+
+    def take(self, key: K, rate: float, burst: float) -> bool:
+        """Whether one more of this key is within ``rate`` a second and ``burst`` at once."""
+        now = self._clock.seconds()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(burst, now)
+            if len(self._buckets) > ADDRESSES:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(key)
+        return bucket.take(rate, burst, now)
+
+
+class Complaints:
+    """Counts what peers did wrong, and logs it at most once a minute for each address and reason."""
+
+    log = Logger()
+
+    def __init__(self, counters: Counters, clock: IReactorTime) -> None:
+        self._counters = counters
+        self._clock = clock
+        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def count(self, name: str, reason: str) -> None:
+        """Count what needs no log line."""
+        self._counters.count(name, reason)
+
+    def add(self, wire: str, address: str, refusal: Refusal) -> None:
+        """A peer of that wire, at that address, was refused something."""
+        code = refusal.reason.code
+        self._counters.count(f"{wire}_refused", code)
+        now = self._clock.seconds()
+        key = (address, code)
+        last = self._logged.get(key)
+        if last is not None and now - last < COMPLAIN_EVERY:
+            return
+        self._logged[key] = now
+        self._logged.move_to_end(key)
+        if len(self._logged) > ADDRESSES:
+            self._logged.popitem(last=False)
+        text = refusal.summary[:MAX_SHOWN]
+        self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
+
+
+class Deadlines(Generic[K]):
+    """Things that must happen in time, checked once a second by one timer, however many there are."""
+
+    CHECK = 1.0
+    """Seconds between checks: how late a deadline may be noticed."""
+
+    def __init__(self, clock: IReactorTime, missed: Callable[[K], None]) -> None:
+        self._clock = clock
+        self._missed = missed
+        self._due: dict[K, float] = {}
+        self._timer: IDelayedCall | None = None
+
+    def add(self, key: K, seconds: float) -> None:
+        """This must be discarded within so many seconds."""
+        self._due[key] = self._clock.seconds() + seconds
+        if self._timer is None:
+            self._timer = self._clock.callLater(self.CHECK, self._check)
+
+    def discard(self, key: K) -> None:
+        """It happened, or need not any more."""
+        self._due.pop(key, None)
+
+    def stop(self) -> None:
+        """No deadline counts any more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._timer = None
+        now = self._clock.seconds()
+        for key in [key for key, due in self._due.items() if due <= now]:
+            del self._due[key]
+            self._missed(key)
+        if self._due and self._timer is None:
+            self._timer = self._clock.callLater(self.CHECK, self._check)

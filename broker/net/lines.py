@@ -1,0 +1,385 @@
+"""Text protocols over a byte stream (TCP, TLS, unix): one `LineProtocol` for each connection, one factory a listener.
+
+The way of a message: `LineProtocol.dataReceived` → `Reader.feed` → session → registry → session → `LineProtocol.write`.
+
+Rules:
+- Output is gathered while input is handled, and written at once when that is done.
+- While a peer does not read, nothing more of it is handled or read. What it must be told meanwhile (notices) is kept up
+  to a limit; over it, or when it has read nothing for a time, it is disconnected.
+- A close is orderly: what is still to be sent goes first, then the end of output; input is read and thrown away until
+  the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
+  deadline.
+- The peer's end of input is not the end of output: it gets the answers to what it sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from typing import Protocol as TypingProtocol
+
+import attrs
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import (
+    IAddress,
+    IHalfCloseableProtocol,
+    IPushProducer,
+    IReactorTime,
+)
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.limits import MAX_SHOWN, Bucket, Complaints, Deadlines, Rates
+from broker.net.turns import QUANTUM, Turns
+from broker.session.peer import Reader, Session
+
+BATCH = 65_536
+"""Bytes of output after which it is written even though more input is to be handled: one full send."""
+
+CLOSE_WITHIN = 2.0
+"""Seconds that an orderly close may take. A peer that reads needs one round trip."""
+
+HALF_CLOSED = 60.0
+"""Seconds for which a peer that sends no more may still wait for answers to its finds."""
+
+REFUSALS_AT_ONCE = 100
+REFUSALS_A_SECOND = 10.0
+"""A peer whose messages are refused more often than this is not speaking the protocol, and is disconnected."""
+
+DEBUG_AT_ONCE = 100
+DEBUG_A_SECOND = 10.0
+"""Lines a peer may write to the log by `debug`; those above are counted, not logged."""
+
+
+@attrs.frozen
+class Limits:
+    """What the peers of one listener may take; see the configuration for meanings and units."""
+
+    connections: int = 20_000
+    rate: float = 100.0
+    burst: float = 1_000
+    authenticate_within: float = 0.0
+    write_buffer: int = 4 * 1024 * 1024
+    stalled_after: float = 30.0
+
+
+@implementer(IHalfCloseableProtocol, IPushProducer)
+class LineProtocol(Protocol):
+    """One connection. To its session it is the `broker.session.peer.Peer`."""
+
+    factory: LineFactory
+    transport: Any  # an ITCPTransport that is a producer and a consumer
+    log = Logger()
+
+    # Class attributes: most connections never change them, which makes an idle one small.
+    _rest: Iterator[Any] | None = None  # what was read and is still to be handled
+    _held = b""  # what a transport delivered although it was told to stop reading
+    _out_size = 0
+    _serving = False  # handling messages: output is gathered
+    _queued = False  # will be served in the next turns
+    _flushing = False  # will be flushed in the next turn
+    _paused = False  # the peer does not read
+    _stopped_reading = False
+    _input_ended = False
+    _closing = False
+    _refusals: Bucket | None = None
+    _debugs: Bucket | None = None
+
+    def __init__(self, factory: LineFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
+        self.factory = factory
+        self.host = host
+        self.port = port
+        self.local = local
+        self._turned_away = turned_away
+        self._out: list[bytes] = []
+        self._reader, self._session = factory.converse(self)
+
+    # from the transport
+
+    def connectionMade(self) -> None:
+        self.transport.registerProducer(self, True)
+        self.factory.connected(self)
+        if self._turned_away is not None:
+            self._session.refuse(self._turned_away)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if self._rest is not None:
+            self._held += data
+            return
+        self._rest = self._reader.feed(data)
+        if self.serve():
+            self.factory.turns.serve_later(self)
+
+    def readConnectionLost(self) -> None:
+        self._input_ended = True
+        if self._closing:
+            self.transport.loseConnection()
+        elif self._rest is None:
+            self._end_of_input()
+
+    def writeConnectionLost(self) -> None:
+        """Our own end of output; `connectionLost` follows when the peer closes too."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._closing = True
+        self._rest = None
+        self._out.clear()
+        self._session.lost()
+        self.factory.disconnected(self)
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        self.factory.stalls.add(self, self.factory.limits.stalled_after)
+        self._stop_reading()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        self.factory.stalls.discard(self)
+        self.flush()
+        if self._paused or self._closing or self._serving:
+            return
+        if self._rest is None:
+            self._read_on()
+        elif not self._queued:
+            self._queued = True
+            self.factory.turns.serve_later(self)
+
+    def stopProducing(self) -> None:
+        """The transport is gone; `connectionLost` says so too."""
+
+    # from the turns
+
+    def serve(self) -> bool:
+        """Handle a quantum of what was read. Returns whether it wants another turn for the rest."""
+        self._serving = True
+        session = self._session
+        left = QUANTUM
+        while self._rest is not None and left and not self._paused:
+            left -= 1
+            item = next(self._rest, None)
+            if item is None:
+                self._rest = self._reader.feed(self._held) if self._held else None
+                self._held = b""
+            elif isinstance(item, Malformed):
+                session.malformed(item)
+            else:
+                try:
+                    session.receive(item)
+                except Exception:
+                    self.log.failure("a message of {address} made the broker fail", address=self.address)
+                    session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
+        self._serving = False
+        self.flush()
+        if self._rest is None:
+            self._queued = False
+            if not self._closing and not self._paused:
+                self._read_on()
+            return False
+        self._stop_reading()
+        self._queued = not self._paused
+        return self._queued
+
+    def flush(self) -> None:
+        """Write what was gathered, unless the peer does not read."""
+        self._flushing = False
+        if self._out and not self._paused and not self._closing:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            self._out_size = 0
+            self.transport.write(data)
+
+    # from the session
+
+    @property
+    def address(self) -> str:
+        """Where the peer comes from."""
+        return f"{self.host}:{self.port}" if self.port else self.host
+
+    def write(self, data: bytes) -> None:
+        """Send one encoded message."""
+        if self._closing:
+            return
+        self._out.append(data)
+        self._out_size += len(data)
+        if self._paused:
+            if self._out_size > self.factory.limits.write_buffer:
+                self.not_reading()
+        elif self._out_size >= BATCH:
+            self.flush()
+        elif not self._serving and not self._flushing:
+            self._flushing = True
+            self.factory.turns.flush_later(self)
+
+    def close(self) -> None:
+        """Send what is still to be sent, and close in good order."""
+        if self._closing:
+            return
+        if self._out:
+            self.transport.write(b"".join(self._out))
+        self._closing = True
+        self._out.clear()
+        self._rest = None
+        self._session.lost()
+        self.transport.unregisterProducer()
+        if self._input_ended or not self.factory.half_close:
+            self.transport.loseConnection()
+        else:
+            self.transport.loseWriteConnection()
+            if self._stopped_reading:
+                self.transport.resumeProducing()
+        self.factory.closes.add(self, CLOSE_WITHIN)
+
+    def refused(self, refusal: Refusal) -> bool:
+        """Count and log a refusal. Returns whether the peer may go on: one that collects them may not."""
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        now = self.factory.clock.seconds()
+        if self._refusals is None:
+            self._refusals = Bucket(REFUSALS_AT_ONCE, now)
+        return self._refusals.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, now)
+
+    def debug(self, label: str, text: str) -> None:
+        """Log what the peer sent for the log."""
+        now = self.factory.clock.seconds()
+        if self._debugs is None:
+            self._debugs = Bucket(DEBUG_AT_ONCE, now)
+        if self._debugs.take(DEBUG_A_SECOND, DEBUG_AT_ONCE, now):
+            shown = text[:MAX_SHOWN]
+            self.log.info("debug from {label} at {address}: {text}", label=label, address=self.address, text=shown)
+        else:
+            self.factory.complaints.count(f"{self.factory.wire}_debug", "not-logged")
+
+    def authenticated(self) -> None:
+        """It said who it is: it may stay."""
+        self.factory.logins.discard(self)
+
+    # from the deadlines
+
+    def too_slow(self) -> None:
+        """It did not authenticate in time."""
+        self._session.refuse(Refusal(Reason.TOO_SLOW_TO_AUTHENTICATE, "no auth in time: closing"))
+
+    def not_reading(self) -> None:
+        """It does not read what it is sent."""
+        refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once, and lose what was not sent."""
+        self.transport.abortConnection()
+
+    # inside
+
+    def _end_of_input(self) -> None:
+        if self._session.input_ended():
+            self.factory.lingering.add(self, HALF_CLOSED)
+        else:
+            self.close()
+
+    def _stop_reading(self) -> None:
+        if not self._stopped_reading and not self._closing:
+            self._stopped_reading = True
+            self.transport.pauseProducing()
+
+    def _read_on(self) -> None:
+        if self._stopped_reading:
+            self._stopped_reading = False
+            self.transport.resumeProducing()
+        if self._input_ended:
+            self._end_of_input()
+
+
+class LineFactory(Factory):
+    """One listener: its limits, and its connections.
+
+    ``wire`` names what is spoken, in counters and the log; ``converse`` makes the reader and the session of a new peer.
+    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot).
+    """
+
+    noisy = False
+
+    def __init__(
+        self,
+        wire: str,
+        converse: Callable[[LineProtocol], tuple[Reader, Session]],
+        limits: Limits,
+        turns: Turns,
+        complaints: Complaints,
+        clock: IReactorTime,
+        half_close: bool = True,
+    ) -> None:
+        self.wire = wire
+        self.converse = converse
+        self.limits = limits
+        self.turns = turns
+        self.complaints = complaints
+        self.clock = clock
+        self.half_close = half_close
+        self.connections: set[LineProtocol] = set()
+        self.port: Accepting | None = None
+        self.logins: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.too_slow)
+        self.stalls: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.not_reading)
+        self.closes: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.abort)
+        self.lingering: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.close)
+        self._rates: Rates[str] = Rates(clock)
+        self._emptied: Deferred[None] | None = None
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        host, port, local = _where(addr)
+        limits = self.limits
+        turned_away = None
+        if not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
+            turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
+        return LineProtocol(self, host, port, local, turned_away)
+
+    def connected(self, connection: LineProtocol) -> None:
+        """One more; while there are as many as may be, further ones wait in the kernel's queue."""
+        self.connections.add(connection)
+        if self.limits.authenticate_within:
+            self.logins.add(connection, self.limits.authenticate_within)
+        if len(self.connections) >= self.limits.connections and self.port is not None:
+            self.complaints.count(f"{self.wire}_accept", "paused")
+            self.port.stopReading()
+
+    def disconnected(self, connection: LineProtocol) -> None:
+        """One fewer."""
+        self.connections.discard(connection)
+        for deadlines in (self.logins, self.stalls, self.closes, self.lingering):
+            deadlines.discard(connection)
+        if self.port is not None and len(self.connections) == self.limits.connections - 1:
+            self.port.startReading()
+        if self._emptied is not None and not self.connections:
+            self._emptied.callback(None)
+            self._emptied = None
+
+    def close(self) -> Deferred[None]:
+        """Close all connections in good order. Fires when they are closed, some seconds later at most."""
+        self.port = None
+        if not self.connections:
+            return succeed(None)
+        emptied: Deferred[None] = Deferred()
+        self._emptied = emptied
+        for connection in list(self.connections):
+            connection.close()
+        return emptied
+
+
+class Accepting(TypingProtocol):
+    """A listening port that can be told not to accept for a while."""
+
+    def stopReading(self) -> None: ...
+    def startReading(self) -> None: ...
+
+
+def _where(addr: IAddress | None) -> tuple[str, int, bool]:
+    """Host, port (0 if none) and whether it is this machine."""
+    if isinstance(addr, IPv4Address | IPv6Address):
+        host = addr.host
+        return host, addr.port, host.startswith(("127.", "::ffff:127.")) or host == "::1"
+    return "unix", 0, isinstance(addr, UNIXAddress)

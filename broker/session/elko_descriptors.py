@@ -1,0 +1,65 @@
+"""The core's values as Elko descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.core.model import Auth, Launcher, Load, Service
+from broker.wire.elko.broker import AuthDesc, AuthDescOut, LauncherOut, LoadDescOut, ServiceDesc, ServiceDescOut
+
+DEFAULT_PROTOCOL = "tcp"
+"""What a descriptor or a find without ``protocol`` means."""
+
+
+def offered(desc: ServiceDesc, provider: int) -> Service | None:
+    """The service that a peer offers by a descriptor; None if it has no hostport or tells of a failure."""
+    if desc.hostport is None or desc.failure is not None:
+        return None
+    return Service(
+        desc.service,
+        desc.hostport,
+        provider,
+        DEFAULT_PROTOCOL if desc.protocol is None else desc.protocol,
+        desc.label,
+        None if desc.auth is None else auth(desc.auth),
+    )
+
+
+def auth(desc: AuthDesc) -> Auth | None:
+    """The core's value; None for mode ``open``, which is the same as no descriptor."""
+    return None if desc.mode == "open" else Auth(desc.mode, desc.code, desc.id)
+
+
+def service_desc(service: Service, trusted: bool) -> ServiceDescOut:
+    """A descriptor of a service; ``auth`` is shown to trusted peers only."""
+    shown = service.auth if trusted else None
+    return ServiceDescOut(
+        service.name,
+        service.hostport,
+        service.protocol,
+        service.label,
+        None if shown is None else AuthDescOut(shown.mode, shown.id, shown.code),
+        None,
+        service.provider,
+        service.restored,
+    )
+
+
+def service_descs(services: Iterable[Service], trusted: bool) -> list[ServiceDescOut]:
+    """The same for several."""
+    return [service_desc(service, trusted) for service in services]
+
+
+def failure_desc(name: str, failure: str) -> ServiceDescOut:
+    """The descriptor that says why no service can be told."""
+    return ServiceDescOut(name, failure=failure)
+
+
+def load_desc(load: Load) -> LoadDescOut:
+    """A descriptor of a load."""
+    return LoadDescOut(load.label, load.load, load.provider)
+
+
+def launcher_desc(launcher: Launcher) -> LauncherOut:
+    """A row of the launcher table."""
+    return LauncherOut(launcher.name, launcher.script, launcher.on, launcher.initial)

@@ -1,0 +1,1 @@
+"""The Elko codec: lines of lenient JSON, as real peers and the documents write it."""

@@ -1,0 +1,278 @@
+"""The messages of the Elko Broker protocol: those it takes, as values of `VOCABULARY`, and those it sends.
+
+Each class says the section of the Broker document that it comes from; "(peers)" marks what only real peers know. The
+members of what is sent stand in the order in which they go out; absent optional ones are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from broker.wire.elko.vocabulary import Message, Vocabulary
+
+
+class AuthDesc(msgspec.Struct, frozen=True, gc=False):
+    """AUTHDESC as peers send it: "Authorization information". Its ``type`` is not looked at."""
+
+    mode: str
+    code: str | None = None
+    id: str | None = None
+
+
+class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
+    """SERVICEDESC as peers send it: "find". ``protocol`` (peers) is ``tcp`` if absent."""
+
+    service: str
+    hostport: str | None = None
+    protocol: str | None = None
+    label: str | None = None
+    auth: AuthDesc | None = None
+    failure: str | None = None
+    provider: int | None = None
+
+
+# To every object
+
+
+class Auth(Message, frozen=True, gc=False, tag="auth"):
+    """ "Common Protocols: auth"."""
+
+    auth: AuthDesc | None = None
+    label: str | None = None
+
+
+class Disconnect(Message, frozen=True, gc=False, tag="disconnect"):
+    """ "disconnect"."""
+
+
+class Ping(Message, frozen=True, gc=False, tag="ping"):
+    """ "ping"."""
+
+    tag: str | None = None
+
+
+class Pong(Message, frozen=True, gc=False, tag="pong"):
+    """The answer to a ping; from a peer it means nothing."""
+
+    tag: str | None = None
+
+
+class Debug(Message, frozen=True, gc=False, tag="debug"):
+    """ "debug": a line for the log."""
+
+    msg: str
+
+
+# To `client`, which real peers call `broker`
+
+
+class Find(Message, frozen=True, gc=False, tag="find"):
+    """ "find". ``wait`` is in seconds; its fraction does not count. ``protocol`` is from peers."""
+
+    service: str
+    protocol: str | None = None
+    wait: int | float | None = None
+    monitor: bool | None = None
+    tag: str | None = None
+
+
+class WillServe(Message, frozen=True, gc=False, tag="willserve"):
+    """ "willserve"."""
+
+    services: list[ServiceDesc] | None = None
+
+
+class WontServe(Message, frozen=True, gc=False, tag="wontserve"):
+    """ "wontserve"."""
+
+    services: list[str] | None = None
+
+
+class LoadReport(Message, frozen=True, gc=False, tag="load"):
+    """ "load"."""
+
+    factor: float
+
+
+# To `admin`
+
+
+class LoadDescRequest(Message, frozen=True, gc=False, tag="loaddesc"):
+    """ "loaddesc": by ``service`` (document) or by ``server`` (peers: a label, hostport or provider id)."""
+
+    service: str | None = None
+    server: str | None = None
+
+
+class Reinit(Message, frozen=True, gc=False, tag="reinit", rename={"self_": "self"}):
+    """ "reinit"."""
+
+    server: str | None = None
+    self_: bool | None = None
+
+
+class ServiceDescRequest(Message, frozen=True, gc=False, tag="servicedesc"):
+    """ "servicedesc". ``protocol`` (peers) counts only with ``service``, and is ``tcp`` if absent."""
+
+    service: str | None = None
+    protocol: str | None = None
+
+
+class Shutdown(Message, frozen=True, gc=False, tag="shutdown", rename={"self_": "self"}):
+    """ "shutdown". ``cluster`` (peers): the servers' launchers stay switched on."""
+
+    server: str | None = None
+    self_: bool | None = None
+    kill: bool | None = None
+    cluster: bool | None = None
+
+
+class Watch(Message, frozen=True, gc=False, tag="watch"):
+    """ "watch"."""
+
+    services: bool | None = None
+    load: bool | None = None
+
+
+class Launch(Message, frozen=True, gc=False, tag="launch"):
+    """(peers) Start a program of the launcher table."""
+
+    name: str
+
+
+class LauncherDescRequest(Message, frozen=True, gc=False, tag="launcherdesc"):
+    """(peers) Tell the launcher table."""
+
+
+COMMON: tuple[type[Message], ...] = (Auth, Disconnect, Ping, Pong, Debug)
+CLIENT: tuple[type[Message], ...] = (Find, WillServe, WontServe, LoadReport)
+ADMIN: tuple[type[Message], ...] = (
+    LoadDescRequest,
+    Reinit,
+    ServiceDescRequest,
+    Shutdown,
+    Watch,
+    Launch,
+    LauncherDescRequest,
+)
+
+VOCABULARY = Vocabulary((*COMMON, *CLIENT, *ADMIN))
+"""All messages that a broker takes."""
+
+
+# What is sent
+
+Absent = msgspec.UnsetType
+
+
+class AuthDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="auth"):
+    """AUTHDESC as it is sent: ``id`` before ``code``, as the original writes it."""
+
+    mode: str
+    id: str | None = None
+    code: str | None = None
+
+
+class ServiceDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="servicedesc"):
+    """SERVICEDESC as it is sent. ``restored`` is ours: the service is known from before a restart of the broker."""
+
+    service: str
+    hostport: str | None = None
+    protocol: str | None = None
+    label: str | None = None
+    auth: AuthDescOut | None = None
+    failure: str | None = None
+    provider: int | None = None
+    restored: bool = False
+
+
+class LoadDescOut(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="loaddesc"):
+    """LOADDESC: "loaddesc"."""
+
+    label: str
+    load: float
+    provider: int
+
+
+class LauncherOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="launcher"):
+    """One row of the launcher table (peers)."""
+
+    name: str
+    script: str
+    on: bool | None = None
+    initial: bool = False
+
+
+class PongOut(msgspec.Struct, frozen=True, gc=False):
+    """The answer to "ping"."""
+
+    to: str
+    op: Literal["pong"] = "pong"
+    tag: str | Absent = msgspec.UNSET
+
+
+class Diagnostic(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What was wrong with what a peer sent, in the original's form (peers)."""
+
+    to: Literal["error"] = "error"
+    op: Literal["debug"] = "debug"
+    msg: str
+
+
+class Found(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The answer to "find"."""
+
+    to: str
+    op: Literal["find"] = "find"
+    desc: list[ServiceDescOut]
+    tag: str | Absent = msgspec.UNSET
+
+
+class LoadDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The answer to "loaddesc", and a notice of a load."""
+
+    to: Literal["admin"] = "admin"
+    op: Literal["loaddesc"] = "loaddesc"
+    desc: list[LoadDescOut]
+
+
+class ServiceDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The answer to "servicedesc", and a notice of services coming or going."""
+
+    to: Literal["admin"] = "admin"
+    op: Literal["servicedesc"] = "servicedesc"
+    desc: list[ServiceDescOut]
+    on: bool
+
+
+class ReinitOut(msgspec.Struct, frozen=True, gc=False):
+    """ "reinit", to a provider."""
+
+    to: str
+    op: Literal["reinit"] = "reinit"
+
+
+class ShutdownOut(msgspec.Struct, frozen=True, gc=False):
+    """ "shutdown", to a provider."""
+
+    to: str
+    op: Literal["shutdown"] = "shutdown"
+    kill: bool | Absent = msgspec.UNSET
+
+
+class LaunchStatus(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """(peers) What became of a launch."""
+
+    to: Literal["admin"] = "admin"
+    op: Literal["launch"] = "launch"
+    status: str
+
+
+class LauncherDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """(peers) The launcher table."""
+
+    to: Literal["admin"] = "admin"
+    op: Literal["launcherdesc"] = "launcherdesc"
+    launchers: list[LauncherOut]
