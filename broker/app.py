@@ -1,0 +1,376 @@
+"""The wiring: which parts the daemon has, and who is given what. The only module that knows both sockets and the core.
+
+Order at start: state directory, registry, listeners, launchers. At the stop: listeners (so that nothing is accepted and
+dropped), the final record (so that the peers now disconnected are remembered), connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.application.service import Service as TwistedService
+from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+from zope.interface import implementer
+
+from broker.admin.console import ConsoleReader, ConsoleSession
+from broker.config import endpoint as endpoints
+from broker.config import values
+from broker.config.endpoint import Endpoint
+from broker.config.errors import BadConfig
+from broker.config.reload import refused
+from broker.config.validate import effective_auth, effective_offer
+from broker.core.counters import Counters
+from broker.core.interfaces import IControl
+from broker.core.launchers import Launchers
+from broker.core.model import BROKER, Auth, Launcher, Rights, Service, Snapshot
+from broker.core.recorder import Recorder
+from broker.core.registry import Registry
+from broker.core.restored import Restored
+from broker.core.store import StateError, Store
+from broker.logs import Level
+from broker.net.limits import Complaints
+from broker.net.lines import Limits, LineFactory, LineProtocol
+from broker.net.listen import CannotListen, bound, listen
+from broker.net.programs import Programs
+from broker.net.sdnotify import SystemdNotifier
+from broker.net.tls import Certificates, over_tls
+from broker.net.turns import Turns
+from broker.session.auth import Door, Policy
+from broker.session.elko_broker import BrokerSession, Wiring
+from broker.session.elko_notices import Notices
+from broker.session.peer import Peer, Reader, Session
+from broker.wire.elko import blocks
+from broker.wire.elko.broker import VOCABULARY
+
+DESCRIPTORS = 65_536
+"""File descriptors asked for, within what the system allows: one for each connection, and some."""
+
+CONSOLE_LIMITS = Limits(connections=100, rate=0)
+"""Operators are few."""
+
+
+class StartFailed(Exception):
+    """The daemon cannot start; the text says why. Nothing is left running."""
+
+
+@attrs.frozen
+class ElkoListener:
+    """One open Elko listener."""
+
+    name: str
+    door: Door
+    factory: LineFactory
+    port: IListeningPort
+    certificates: Certificates | None
+
+
+@attrs.frozen
+class Parts:
+    """All that runs."""
+
+    registry: Registry
+    restored: Restored
+    recorder: Recorder
+    launchers: Launchers
+    programs: Programs
+    threads: ThreadPool
+    wiring: Wiring
+    turns: Turns
+    complaints: Complaints
+
+
+@implementer(IControl)
+class Daemon(TwistedService):
+    """The daemon as a Twisted service.
+
+    ``config`` is what to run; ``state`` the state directory. ``read_config`` gives the configuration again for a
+    reload (raising `BadConfig`), None where there is no file to read. ``failing`` is called before a `StartFailed` is
+    raised; ``exit`` ends the process at once. Nothing is opened before `startService`: twistd may fork in between.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        config: values.Config,
+        reactor: Any,
+        state: str,
+        level: Level,
+        notifier: SystemdNotifier,
+        read_config: Callable[[], values.Config] | None = None,
+        failing: Callable[[], object] = lambda: None,
+        exit: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._config = config
+        self._reactor = reactor
+        self._store = Store(state)
+        self._level = level
+        self._notifier = notifier
+        self._read_config = read_config
+        self._failing = failing
+        self._exit = exit
+        self.counters = Counters()
+        self.listeners: list[ElkoListener] = []
+        self.console: tuple[LineFactory, IListeningPort] | None = None
+        self._console_password = config.console.password
+
+    # the service
+
+    def startService(self) -> None:
+        """Start everything, or nothing: raises `StartFailed`."""
+        super().startService()  # type: ignore[no-untyped-call]
+        try:
+            self._start()
+        except StartFailed as error:
+            self.log.critical("elkobroker cannot start: {error}", error=str(error))
+            self._failing()
+            raise
+
+    def _start(self) -> None:
+        _raise_descriptor_limit()
+        try:
+            snapshot = self._store.open()
+        except StateError as error:
+            raise StartFailed(str(error)) from None
+        try:
+            self.parts = self._build(snapshot)
+        except StateError as error:
+            self._store.close(snapshot.next_provider)
+            raise StartFailed(str(error)) from None
+        try:
+            self._listen()
+        except StartFailed:
+            self._undo_start(snapshot)
+            raise
+        self.parts.registry.offer_own(list(self._own_services()))
+        self.parts.launchers.start_all(self._config.launchers.start)
+        _on_hangup(partial(self._reactor.callFromThread, self.reinitialize))
+        self._reactor.callWhenRunning(self._notifier.start, self._reactor)
+
+    @inlineCallbacks
+    def stopService(self) -> Any:
+        """Stop in good order. Fires when all is closed."""
+        yield maybeDeferred(super().stopService)
+        self._notifier.stopping()
+        factories = [listener.factory for listener in self.listeners]
+        ports = [listener.port for listener in self.listeners]
+        if self.console is not None:
+            factories.append(self.console[0])
+            ports.append(self.console[1])
+        yield DeferredList([maybeDeferred(port.stopListening) for port in ports])
+        self.parts.restored.stop()
+        yield self.parts.recorder.stop()
+        yield DeferredList([factory.close() for factory in factories])
+        self.parts.programs.stop()
+        self.parts.threads.stop()
+        self.log.info("stopped")
+
+    # what administrators may do
+
+    def reinitialize(self) -> None:
+        """Read the configuration again; a bad one changes nothing."""
+        if self._read_config is None:
+            self.log.info("there is no configuration file to read again")
+            return
+        self._notifier.reloading()
+        try:
+            config = self._read_config()
+            keep = refused(self._config, config)
+            if keep:
+                raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
+            certificates = [listener.certificates for listener in self.listeners if listener.certificates is not None]
+            contexts = [each.read() for each in certificates]
+        except (BadConfig, BadReload, OSError, ValueError) as error:
+            self.log.error("the configuration was not reloaded: {error}", error=str(error))
+        else:
+            self._apply(config)
+            for each, context in zip(certificates, contexts, strict=True):
+                each.use(context)
+            self.log.info("the configuration was reloaded")
+        self._notifier.ready()
+
+    def shut_down(self, kill: bool) -> None:
+        """End the process: in good order, or at once."""
+        if kill:
+            self.log.warn("killed by an administrator")
+            self._exit(0)
+        else:
+            self.log.info("shut down by an administrator")
+            self._reactor.callLater(0, self._reactor.stop)
+
+    # building
+
+    def _build(self, snapshot: Snapshot) -> Parts:
+        clock = self._reactor
+        threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
+        in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, self._reactor, threads)
+        restored = Restored(snapshot.providers, self._config.broker.grace, clock, lambda ids: recorder.forget(ids))
+        registry = Registry(clock, lambda: recorder.next_id(), restored)
+        recorder = Recorder(registry, self._store, clock, in_thread, snapshot.next_provider)
+        threads.start()
+        programs = Programs(self._reactor)
+
+        def remember(name: str, on: bool) -> None:
+            in_thread(self._store.switch, name, on).addErrback(
+                lambda failure: self.log.failure("the switch of {name} was not stored", failure, name=name)
+            )
+
+        launchers = Launchers(_launchers(self._config), snapshot.launchers_on, programs.spawn, remember)
+        wiring = Wiring(registry, Notices(registry), launchers, self)
+        complaints = Complaints(self.counters, clock)
+        return Parts(registry, restored, recorder, launchers, programs, threads, wiring, Turns(clock), complaints)
+
+    def _listen(self) -> None:
+        for listener in self._config.elko.listeners:
+            endpoint = endpoints.parse(listener.endpoint)
+            door = Door(_policy(listener, self._config))
+            factory = self._factory("elko", partial(self._converse, door), _limits(listener), endpoint)
+            try:
+                certificates = None
+                if endpoint.kind == "tls":
+                    options = endpoint.kwargs
+                    certificates = Certificates(options["certificate"], options["key"], options.get("ca"))
+                port = listen(
+                    self._reactor, endpoint, factory if certificates is None else over_tls(factory, certificates)
+                )
+            except (CannotListen, OSError, ValueError) as error:
+                raise StartFailed(f"elko listener {listener.name!r}: {error}") from None
+            factory.port = port  # type: ignore[assignment]
+            self.listeners.append(ElkoListener(listener.name, door, factory, port, certificates))
+            self.log.info(
+                "elko listener {name!r} on {where} ({auth}; {roles})",
+                name=listener.name,
+                where=bound(port),
+                auth=effective_auth(listener),
+                roles=", ".join(listener.allow),
+            )
+        console = self._config.console
+        if console.enabled:
+            endpoint = endpoints.parse(console.endpoint)
+            factory = self._factory("console", self._converse_with_operator, CONSOLE_LIMITS, endpoint)
+            try:
+                port = listen(self._reactor, endpoint, factory)
+            except CannotListen as error:
+                raise StartFailed(f"console: {error}") from None
+            self.console = (factory, port)
+            self.log.info("console on {where}", where=bound(port))
+
+    def _factory(
+        self, wire: str, converse: Callable[[LineProtocol], tuple[Reader, Session]], limits: Limits, endpoint: Endpoint
+    ) -> LineFactory:
+        parts = self.parts
+        return LineFactory(
+            wire, converse, limits, parts.turns, parts.complaints, self._reactor, half_close=endpoint.kind != "tls"
+        )
+
+    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)
+
+    def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
+        return ConsoleReader(), ConsoleSession(self.parts.wiring, self._console_password, peer)
+
+    def _own_services(self) -> Any:
+        """The broker's own listeners as services of provider 0, named as the original names them."""
+        suffix = f"-{self._config.broker.service}" if self._config.broker.service else ""
+        for listener, running in zip(self._config.elko.listeners, self.listeners, strict=True):
+            kind = endpoints.parse(listener.endpoint).kind
+            for role in sorted(listener.allow):
+                yield Service(
+                    name=f"broker-{role}{suffix}",
+                    hostport=listener.publish or bound(running.port),
+                    provider=BROKER,
+                    protocol="tcp" if kind == "systemd" else kind,
+                    label=listener.label,
+                    auth=None if listener.code is None else Auth("password", listener.code),
+                )
+
+    # undoing, and doing again
+
+    def _undo_start(self, snapshot: Snapshot) -> None:
+        for listener in self.listeners:
+            listener.port.stopListening()
+        if self.console is not None:
+            self.console[1].stopListening()
+        self.listeners.clear()
+        self.parts.restored.stop()
+        self.parts.threads.stop()
+        self._store.close(snapshot.next_provider)
+
+    def _apply(self, config: values.Config) -> None:
+        by_name = {listener.name: listener for listener in config.elko.listeners}
+        for running in self.listeners:
+            listener = by_name[running.name]
+            running.door.policy = _policy(listener, config)
+            running.factory.limits = _limits(listener)
+        self.parts.launchers.replace(_launchers(config))
+        self._console_password = config.console.password
+        self._level.set(config.log.level)
+        self._config = config
+
+
+class BadReload(Exception):
+    """A configuration that cannot be taken while running."""
+
+
+def build(
+    config: values.Config,
+    reactor: Any,
+    state: str,
+    level: Level,
+    notifier: SystemdNotifier,
+    read_config: Callable[[], values.Config] | None = None,
+    failing: Callable[[], object] = lambda: None,
+) -> Daemon:
+    """The daemon for this configuration, not started."""
+    return Daemon(config, reactor, state, level, notifier, read_config, failing)
+
+
+def _policy(listener: values.Listener, config: values.Config) -> Policy:
+    return Policy(
+        roles=frozenset(listener.allow),
+        code=listener.code if effective_auth(listener) == "password" else None,
+        allow_before_auth=listener.allow_before_auth,
+        diagnostics=config.broker.diagnostics,
+        rights=Rights(effective_offer(listener), listener.limits.services),
+        waits=listener.limits.waits,
+    )
+
+
+def _limits(listener: values.Listener) -> Limits:
+    limits = listener.limits
+    return Limits(
+        connections=limits.connections,
+        rate=limits.rate,
+        burst=limits.burst,
+        authenticate_within=0 if listener.allow_before_auth else limits.authenticate_within,
+        write_buffer=limits.write_buffer,
+        stalled_after=limits.stalled_after,
+    )
+
+
+def _launchers(config: values.Config) -> list[Launcher]:
+    return [Launcher(e.name, e.script, e.initial, e.on) for e in config.launchers.table]
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _on_hangup(reload: Callable[[], object]) -> None:
+    # Outside the main thread it is embedded in something else, which keeps its own signals.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGHUP, lambda *_: reload())

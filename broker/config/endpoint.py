@@ -1,0 +1,260 @@
+"""Endpoint strings: where a listener is bound.
+
+The syntax is that of Twisted's endpoint strings: parts between colons, ``name=value`` for named ones, a backslash
+before a colon, an equals sign or a backslash that is meant as itself. Taken are::
+
+    tcp:PORT[:interface=ADDRESS][:backlog=N]
+    tls:PORT:certificate=FILE:key=FILE[:ca=FILE][:interface=ADDRESS][:backlog=N]
+    unix:PATH[:mode=OCTAL][:backlog=N]
+    systemd:domain=INET|INET6|UNIX:index=N
+    systemd:domain=INET|INET6|UNIX:name=NAME
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from ipaddress import ip_address
+from typing import Literal
+
+import attrs
+
+Kind = Literal["tcp", "tls", "unix", "systemd"]
+
+BACKLOG = 1_024
+"""Connections that may wait for being accepted. With the customary 50, two thousand peers that come back at once lose
+connection requests and repeat them seconds later."""
+
+MAX_BACKLOG = 65_535
+"""The kernel's own limit is far below."""
+
+MAX_UNIX_PATH = 107
+"""Bytes of a unix socket's path: the kernel's field has 108, the last one zero."""
+
+DOMAINS = ("INET", "INET6", "UNIX")
+
+_POSITIONAL: dict[Kind, tuple[str, ...]] = {
+    "tcp": ("port", "interface", "backlog"),
+    "tls": ("port",),
+    "unix": ("path", "mode", "backlog"),
+    "systemd": (),
+}
+_NAMED: dict[Kind, tuple[str, ...]] = {
+    "tcp": ("interface", "backlog"),
+    "tls": ("certificate", "key", "ca", "interface", "backlog"),
+    "unix": ("mode", "backlog"),
+    "systemd": ("domain", "index", "name"),
+}
+_SPECIAL = re.compile(r"[:=\\]")
+_ESCAPED = r"\\\g<0>"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+class BadEndpoint(ValueError):
+    """No endpoint that a listener can be bound to; the text says why."""
+
+
+@attrs.frozen
+class Endpoint:
+    """A checked endpoint.
+
+    ``args`` is ``(port,)`` for tcp and tls, ``(path,)`` for unix and empty for systemd; ``kwargs`` has the named parts
+    that were given, interface, mode and backlog included where Twisted's positional form was used.
+    """
+
+    kind: Kind
+    args: tuple[str, ...] = ()
+    kwargs: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+
+    @property
+    def port(self) -> int | None:
+        """The port of a tcp or tls endpoint; 0 lets the kernel choose."""
+        return int(self.args[0]) if self.kind in ("tcp", "tls") else None
+
+    @property
+    def interface(self) -> str:
+        """The address that a tcp or tls endpoint is bound to; empty for all IPv4 addresses."""
+        return self.kwargs.get("interface", "")
+
+    @property
+    def path(self) -> str | None:
+        """The path of a unix endpoint."""
+        return self.args[0] if self.kind == "unix" else None
+
+    @property
+    def mode(self) -> int | None:
+        """The permissions of a unix socket, None where they were not given."""
+        return int(self.kwargs["mode"], 8) if "mode" in self.kwargs else None
+
+    @property
+    def backlog(self) -> int:
+        """Connections that may wait for being accepted."""
+        return int(self.kwargs.get("backlog", BACKLOG))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect: 127.0.0.0/8, ::1, localhost, or a unix socket.
+
+        What systemd bound is not known, and so is not taken for local.
+        """
+        if self.kind == "unix":
+            return True
+        if self.kind == "systemd" or not self.interface:
+            return False
+        return self.interface == "localhost" or ip_address(self.interface).is_loopback
+
+    @property
+    def wildcard(self) -> bool:
+        """Whether it is bound to all addresses of the machine."""
+        if self.kind not in ("tcp", "tls"):
+            return False
+        return not self.interface or (self.interface != "localhost" and ip_address(self.interface).is_unspecified)
+
+    @property
+    def where(self) -> str:
+        """The bound address, to be shown: ``127.0.0.1:9000``, ``[::1]:9000``, a path, or systemd's socket."""
+        if self.kind == "unix":
+            return self.args[0]
+        if self.kind == "systemd":
+            return f"systemd socket {self.kwargs.get('name') or self.kwargs['index']}"
+        host = self.interface or "0.0.0.0"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def overlaps(self, other: Endpoint) -> bool:
+        """Whether the two cannot both be bound. Port 0 is a free port, and a different one each time."""
+        if self.port is not None and other.port is not None:
+            if self.port != other.port or self.port == 0 or _family(self) != _family(other):
+                return False
+            return self.wildcard or other.wildcard or _address(self) == _address(other)
+        if self.kind != other.kind:
+            return False
+        return self.args == other.args and _socket(self) == _socket(other)
+
+
+def parse(text: str) -> Endpoint:
+    """The endpoint that ``text`` describes. Raises `BadEndpoint`."""
+    parts, kwargs = split(text)
+    kind = parts.pop(0)
+    if kind not in _POSITIONAL:
+        raise BadEndpoint(f"{kind!r} is no kind of endpoint; use tcp:, tls:, unix: or systemd:")
+    names = _POSITIONAL[kind]
+    colons = r"; write the colons of an IPv6 address as \:" if kind in ("tcp", "tls") else ""
+    if len(parts) > len(names):
+        raise BadEndpoint(f"too many parts in {text!r}{colons}")
+    for name in kwargs:
+        if name not in _NAMED[kind]:
+            near = get_close_matches(name, _NAMED[kind], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(_NAMED[kind])}"
+            raise BadEndpoint(f"{kind}: has no {name!r}{hint}")
+    for name, value in list(zip(names, parts, strict=False))[1:]:
+        if name in kwargs:
+            raise BadEndpoint(f"{name} is given twice{colons}")
+        kwargs[name] = value
+    if names and not (parts and parts[0]):
+        raise BadEndpoint(f"{kind}: needs a {names[0]}")
+    endpoint = Endpoint(kind, tuple(parts[:1]), kwargs)
+    _CHECKS[kind](endpoint)
+    if "backlog" in kwargs:
+        _number("backlog", kwargs["backlog"], 1, MAX_BACKLOG)
+    return endpoint
+
+
+def tcp(port: int, interface: str) -> str:
+    """The endpoint string for a port of one address; all addresses where ``interface`` is empty."""
+    return f"tcp:{port}:interface={_SPECIAL.sub(_ESCAPED, interface)}"
+
+
+def split(text: str) -> tuple[list[str], dict[str, str]]:
+    """The positional and the named parts of an endpoint string. Raises `BadEndpoint`."""
+    parts: list[str] = []
+    named: dict[str, str] = {}
+    name: str | None = None
+    value = ""
+    characters = iter(text)
+    for character in characters:
+        if character == "\\":
+            value += (escaped := next(characters, ""))
+            if not escaped:
+                raise BadEndpoint("a backslash at the end of the endpoint")
+        elif character == "=" and name is None:
+            name, value = value, ""
+        elif character == ":":
+            _put(parts, named, name, value)
+            name, value = None, ""
+        else:
+            value += character
+    _put(parts, named, name, value)
+    if not parts:
+        raise BadEndpoint("an endpoint begins with its kind: tcp:, tls:, unix: or systemd:")
+    return parts, named
+
+
+def _put(parts: list[str], named: dict[str, str], name: str | None, value: str) -> None:
+    if name is None:
+        parts.append(value)
+    elif name in named:
+        raise BadEndpoint(f"{name} is given twice")
+    else:
+        named[name] = value
+
+
+def _number(name: str, text: str, least: int, most: int) -> None:
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        raise BadEndpoint(f"{name} must be a number between {least} and {most}, not {text!r}")
+
+
+def _check_tcp(endpoint: Endpoint) -> None:
+    _number("port", endpoint.args[0], 0, 65_535)
+    interface = endpoint.interface
+    if interface in ("", "localhost"):
+        return
+    try:
+        ip_address(interface)
+    except ValueError:
+        raise BadEndpoint(f"interface must be an IP address or localhost, not {interface!r}") from None
+
+
+def _check_tls(endpoint: Endpoint) -> None:
+    _check_tcp(endpoint)
+    for name in ("certificate", "key", "ca"):
+        if name != "ca" and not endpoint.kwargs.get(name):
+            raise BadEndpoint(f"tls: needs {name}=FILE")
+        if not endpoint.kwargs.get(name, "/").startswith("/"):
+            raise BadEndpoint(f"{name} must be an absolute path, not {endpoint.kwargs[name]!r}")
+
+
+def _check_unix(endpoint: Endpoint) -> None:
+    path = endpoint.args[0]
+    if "\0" in path or len(path.encode(errors="replace")) > MAX_UNIX_PATH:
+        raise BadEndpoint(f"the path of a unix socket has at most {MAX_UNIX_PATH} bytes, and no zero byte")
+    if "mode" in endpoint.kwargs and not re.fullmatch("0?[0-7]{3}", endpoint.kwargs["mode"]):
+        raise BadEndpoint(f"mode must be three octal digits, such as 660, not {endpoint.kwargs['mode']!r}")
+
+
+def _check_systemd(endpoint: Endpoint) -> None:
+    kwargs = endpoint.kwargs
+    if kwargs.get("domain") not in DOMAINS:
+        raise BadEndpoint(f"systemd: needs domain={'|'.join(DOMAINS)}")
+    if ("index" in kwargs) == ("name" in kwargs):
+        raise BadEndpoint("systemd: needs either index=N or name=NAME, of the sockets that systemd hands over")
+    if "index" in kwargs:
+        _number("index", kwargs["index"], 0, 1_023)
+    elif not kwargs["name"]:
+        raise BadEndpoint("systemd: has an empty name")
+
+
+_CHECKS = {"tcp": _check_tcp, "tls": _check_tls, "unix": _check_unix, "systemd": _check_systemd}
+
+
+def _address(endpoint: Endpoint) -> str:
+    return "127.0.0.1" if endpoint.interface == "localhost" else str(ip_address(endpoint.interface))
+
+
+def _family(endpoint: Endpoint) -> int:
+    return 6 if ":" in endpoint.interface else 4
+
+
+def _socket(endpoint: Endpoint) -> tuple[str | None, str | None]:
+    index = endpoint.kwargs.get("index")
+    return (None if index is None else str(int(index))), endpoint.kwargs.get("name")

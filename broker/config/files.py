@@ -1,0 +1,76 @@
+"""What the configuration names on disk: secrets, certificates, keys."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+MAX_SIZE = 1024 * 1024
+"""Bytes of a configuration file. A large one has some 10 KB; this keeps a device or a wrong file out of memory."""
+
+MAX_SECRET = 1_024
+"""Bytes of a secret in a file: the longest that a peer may send."""
+
+
+class BadFile(ValueError):
+    """A file that cannot be used; the text says why, and does not show what is in it."""
+
+
+def text(path: Path, most: int = MAX_SIZE) -> str:
+    """The text in a file of at most ``most`` bytes, without a byte order mark. Raises `BadFile`."""
+    data = _read(path, most)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadFile(f"is not UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from error
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise BadFile(f"cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadFile("cannot be read: a zero byte in its name") from error
+    if len(data) > most:
+        raise BadFile(f"is larger than {most} bytes")
+    return data
+
+
+def secret(path: Path) -> str:
+    """The secret in a file, without the newline at its end. Raises `BadFile`."""
+    found = text(path, MAX_SECRET).removesuffix("\n").removesuffix("\r")
+    if not found:
+        raise BadFile("is empty")
+    if "\n" in found:
+        raise BadFile("has more than one line; a secret is one")
+    return found
+
+
+def check_tls(certificate: str, key: str, ca: str | None) -> None:
+    """Raise `BadFile` unless the files are readable PEM, and the key, unencrypted, is that of the certificate."""
+    for path in (certificate, key, *(() if ca is None else (ca,))):
+        try:
+            _read(Path(path), MAX_SIZE)
+        except BadFile as error:
+            raise BadFile(f"{path} {error}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # the password is asked for on the terminal, unless something answers
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise BadFile(
+            f"{certificate} and {key} are no certificate and its key in PEM form: {_reason(error)}"
+        ) from error
+    try:
+        context.load_verify_locations(ca) if ca is not None else None
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{ca} has no certificates in PEM form: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return "not PEM" if isinstance(error, ssl.SSLError) else str(error)

@@ -1,0 +1,35 @@
+"""Dotted keys as people read them: ``elko.listeners[0].allow``, ``launchers."odd key"``."""
+
+from __future__ import annotations
+
+import json
+import re
+
+MAX_SHOWN = 80
+"""Characters of a name that are shown: those of the configuration have under 30."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_LAST = re.compile(r'(?:\.?(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")|\[[^\]]*\])\Z', re.DOTALL)
+
+
+def join(key: str, part: str | int) -> str:
+    """The key of a member of ``key``: a name in a table, or an index in an array. The top of the file is ``""``."""
+    if isinstance(part, int):
+        return f"{key}[{part}]"
+    if len(part) > MAX_SHOWN:
+        part = part[:MAX_SHOWN] + "..."
+    name = part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False)
+    return f"{key}.{name}" if key else name
+
+
+def parent(key: str) -> str:
+    """What contains ``key``; ``""`` for a name at the top of the file."""
+    last = _LAST.search(key)
+    return "" if last is None else key[: last.start()]
+
+
+def table(key: str) -> str:
+    """The table that ``key``, or the array in which it is, belongs to."""
+    while key.endswith("]"):
+        key = parent(key)
+    return parent(key)

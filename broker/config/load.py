@@ -1,0 +1,105 @@
+"""A TOML file to the frozen configuration, or to all that is wrong with it.
+
+The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
+``limits`` as a table or inline, ``[console]``, ``[launchers]`` with ``[[launchers.table]]``.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from broker.config import files
+from broker.config.errors import BadConfig, ConfigError
+from broker.config.files import BadFile
+from broker.config.keys import table
+from broker.config.lines import line_of, lines
+from broker.config.structure import structure
+from broker.config.validate import found
+from broker.config.values import Config
+
+_AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
+
+
+def read(path: str | Path) -> Config:
+    """The configuration in a file. Raises `BadConfig` with all that is wrong with it, and nothing else."""
+    try:
+        text = files.text(Path(path))
+    except BadFile as error:
+        raise BadConfig(str(path), [ConfigError(None, "", str(error))]) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Config:
+    """The configuration in a text. ``name`` is that of its file: files that it names are relative to it.
+
+    Raises `BadConfig` with all that is wrong with it, and nothing else. Where a value is of the wrong type, or its key
+    is unknown, the other values of the same table are not judged: they might be wrong only for the lack of it.
+    """
+    try:
+        data = tomllib.loads(text)
+    except RecursionError as error:
+        raise BadConfig(name, [ConfigError(None, "", "is nested too deeply")]) from error
+    except ValueError as error:
+        raise BadConfig(name, [_syntax(text, error)]) from error
+    config, wrong = structure(data)
+    config, unreadable = _with_secrets(config, Path(name).parent)
+    wrong += unreadable
+    unjudged = {table(key) for key, _ in wrong}
+    wrong += [
+        (problem.key, problem.text)
+        for problem in found(config)
+        if not unjudged.intersection(_around(problem.key, problem.other))
+    ]
+    if wrong:
+        where = lines(text)
+        raise BadConfig(name, [ConfigError(line_of(where, key), key, why) for key, why in wrong])
+    return config
+
+
+def _around(*keys: str) -> Iterable[str]:
+    """The tables that keys are in; one that is a table itself counts too."""
+    for key in filter(None, keys):
+        yield key
+        yield table(key)
+
+
+def _syntax(text: str, error: ValueError) -> ConfigError:
+    message = str(error)
+    place = _AT.search(message)
+    if place is None:
+        # an integer too long to be converted, from which the reader's own exception does not protect
+        return ConfigError(None, "", f"is no TOML: {message}")
+    line = int(place[1]) if place[1] else len(text.rstrip().split("\n"))
+    message = message[: place.start()]
+    return ConfigError(line, "", f"is no TOML: {message[:1].lower()}{message[1:]}")
+
+
+def _with_secrets(config: Config, base: Path) -> tuple[Config, list[tuple[str, str]]]:
+    """The configuration with the secrets that are kept in files, and what is wrong with those files."""
+    wrong: list[tuple[str, str]] = []
+
+    def secret(key: str, given: str | None, path: str | None) -> str | None:
+        if path is None:
+            return given
+        if given is not None:
+            wrong.append((key, f"{key.rpartition('.')[2].removesuffix('_file')} is given too; give one of them"))
+            return given
+        try:
+            return files.secret(base / path)
+        except BadFile as error:
+            wrong.append((key, f"{base / path} {error}"))
+            return None
+
+    listeners = tuple(
+        attrs.evolve(each, code=secret(f"elko.listeners[{index}].code_file", each.code, each.code_file))
+        for index, each in enumerate(config.elko.listeners)
+    )
+    console = config.console
+    password = secret("console.password_file", console.password, console.password_file)
+    console = attrs.evolve(console, password=password)
+    return attrs.evolve(config, elko=attrs.evolve(config.elko, listeners=listeners), console=console), wrong

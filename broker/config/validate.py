@@ -1,0 +1,245 @@
+"""What the types cannot say: whether the values of a configuration make sense, alone and together."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Literal
+
+import attrs
+
+from broker.config import endpoint
+from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.files import MAX_SECRET, BadFile, check_tls
+from broker.config.values import Config, Console, Launchers, Limits, Listener
+
+MAX_LABEL = 1_024
+"""Characters of a label or an address: what the broker takes from peers."""
+
+MAX_SUFFIX = 200
+"""Characters of the suffix of the broker's own service names, which with it must stay under 255."""
+
+MAX_GRACE = 86_400.0
+"""Seconds. What was known a day ago is worth nothing."""
+
+RANGES: dict[str, tuple[float, float]] = {
+    # each connection takes a file descriptor, and the kernel gives one process a million of them
+    "connections": (1, 1_000_000),
+    "rate": (0, 1_000_000),
+    # with 0 nobody could ever connect
+    "burst": (1, 1_000_000),
+    "authenticate_within": (0, 86_400),
+    # less than one full reply would disconnect peers that do nothing wrong
+    "write_buffer": (4_096, 1024 * 1024 * 1024),
+    # with 0 a peer would be disconnected at its first full buffer
+    "stalled_after": (0.1, 86_400),
+    "waits": (0, 100_000),
+    "services": (0, 100_000),
+}
+"""The least and the most of each limit, in the units of `Limits`."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
+
+
+@attrs.frozen
+class Problem:
+    """Something wrong at ``key``. ``other`` is the key that it disagrees with, where there is one."""
+
+    key: str
+    text: str
+    other: str = ""
+
+
+def problems(config: Config) -> list[tuple[str, str]]:
+    """All that is wrong with the values, as pairs of dotted key and text; empty when nothing is.
+
+    Reads nothing but the TLS files that endpoints name.
+    """
+    return [(problem.key, problem.text) for problem in found(config)]
+
+
+def found(config: Config) -> list[Problem]:
+    """As `problems`, with the other key of each disagreement."""
+    return [
+        *_broker(config),
+        *_listeners(config),
+        *_console(config.console),
+        *_overlaps(config),
+        *_launchers(config.launchers),
+    ]
+
+
+def effective_auth(listener: Listener) -> Literal["open", "password"]:
+    """How peers authenticate on a listener: as it says, else open where only this machine can connect.
+
+    Elsewhere `problems` refuses a listener that does not say. Raises `BadEndpoint`.
+    """
+    if listener.auth is not None:
+        return listener.auth
+    return "open" if endpoint.parse(listener.endpoint).loopback else "password"
+
+
+def effective_offer(listener: Listener) -> tuple[str, ...]:
+    """Patterns of the service names that may be offered on a listener: its own, else all where peers are known.
+
+    They are known where they give a password, and where only this machine can connect. Raises `BadEndpoint`.
+    """
+    if listener.offer is not None:
+        return listener.offer
+    known = effective_auth(listener) == "password" or endpoint.parse(listener.endpoint).loopback
+    return ("*",) if known else ()
+
+
+def hostport(text: str) -> tuple[str, int] | None:
+    """The parts of ``host:port``, an IPv6 address in brackets; None where it is something else."""
+    match = _HOSTPORT.fullmatch(text)
+    if match is None or not 1 <= int(match["port"]) <= 65_535:
+        return None
+    host = match["six"] or match["host"]
+    return None if (":" in host) != bool(match["six"]) else (host, int(match["port"]))
+
+
+def _range(key: str, value: float, least: float, most: float) -> Iterator[Problem]:
+    # a NaN is in no range
+    if not least <= value <= most:
+        yield Problem(key, f"must be between {least:.15g} and {most:.15g}, not {value:.15g}")
+
+
+def _printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
+    if value is None:
+        return
+    if not value.strip():
+        yield Problem(key, "is empty")
+    elif not value.isprintable():
+        yield Problem(key, "has a character that cannot be printed")
+    elif len(value) > most:
+        yield Problem(key, f"has more than {most} characters")
+
+
+def _secret(key: str, value: str) -> Iterator[Problem]:
+    if not value:
+        yield Problem(key, "is empty")
+    elif len(value.encode(errors="replace")) > MAX_SECRET:
+        yield Problem(key, f"has more than {MAX_SECRET} bytes")
+
+
+def _broker(config: Config) -> Iterator[Problem]:
+    broker = config.broker
+    yield from _printable("broker.service", broker.service, MAX_SUFFIX)
+    if broker.state is not None and (not broker.state or "\0" in broker.state):
+        yield Problem("broker.state", "is no path")
+    yield from _range("broker.grace", broker.grace, 0, MAX_GRACE)
+
+
+def _listeners(config: Config) -> Iterator[Problem]:
+    names: dict[str, str] = {}
+    for index, listener in enumerate(config.elko.listeners):
+        here = f"elko.listeners[{index}]"
+        if not listener.name:
+            yield Problem(f"{here}.name", "is empty")
+        elif not _NAME.fullmatch(listener.name):
+            yield Problem(f"{here}.name", "may have up to 64 letters, digits, dots, hyphens and underscores")
+        elif listener.name in names:
+            other = names[listener.name]
+            yield Problem(f"{here}.name", f'the name "{listener.name}" is that of {other} too', other)
+        else:
+            names[listener.name] = here
+        yield from _listener(here, listener)
+        yield from _limits(f"{here}.limits", listener.limits)
+
+
+def _listener(here: str, listener: Listener) -> Iterator[Problem]:
+    yield from _endpoint(f"{here}.endpoint", listener.endpoint)
+    if not listener.allow:
+        yield Problem(f"{here}.allow", "allows nobody; name client, admin or both")
+    yield from _listener_auth(here, listener)
+    if listener.publish is not None and hostport(listener.publish) is None:
+        hint = "; an IPv6 address goes in brackets" if listener.publish.count(":") > 1 else ""
+        yield Problem(f"{here}.publish", f"must be host:port with a port from 1 to 65535{hint}")
+    elif listener.publish is not None and len(listener.publish) > MAX_LABEL:
+        yield Problem(f"{here}.publish", f"has more than {MAX_LABEL} characters")
+    yield from _printable(f"{here}.label", listener.label, MAX_LABEL)
+    for number, pattern in enumerate(listener.offer or ()):
+        if not pattern:
+            yield Problem(f"{here}.offer[{number}]", 'is empty; "*" is every name')
+
+
+def _listener_auth(here: str, listener: Listener) -> Iterator[Problem]:
+    if listener.code is not None:
+        yield from _secret(f"{here}.code", listener.code)
+    if listener.auth == "password" and listener.code is None:
+        yield Problem(f"{here}.auth", '"password" needs a code, or a code_file')
+    if listener.auth != "password" and listener.code is not None:
+        yield Problem(f"{here}.code", 'has no effect without auth = "password"')
+    where = _parsed(listener.endpoint)
+    if listener.auth is None and listener.code is None and where is not None and not where.loopback:
+        yield Problem(
+            f"{here}.auth",
+            f'must be said, since {where.where} can be reached from elsewhere: "password" with a code, '
+            'or "open", which lets anybody who reaches it in without one',
+        )
+
+
+def _limits(here: str, limits: Limits) -> Iterator[Problem]:
+    for name, (least, most) in RANGES.items():
+        yield from _range(f"{here}.{name}", getattr(limits, name), least, most)
+
+
+def _console(console: Console) -> Iterator[Problem]:
+    yield from _endpoint("console.endpoint", console.endpoint)
+    if console.password is not None:
+        yield from _secret("console.password", console.password)
+    where = _parsed(console.endpoint)
+    if console.enabled and console.password is None and where is not None and not where.loopback:
+        yield Problem("console.password", f"is needed, since {where.where} can be reached from elsewhere")
+
+
+def _endpoint(key: str, text: str) -> Iterator[Problem]:
+    try:
+        where = endpoint.parse(text)
+        if where.kind == "tls":
+            check_tls(where.kwargs["certificate"], where.kwargs["key"], where.kwargs.get("ca"))
+    except (BadEndpoint, BadFile) as error:
+        yield Problem(key, str(error))
+
+
+def _parsed(text: str) -> Endpoint | None:
+    try:
+        return endpoint.parse(text)
+    except BadEndpoint:
+        return None
+
+
+def _overlaps(config: Config) -> Iterator[Problem]:
+    texts = [(f"elko.listeners[{index}].endpoint", each.endpoint) for index, each in enumerate(config.elko.listeners)]
+    if config.console.enabled:
+        texts.append(("console.endpoint", config.console.endpoint))
+    bound: list[tuple[str, Endpoint]] = []
+    for key, text in texts:
+        where = _parsed(text)
+        if where is None:
+            continue
+        other = next((other for other, there in bound if where.overlaps(there)), None)
+        if other is not None:
+            yield Problem(key, f"{where.where} is taken by {other}", other)
+        bound.append((key, where))
+
+
+def _launchers(launchers: Launchers) -> Iterator[Problem]:
+    names: dict[str, str] = {}
+    for index, entry in enumerate(launchers.table):
+        here = f"launchers.table[{index}]"
+        if entry.name in names:
+            other = names[entry.name]
+            yield Problem(f"{here}.name", f'the name "{entry.name}" is that of {other} too', other)
+        names.setdefault(entry.name, here)
+        yield from _printable(f"{here}.name", entry.name, MAX_LABEL)
+        try:
+            words = shlex.split(entry.script)
+        except ValueError as error:
+            yield Problem(f"{here}.script", f"is no command line: {str(error).lower()}")
+        else:
+            if not words or not words[0] or "\0" in entry.script:
+                yield Problem(f"{here}.script", "is empty" if not entry.script.strip() else "names no program")

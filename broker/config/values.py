@@ -1,0 +1,127 @@
+"""The configuration as frozen values. Each default stands here, and nowhere else in the code."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+Role = Literal["client", "admin"]
+
+
+@attrs.frozen
+class Limits:
+    """What the peers of one listener may take. Sizes in bytes, times in seconds."""
+
+    connections: int = 20_000
+    """Open connections; while there are so many, new ones wait in the kernel's queue."""
+    rate: float = 100.0
+    """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
+    burst: int = 1_000
+    """New connections that one address may make at once before ``rate`` counts."""
+    authenticate_within: float = 30.0
+    """Time to a successful `auth`; 0 is no limit."""
+    write_buffer: int = 4 * 1024 * 1024
+    """Output that may wait for one peer that does not read, before it is disconnected."""
+    stalled_after: float = 30.0
+    """Time that output may wait for a peer without any of it being read."""
+    waits: int = 1_000
+    """Finds that one peer may have waiting or monitoring."""
+    services: int = 1_000
+    """Services that one peer may offer."""
+
+
+@attrs.frozen
+class Listener:
+    """One place where Elko peers connect."""
+
+    name: str = "main"
+    endpoint: str = "tcp:9000:interface=127.0.0.1"
+    """``tcp:``, ``unix:``, ``tls:`` or ``systemd:`` endpoint string."""
+    allow: tuple[Role, ...] = ("client", "admin")
+    auth: Literal["open", "password"] | None = None
+    """None: open on loopback and unix sockets; elsewhere it must be said."""
+    code: str | None = attrs.field(default=None, repr=False)
+    """The password of a ``password`` listener."""
+    code_file: str | None = None
+    """A file that holds ``code`` instead, relative to the configuration file; reading it fills ``code``."""
+    allow_before_auth: bool = False
+    """Serve ping, debug and find before `auth`, as the original does."""
+    publish: str | None = None
+    """The ``host:port`` told to peers; by default the bound one."""
+    label: str | None = None
+    offer: tuple[str, ...] | None = None
+    """Patterns of service names that may be offered; None: all on a password, loopback or unix listener, else none."""
+    limits: Limits = Limits()
+
+
+@attrs.frozen
+class Broker:
+    """The daemon itself."""
+
+    service: str | None = None
+    """Suffix of the broker's own service names: ``broker-client-SUFFIX``."""
+    state: str | None = None
+    """State directory, where neither the environment nor the command line names one."""
+    grace: float = 60.0
+    """Seconds for which finds are answered from what was known before a restart. Real servers retry every 15 s."""
+    diagnostics: bool = True
+    """Tell peers what was wrong with what they sent."""
+
+
+@attrs.frozen
+class Log:
+    """What is logged, and how."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warn", "error"] = "info"
+
+
+@attrs.frozen
+class Console:
+    """The operators' console. Elsewhere than on loopback it needs a password."""
+
+    enabled: bool = True
+    endpoint: str = "tcp:9001:interface=127.0.0.1"
+    """As a listener's."""
+    password: str | None = attrs.field(default=None, repr=False)
+    """What `auth` must say; None: nothing, anybody who connects is an administrator."""
+    password_file: str | None = None
+    """A file that holds ``password`` instead, as ``code_file`` does for a listener."""
+
+
+@attrs.frozen
+class LauncherEntry:
+    """A program that administrators may start."""
+
+    name: str
+    script: str
+    initial: bool = False
+    on: bool = False
+
+
+@attrs.frozen
+class Launchers:
+    """The launcher table, and what of it is started with the broker."""
+
+    start: Literal["initial", "recover", "restart"] = "initial"
+    """``initial``: those with ``initial`` or switched on; ``recover`` and ``restart``: those switched on."""
+    table: tuple[LauncherEntry, ...] = ()
+
+
+@attrs.frozen
+class Elko:
+    """The Elko Broker wire."""
+
+    listeners: tuple[Listener, ...] = (Listener(),)
+
+
+@attrs.frozen
+class Config:
+    """Everything."""
+
+    broker: Broker = Broker()
+    log: Log = Log()
+    elko: Elko = Elko()
+    console: Console = Console()
+    launchers: Launchers = Launchers()

@@ -1,0 +1,143 @@
+"""What twistd needs: the command line, and the service that it stands for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import attrs
+from twisted.application.service import IService
+from twisted.python import usage
+
+from broker.config import check, files, load, validate
+from broker.config.errors import BadConfig, ConfigError
+from broker.config.values import Config, Console, Listener
+
+
+class Options(usage.Options):
+    """Options of ``twistd elkobroker``."""
+
+    synopsis = "twistd [twistd options] elkobroker [options]"
+
+    longdesc = """Runs a broker through which servers find each other. Without options: the Elko Broker protocol on
+    tcp 127.0.0.1:9000, and the console on 127.0.0.1:9001. Everything else is in the configuration file; what is given
+    here counts before it."""
+
+    optParameters: ClassVar = [
+        ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
+        ["bind", "b", None, "Address of the Elko listener [default: 127.0.0.1]"],
+        ["password-file", None, None, "File with the password that Elko peers must give [default: none, open]"],
+        ["config", "c", None, "Configuration file, TOML [default: none]"],
+        ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
+        ["console-port", None, None, "Port of the console on 127.0.0.1, or 'off' [default: 9001]"],
+        ["log-format", None, None, "text or json [default: text]"],
+        ["log-level", None, None, "debug, info, warn or error [default: info]"],
+    ]
+
+    optFlags: ClassVar = [
+        ["open", None, "Let --bind open a listener outside loopback without a password: whoever reaches it is served"],
+        ["check", None, "Validate the configuration, say what it means, and exit"],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self["offer"] = []
+
+    def opt_offer(self, pattern: str) -> None:
+        """Pattern of service names that may be offered; may be given more than once [default: all on a loopback or
+        password listener, else none]"""
+        self["offer"].append(pattern)
+
+    def postOptions(self) -> None:
+        """Read and validate the whole configuration, before twistd does anything."""
+        try:
+            config = self.configured()
+        except BadConfig as error:
+            print(error, file=sys.stderr)
+            raise SystemExit(1) from None
+        if self["check"]:
+            print(check.report(config))
+            raise SystemExit(0)
+        self["configured"] = config
+
+    def configured(self) -> Config:
+        """The configuration file's content with the command line over it. Raises `BadConfig`."""
+        path = self["config"]
+        config = Config() if path is None else load.read(path)
+        config = self._with_listener(config)
+        console = self["console-port"]
+        if console is not None:
+            config = attrs.evolve(config, console=_console(config.console, console))
+        log = {key: self[f"log-{key}"] for key in ("format", "level") if self[f"log-{key}"] is not None}
+        config = attrs.evolve(config, log=attrs.evolve(config.log, **log))
+        problems = validate.problems(config)
+        if problems:
+            raise BadConfig("command line", [ConfigError(None, key, text) for key, text in problems])
+        return config
+
+    def _with_listener(self, config: Config) -> Config:
+        """The one listener that the command line describes, in place of the file's."""
+        given = [name for name in ("port", "bind", "password-file") if self[name] is not None]
+        given += [name for name in ("open", "offer") if self[name]]
+        if not given:
+            return config
+        if config.elko.listeners != Config().elko.listeners:
+            raise _bad(given[0], "describes the one listener, but the configuration file has listeners of its own")
+        port = 9000 if self["port"] is None else self["port"]
+        bind = "127.0.0.1" if self["bind"] is None else self["bind"]
+        interface = bind.strip("[]").replace(":", "\\:")
+        try:
+            code = None if self["password-file"] is None else files.secret(Path(self["password-file"]))
+        except files.BadFile as error:
+            raise _bad("password-file", str(error)) from None
+        listener = Listener(
+            endpoint=f"tcp:{port}:interface={interface}",
+            auth="password" if code is not None else "open" if self["open"] else None,
+            code=code,
+            offer=tuple(self["offer"]) or None,
+        )
+        return attrs.evolve(config, elko=attrs.evolve(config.elko, listeners=(listener,)))
+
+
+def _bad(option: str, text: str) -> BadConfig:
+    return BadConfig("command line", [ConfigError(None, f"--{option}", text)])
+
+
+def _console(console: Console, port: str) -> Console:
+    if port == "off":
+        return attrs.evolve(console, enabled=False)
+    if not port.isdigit():
+        raise _bad("console-port", f"{port!r} is no port, nor 'off'")
+    return attrs.evolve(console, enabled=True, endpoint=f"tcp:{port}:interface=127.0.0.1")
+
+
+def state_directory(options: Options, config: Config, environ: dict[str, str]) -> str:
+    """Where the state is kept: STATE_DIRECTORY, else ``--state``, else the configuration, else the user's own place."""
+    home = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    given = environ.get("STATE_DIRECTORY", "").split(":")[0] or options["state"] or config.broker.state
+    return os.path.abspath(given or os.path.join(home, "elkobroker"))
+
+
+def makeService(options: Options) -> IService:
+    """The daemon, not started: nothing is opened here, since twistd may fork afterwards."""
+    from twisted.internet import reactor
+
+    from broker import app, logs
+    from broker.net.sdnotify import SystemdNotifier
+
+    config: Config = options["configured"]
+    level = logs.Level(config.log.level)
+    daemon = app.build(
+        config,
+        reactor,
+        state_directory(options, config, dict(os.environ)),
+        level,
+        SystemdNotifier(os.environ),
+        options.configured if options["config"] is not None else None,
+        # The interpreter's traceback of a failed start would only hide the sentence that says why.
+        partial(setattr, sys, "tracebacklimit", 0),
+    )
+    return logs.LoggedService(daemon, options.parent, config.log.format, level)

@@ -1,0 +1,58 @@
+"""A small provider: offers one service, reports its load, and stays until interrupted.
+
+python examples/provider.py --service bank --hostport bank.example.com:7000 --load 0.25
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import time
+
+
+def main() -> None:
+    """Register, report, and answer the broker's pings."""
+    arguments = argparse.ArgumentParser(description="Offer a service to the farm.")
+    arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
+    arguments.add_argument("--service", default="bank", help="name of the service offered [%(default)s]")
+    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="where it is offered [%(default)s]")
+    arguments.add_argument("--label", default="example provider", help="who offers it [%(default)s]")
+    arguments.add_argument("--load", type=float, default=0.25, help="the load to report [%(default)s]")
+    arguments.add_argument("--every", type=float, default=30.0, help="seconds between reports [%(default)s]")
+    options = arguments.parse_args()
+
+    host, _, port = options.broker.rpartition(":")
+    with socket.create_connection((host, int(port))) as broker:
+
+        def send(**message: object) -> None:
+            broker.sendall(json.dumps({"to": "client", **message}).encode() + b"\n\n")
+
+        send(op="auth", label=options.label)
+        send(
+            op="willserve", services=[{"type": "servicedesc", "service": options.service, "hostport": options.hostport}]
+        )
+        print(f"offering {options.service} at {options.hostport}", flush=True)
+        broker.settimeout(options.every)
+        due = time.monotonic()
+        received = b""
+        while True:
+            if time.monotonic() >= due:
+                send(op="load", factor=options.load)
+                due += options.every
+            try:
+                data = broker.recv(65536)
+            except TimeoutError:
+                continue
+            if not data:
+                print("the broker closed the connection", flush=True)
+                return
+            *lines, received = (received + data).split(b"\n")
+            for line in filter(None, lines):
+                print(f"the broker says: {line.decode()}", flush=True)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
