@@ -1,0 +1,383 @@
+"""The recorder: what a restart finds at each moment, what the reactor thread is spared, and which ids are given out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from broker.core.errors import Refusal
+from broker.core.model import BROKER, Provider, Rights, Service, Snapshot
+from broker.core.recorder import (
+    FLUSH_ROWS,
+    FLUSH_SECONDS,
+    RESERVE,
+    RETRY_SECONDS,
+    RETRY_SECONDS_MOST,
+    Recorder,
+)
+from broker.core.registry import Registry
+from broker.core.restored import Restored
+from broker.core.store import DATABASE, StateUnusable, Store
+
+GRACE = 60.0
+
+
+class Thread:
+    """A worker thread whose progress the test decides: what it was given runs when `work` is called."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        result: Deferred[Any] = Deferred()
+        self.jobs.append((result, function, arguments))
+        return result
+
+    def work(self) -> None:
+        """Do the oldest job."""
+        result, function, arguments = self.jobs.pop(0)
+        result.callback(function(*arguments))
+
+    def work_all(self) -> None:
+        while self.jobs:
+            self.work()
+
+    def fail(self, error: Exception) -> None:
+        """The oldest job fails."""
+        self.jobs.pop(0)[0].errback(error)
+
+
+class Run:
+    """One run of a broker's core on a state directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.clock = Clock()
+        self.thread = Thread()
+        self.store = Store(directory)
+        snapshot = self.store.open()
+        self.snapshot = snapshot
+        restored = Restored(snapshot.providers, GRACE, self.clock, lambda ids: self.recorder.forget(ids))
+        self.registry = Registry(self.clock, lambda: self.recorder.next_id(), restored)
+        self.recorder = Recorder(self.registry, self.store, self.clock, self.thread, snapshot.next_provider)
+
+    def join(self, *names: str) -> int:
+        provider = self.registry.join("label", "elko", "10.0.0.1:1")
+        self.offer(provider, *names)
+        return provider
+
+    def offer(self, provider: int, *names: str) -> None:
+        services = [Service(name, f"10.0.0.1:{provider}", provider) for name in names]
+        assert self.registry.offer(services, Rights()) == []
+
+    def flush(self) -> None:
+        """Let the time until a write pass, and the thread do its work."""
+        self.clock.advance(FLUSH_SECONDS)
+        self.thread.work_all()
+
+    def durable_mark(self) -> int:
+        with closing(sqlite3.connect(os.path.join(self.directory, DATABASE))) as database:
+            (mark,) = database.execute("SELECT next_provider FROM counter").fetchone()
+        return int(mark)
+
+
+class RecorderTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.run_ = self.start(os.path.join(self.directory, "state"))
+
+    def start(self, directory: str) -> Run:
+        run = Run(directory)
+        self.addCleanup(run.store.close, 1)
+        return run
+
+    def after_a_kill(self, run: Run) -> Snapshot:
+        """What the next run would find if this one were killed now."""
+        with tempfile.TemporaryDirectory(dir=self.directory) as copy:
+            shutil.copytree(run.directory, copy, dirs_exist_ok=True)
+            store = Store(copy)
+            snapshot = store.open()
+            store.close(1)
+            return snapshot
+
+    def remembered(self, run: Run) -> dict[int, list[str]]:
+        """The names of the services that would be found after a kill, by provider."""
+        return {p.id: [s.name for s in p.services] for p in self.after_a_kill(run).providers}
+
+    # what is written, and when
+
+    def test_changes_are_gathered_and_then_written_in_the_thread(self) -> None:
+        run = self.run_
+        first = run.join("a", "b")
+        second = run.join()
+        run.clock.advance(FLUSH_SECONDS * 0.9)
+        assert run.thread.jobs == []
+        run.clock.advance(FLUSH_SECONDS * 0.1)
+        assert len(run.thread.jobs) == 1
+        assert self.remembered(run) == {}
+        run.thread.work()
+        assert self.remembered(run) == {first: ["a", "b"], second: []}
+        assert self.after_a_kill(run).providers == run.registry.providers()
+
+    def test_each_kind_of_change_is_written(self) -> None:
+        run = self.run_
+        one, two = run.join("a"), run.join("x")
+        run.flush()
+        run.offer(one, "b")
+        run.flush()
+        assert self.remembered(run) == {one: ["a", "b"], two: ["x"]}
+        run.registry.withdraw(one, ["a"])
+        run.flush()
+        assert self.remembered(run) == {one: ["b"], two: ["x"]}
+        run.registry.leave(two)
+        run.flush()
+        assert self.remembered(run) == {one: ["b"]}
+
+    def test_loads_and_the_brokers_own_services_are_not_written(self) -> None:
+        run = self.run_
+        provider = run.join()
+        run.flush()
+        run.registry.load(provider, 3.0)
+        run.registry.offer_own([Service("broker-client", "127.0.0.1:9000", BROKER)])
+        assert run.clock.getDelayedCalls() == []
+        assert run.thread.jobs == []
+
+    def test_a_provider_that_came_and_went_costs_no_write(self) -> None:
+        run = self.run_
+        for _ in range(100):
+            run.registry.leave(run.join("a"))
+        run.clock.advance(FLUSH_SECONDS)
+        assert run.thread.jobs == []
+
+    def test_a_provider_that_goes_while_it_is_written_is_removed(self) -> None:
+        run = self.run_
+        provider = run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        run.registry.leave(provider)
+        run.thread.work()
+        run.flush()
+        assert self.remembered(run) == {}
+
+    def test_one_write_at_a_time_with_a_limit(self) -> None:
+        run = self.run_
+        for _ in range(FLUSH_ROWS + 5):
+            run.join("a")
+        run.thread.work_all()  # ids were reserved
+        run.clock.advance(FLUSH_SECONDS)
+        run.join("late")
+        run.clock.advance(FLUSH_SECONDS * 10)
+        assert len(run.thread.jobs) == 1
+        run.thread.work()
+        assert sorted(self.remembered(run)) == list(range(1, FLUSH_ROWS + 1))
+        run.flush()
+        assert sorted(self.remembered(run)) == list(range(1, FLUSH_ROWS + 7))
+        assert run.clock.getDelayedCalls() == []
+
+    # failures
+
+    def test_a_failed_write_is_tried_again_less_and_less_often_and_told_of_once(self) -> None:
+        run = self.run_
+        kept = run.join("a")
+        waits = []
+        with capturedLogs() as logged:
+            run.clock.advance(FLUSH_SECONDS)
+            for _ in range(8):
+                run.thread.fail(StateUnusable("the disk is full"))
+                run.offer(kept, "more")  # a change does not make it try sooner
+                (timer,) = run.clock.getDelayedCalls()
+                waits.append(timer.getTime() - run.clock.seconds())
+                run.clock.advance(waits[-1])
+            gone = run.join("b")
+            run.registry.leave(gone)
+            run.thread.work()
+            run.flush()
+        assert waits == [min(RETRY_SECONDS * 2**n, RETRY_SECONDS_MOST) for n in range(8)]
+        assert self.remembered(run) == {kept: ["a"] + ["more"] * 8}
+        assert [e["log_level"] for e in logged] == [LogLevel.error, LogLevel.info]
+        assert str(logged[0]["why"]) == "the disk is full"
+
+    def test_a_defect_is_logged_with_its_traceback_and_does_not_end_the_recording(self) -> None:
+        run = self.run_
+        provider = run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        run.thread.fail(ZeroDivisionError())
+        assert len(self.flushLoggedErrors(ZeroDivisionError)) == 1  # type: ignore[no-untyped-call]
+        run.clock.advance(RETRY_SECONDS)
+        run.thread.work()
+        assert self.remembered(run) == {provider: ["a"]}
+
+    # ids
+
+    def test_ids_begin_where_the_snapshot_says(self) -> None:
+        assert [self.run_.recorder.next_id() for _ in range(3)] == [1, 2, 3]
+        self.run_.thread.work_all()
+        self.successResultOf(self.stopped(self.run_))
+        assert self.start(self.run_.directory).recorder.next_id() == 4
+
+    def test_every_id_is_reserved_before_it_is_given_out_however_slow_the_thread(self) -> None:
+        for every in (1, RESERVE // 4, RESERVE, 10**9):  # the thread does one job after so many ids
+            run = self.start(os.path.join(self.directory, f"every-{every}"))
+            given = []
+            for n in range(3 * RESERVE):
+                given.append(run.recorder.next_id())
+                assert given[-1] < run.durable_mark()
+                if n % every == every - 1 and run.thread.jobs:
+                    run.thread.work()
+            assert given == list(range(1, 3 * RESERVE + 1))
+            assert self.after_a_kill(run).next_provider > given[-1]
+
+    def test_a_prompt_thread_spares_the_reactor_thread_the_disk(self) -> None:
+        run = self.run_
+        with capturedLogs() as logged:
+            for _ in range(10 * RESERVE):
+                run.recorder.next_id()
+                run.thread.work_all()
+        assert logged == []
+
+    def test_one_reservation_at_a_time_from_the_half_on(self) -> None:
+        run = self.run_
+        for _ in range(RESERVE // 2):
+            run.recorder.next_id()
+        assert run.thread.jobs == []
+        for _ in range(100):
+            run.recorder.next_id()
+        assert len(run.thread.jobs) == 1
+
+    def test_a_write_renews_the_reserve(self) -> None:
+        run = self.run_
+        last = [run.join() for _ in range(RESERVE // 3)][-1]
+        run.flush()
+        assert run.durable_mark() == last + 1 + RESERVE
+
+    def test_without_a_disk_ids_go_on_and_the_log_says_what_may_follow(self) -> None:
+        run = self.run_
+        with closing(sqlite3.connect(os.path.join(run.directory, DATABASE), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # writes fail from now on
+            with capturedLogs() as logged:
+                given = [run.recorder.next_id() for _ in range(2 * RESERVE)]
+            assert given == list(range(1, 2 * RESERVE + 1))
+            assert [e["log_level"] for e in logged] == [LogLevel.warn, LogLevel.error]
+        run.clock.advance(RETRY_SECONDS)
+        run.thread.work_all()
+        assert run.durable_mark() > given[-1]
+        assert run.clock.getDelayedCalls() == []
+
+    def test_a_store_that_cannot_be_written_refuses_the_start(self) -> None:
+        run = self.run_
+        run.store.close(1)
+        with pytest.raises(StateUnusable):
+            Recorder(run.registry, run.store, run.clock, run.thread, 1)
+
+    # from before the restart
+
+    def restarted(self) -> Run:
+        """A second run, after a first with the providers 1 (service ``a``) and 2 (service ``b``) was killed."""
+        run = self.run_
+        run.join("a")
+        run.join("b")
+        run.flush()
+        shutil.copytree(run.directory, os.path.join(self.directory, "second"))
+        return self.start(os.path.join(self.directory, "second"))
+
+    def test_what_has_not_come_back_stays_stored(self) -> None:
+        run = self.restarted()
+        new = run.join("c")
+        run.flush()
+        assert new > 2
+        assert self.remembered(run) == {1: ["a"], 2: ["b"], new: ["c"]}
+
+    def test_what_came_back_is_stored_once(self) -> None:
+        run = self.restarted()
+        new = run.registry.join("label", "elko", "10.0.0.1:2")
+        run.registry.offer([Service("a", "10.0.0.1:1", new)], Rights())
+        run.flush()
+        assert 1 not in self.remembered(run)
+        assert self.remembered(run)[new] == ["a"]
+
+    def test_after_the_grace_it_is_gone(self) -> None:
+        run = self.restarted()
+        run.clock.advance(GRACE)
+        run.flush()
+        assert self.remembered(run) == {}
+
+    # the stop
+
+    def stopped(self, run: Run) -> Deferred[None]:
+        """Stop, while the thread does all that it is given."""
+        done = run.recorder.stop()
+        run.thread.work_all()
+        return done
+
+    def found_after(self, run: Run) -> Snapshot:
+        return self.start(run.directory).snapshot
+
+    def test_a_stop_writes_everything_and_the_exact_next_id(self) -> None:
+        run = self.run_
+        for _ in range(FLUSH_ROWS * 2 + 7):
+            run.join("a")
+        providers: list[Provider] = list(run.registry.providers())
+        self.successResultOf(self.stopped(run))
+        assert run.clock.getDelayedCalls() == []
+        assert self.found_after(run) == Snapshot(FLUSH_ROWS * 2 + 8, providers, {})
+
+    def test_peers_that_the_stop_disconnects_are_remembered(self) -> None:
+        run = self.run_
+        written, marked = run.join("a"), None
+        run.flush()
+        marked = run.join("b")
+        done = run.recorder.stop()
+        run.registry.leave(written)
+        run.registry.leave(marked)
+        run.recorder.forget([written])
+        run.thread.work_all()
+        self.successResultOf(done)
+        assert [p.id for p in self.found_after(run).providers] == [written, marked]
+
+    def test_a_stop_waits_for_the_write_under_way_and_for_the_close(self) -> None:
+        run = self.run_
+        run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        run.join("b")
+        done = run.recorder.stop()
+        for _ in range(3):  # that write, the last one, the close
+            assert not done.called
+            assert len(run.thread.jobs) == 1
+            run.thread.work()
+        self.successResultOf(done)
+        assert len(self.found_after(run).providers) == 2
+
+    def test_a_stop_ends_when_the_store_fails_too(self) -> None:
+        run = self.run_
+        run.join("a")
+        done = run.recorder.stop()
+        with capturedLogs() as logged:
+            run.thread.fail(StateUnusable("the disk is full"))
+            run.thread.fail(StateUnusable("the disk is full"))
+        self.successResultOf(done)
+        assert [e["log_level"] for e in logged] == [LogLevel.error] * 2
+        assert run.clock.getDelayedCalls() == []
+
+    def test_a_stop_tries_once_more_what_failed_before(self) -> None:
+        run = self.run_
+        provider = run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        run.thread.fail(StateUnusable("the disk is full"))
+        self.successResultOf(self.stopped(run))
+        assert [p.id for p in self.found_after(run).providers] == [provider]
+
+    def test_no_ids_after_the_stop(self) -> None:
+        self.run_.recorder.stop()
+        with pytest.raises(Refusal):
+            self.run_.recorder.next_id()

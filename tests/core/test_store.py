@@ -1,0 +1,344 @@
+"""The store: what comes back after a clean stop and after a kill, and what each unusable state directory is told."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+
+from broker.core.model import Auth, Provider, Service, Snapshot
+from broker.core.store import DATABASE, LOCK, SCHEMA, StateInUse, StateUnusable, Store
+
+KILLS = 20
+
+PROVIDER = Provider(
+    id=7,
+    label="context one",
+    wire="elko",
+    address="10.0.0.7:40001",
+    load=0.25,
+    heard=1234.5,
+    services=(
+        Service("context-user", "10.0.0.7:9000", 7, label="users", auth=Auth("password", "s3cret", "x")),
+        Service("context-user", "10.0.0.7:9002", 7, protocol="http"),
+    ),
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(directory: Path) -> Iterator[Store]:
+    store = Store(str(directory))
+    store.open()
+    yield store
+    store.close(1)
+
+
+def reopened(store: Store, directory: Path, next_provider: int = 1) -> Snapshot:
+    """What the next run finds after a clean stop of this one."""
+    store.close(next_provider)
+    return store.open()
+
+
+# what comes back
+
+
+def test_a_new_directory_is_empty_and_private(store: Store, directory: Path) -> None:
+    assert reopened(store, directory) == Snapshot(1, [], {})
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {f.name: stat.S_IMODE(f.stat().st_mode) for f in directory.iterdir()} == dict.fromkeys(
+        (LOCK, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"), 0o600
+    )
+
+
+def test_a_database_that_others_could_read_is_closed_to_them(directory: Path, store: Store) -> None:
+    store.close(1)
+    (directory / DATABASE).chmod(0o644)
+    store.open()
+    assert stat.S_IMODE((directory / DATABASE).stat().st_mode) == 0o600
+
+
+def test_all_of_a_provider_comes_back(store: Store, directory: Path) -> None:
+    store.record([PROVIDER], [], 8)
+    store.switch("context", True)
+    store.switch("gatekeeper", True)
+    store.switch("gatekeeper", False)
+    assert reopened(store, directory, 8) == Snapshot(8, [PROVIDER], {"context": True, "gatekeeper": False})
+
+
+@pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])
+@pytest.mark.parametrize("load", [0.0, 1e308, float("inf")])
+def test_no_text_or_load_of_a_peer_stops_a_write(store: Store, directory: Path, label: str, load: float) -> None:
+    odd = attrs.evolve(PROVIDER, label=label, load=load, services=(Service(label, label, 7, label, label),))
+    store.record([odd], [], 8)
+    assert reopened(store, directory).providers == [odd]
+
+
+def test_providers_are_replaced_and_forgotten(store: Store, directory: Path) -> None:
+    store.record([attrs.evolve(PROVIDER, id=n, services=()) for n in (3, 1, 2)], [], 4)
+    relabelled = attrs.evolve(PROVIDER, id=2, label="other", services=())
+    store.record([relabelled], [1, 99], 4)
+    assert reopened(store, directory).providers == [relabelled, attrs.evolve(PROVIDER, id=3, services=())]
+
+
+def test_the_counter_only_rises_until_a_clean_stop(store: Store, directory: Path) -> None:
+    store.reserve(2_000)
+    store.reserve(1_000)
+    store.record([], [], 500)
+    with closing(sqlite3.connect(directory / DATABASE)) as other:
+        assert other.execute("SELECT next_provider FROM counter").fetchall() == [(2_000,)]
+    assert reopened(store, directory, 12).next_provider == 12
+
+
+def test_a_write_that_fails_half_way_leaves_nothing(store: Store, directory: Path) -> None:
+    store.record([PROVIDER], [], 8)
+    too_large = attrs.evolve(PROVIDER, id=2**64)
+    with pytest.raises(OverflowError):
+        store.record([attrs.evolve(PROVIDER, label="changed"), too_large], [7], 100)
+    store.reserve(9)  # it still works
+    assert reopened(store, directory).providers == [PROVIDER]
+
+
+def test_a_busy_database_is_an_error_and_not_a_hang(store: Store, directory: Path) -> None:
+    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StateUnusable, match="locked"):
+            store.reserve(5_000)
+    store.reserve(6_000)
+
+
+def test_threads_take_turns(store: Store, directory: Path) -> None:
+    def write(n: int) -> None:
+        store.record([attrs.evolve(PROVIDER, id=n, services=())], [], n + 1)
+        store.switch(f"launcher-{n}", True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(1, 101)))
+    snapshot = reopened(store, directory, 101)
+    assert [p.id for p in snapshot.providers] == list(range(1, 101))
+    assert len(snapshot.launchers_on) == 100
+
+
+def test_nothing_is_written_after_close(store: Store, directory: Path) -> None:
+    store.close(3)
+    store.close(9)
+    with pytest.raises(StateUnusable, match="not open"):
+        store.reserve(10)
+    assert store.open().next_provider == 3
+
+
+# directories that cannot be used
+
+
+def test_a_second_broker_is_told_which_one_has_the_directory(store: Store, directory: Path) -> None:
+    with pytest.raises(StateInUse) as refused:
+        Store(str(directory)).open()
+    assert str(directory) in str(refused.value)
+    assert f"process {os.getpid()}" in str(refused.value)
+    store.reserve(2)  # the first one is not disturbed
+    store.close(2)
+    second = Store(str(directory))
+    assert second.open().next_provider == 2
+    second.close(2)
+
+
+def test_not_a_directory(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path in (file, file / "below"):
+        with pytest.raises(StateUnusable, match="is not a directory") as refused:
+            Store(str(path)).open()
+        assert str(path) in str(refused.value)
+    assert file.read_text() == "mine"
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Lets the kernel apply file modes, which it does not for root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_directory_that_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o555)
+        with without_privileges(), pytest.raises(StateUnusable, match="Permission denied") as refused:
+            Store(directory).open()
+        assert directory in str(refused.value)
+        below = os.path.join(directory, "state")
+        with without_privileges(), pytest.raises(StateUnusable, match="Permission denied") as refused:
+            Store(below).open()
+        assert below in str(refused.value)
+        os.chmod(directory, 0o755)
+
+
+def test_a_database_that_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, DATABASE)
+        with open(path, "wb"):
+            os.chmod(path, 0o400)
+        os.chmod(directory, 0o777)
+        with without_privileges(), pytest.raises(StateUnusable, match="Permission denied") as refused:
+            Store(directory).open()
+        assert path in str(refused.value)
+
+
+def refused(directory: Path) -> str:
+    """Why this state cannot be used. The database is left as it was, and the lock is not kept."""
+    path = directory / DATABASE
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(StateUnusable) as raised:
+            Store(str(directory)).open()
+    assert path.read_bytes() == before
+    assert str(path) in str(raised.value)
+    return str(raised.value)
+
+
+def filled(directory: Path, *statements: str) -> None:
+    """A state directory as a clean stop leaves it, with some providers, and then changed."""
+    store = Store(str(directory))
+    store.open()
+    store.record([attrs.evolve(PROVIDER, id=n) for n in range(1, 500)], [], 501)
+    store.close(501)
+    with closing(sqlite3.connect(directory / DATABASE)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def test_a_newer_schema(directory: Path) -> None:
+    filled(directory, f"PRAGMA user_version = {SCHEMA + 1}")
+    assert f"written by a newer elkobroker (schema {SCHEMA + 1}, this one knows {SCHEMA})" in refused(directory)
+
+
+def test_a_database_of_something_else(directory: Path) -> None:
+    directory.mkdir()
+    with closing(sqlite3.connect(directory / DATABASE)) as database, database:
+        database.execute("CREATE TABLE letters (text)")
+    assert "is not one of elkobroker's" in refused(directory)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE provider SET described = '{' WHERE id = 3",
+        "UPDATE provider SET described = '[]' WHERE id = 3",
+        "UPDATE provider SET described = '{}' WHERE id = 3",
+        "UPDATE provider SET described = json_set(described, '$.services[0].name', 5) WHERE id = 3",
+        "UPDATE provider SET described = replace(described, '0.25', '1' || hex(zeroblob(200))) WHERE id = 3",
+        "UPDATE provider SET described = replace(hex(zeroblob(50000)), '00', '[') WHERE id = 3",
+        "DELETE FROM counter",
+        "UPDATE counter SET next_provider = 'many'",
+    ],
+)
+def test_what_was_stored_is_checked(directory: Path, statement: str) -> None:
+    filled(directory, statement)
+    assert "is damaged" in refused(directory)
+
+
+@pytest.mark.parametrize("where", ["whole", "head", "middle", "index", "cut"])
+def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path, where: str) -> None:
+    filled(directory)
+    path = directory / DATABASE
+    content = bytearray(path.read_bytes())
+    garbage = random.Random(1).randbytes(len(content))
+    if where == "whole":
+        content[:] = garbage
+    elif where == "head":
+        content[:100] = garbage[:100]
+    elif where == "middle":
+        content[4096:-4096] = garbage[4096:-4096]
+    elif where == "index":  # a page that is not read at the start, but would be at a write
+        with closing(sqlite3.connect(path)) as database:
+            ((page, size),) = database.execute(
+                "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE type = 'index'"
+            )
+        content[(page - 1) * size : page * size] = garbage[:size]
+    else:
+        del content[len(content) // 2 :]
+    path.write_bytes(content)
+    text = refused(directory)
+    assert "is damaged" in text
+    advice = re.search(r"\((cd .*)\)", text)
+    assert advice is not None
+    subprocess.run(["sh", "-c", advice[1]], check=True)
+    assert (directory / "kept" / DATABASE).read_bytes() == content
+    store = Store(str(directory))
+    assert store.open() == Snapshot(1, [], {})
+    store.close(1)
+
+
+# kill -9
+
+WRITER = """
+import sys
+from broker.core.model import Provider, Service
+from broker.core.store import Store
+
+store = Store(sys.argv[1])
+snapshot = store.open()
+next_id = snapshot.next_provider
+live = [p.id for p in snapshot.providers]
+round = max((p.load for p in snapshot.providers), default=0.0)
+while True:
+    # each round replaces all providers by new ones, whose load is the number of the round; most time goes into that
+    round += 1
+    store.reserve(next_id + 200)
+    ids = list(range(next_id, next_id + 200))
+    next_id += 200
+    print("ids", ids[-1], flush=True)
+    rows = [Provider(i, "x" * 500, "elko", "", round, 0.0, (Service("s", "h:1", i),)) for i in ids]
+    store.record(rows, live, next_id)
+    live = ids
+    print("round", round, flush=True)
+"""
+
+
+def test_killed_while_writing(directory: Path) -> None:
+    chance = random.Random(2)
+    last_id, last_round = 0, 0.0
+    for _ in range(KILLS):
+        command = [sys.executable, "-c", WRITER, str(directory)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            said = [writer.stdout.readline() for _ in range(chance.randrange(1, 40))]
+            writer.kill()
+            # what it acknowledged between that and its death is still in the pipe
+            said += writer.stdout.readlines()
+        for word, number in (line.split() for line in said):
+            if word == "ids":
+                last_id = max(last_id, int(number))
+            else:
+                last_round = max(last_round, float(number))
+        store = Store(str(directory))
+        snapshot = store.open()
+        assert snapshot.next_provider > last_id
+        rounds = {p.load for p in snapshot.providers}
+        assert len(rounds) <= 1, "a half-written transaction"
+        assert max(rounds, default=0.0) >= last_round
+        assert len(snapshot.providers) == (200 if rounds else 0)
+        last_id = snapshot.next_provider - 1
+        store.close(snapshot.next_provider)
+    assert last_round > KILLS / 2

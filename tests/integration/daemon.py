@@ -1,0 +1,160 @@
+"""The real ``twistd elkobroker`` as a subprocess, and plain sockets to speak to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+PATIENCE = 20.0
+"""Seconds after which something that should have happened has not: generous, since machines are shared."""
+
+
+def twistd() -> str:
+    """The twistd of this very Python."""
+    return str(Path(sys.executable).with_name("twistd"))
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a daemon that nothing of the tester's own machine leaks into."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "STATE_DIRECTORY", "WATCHDOG_USEC")}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **extra}
+
+
+class Daemon:
+    """A running daemon in its own directory; ``log`` is what it printed so far."""
+
+    def __init__(
+        self, directory: Path, *options: str, port: int = 0, console: str = "0", env: dict[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        self.log: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        if "--config" not in options:
+            options = ("--port", str(port), *options)
+        command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
+        if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
+            command += ["--state", str(directory / "state")]
+        self.process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment(**(env or {})),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """The first log line, from the beginning, that matches; waits for it."""
+        for known in self.log:
+            if match := re.search(pattern, known):
+                return match
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no line matches {pattern!r} in:\n{''.join(self.log)}") from None
+            if line is None:
+                self._lines.put(None)
+                raise AssertionError(f"ended without a line that matches {pattern!r}:\n{''.join(self.log)}")
+            self.log.append(line)
+            if match := re.search(pattern, line):
+                return match
+
+    def port(self, listener: str = "main") -> int:
+        """The TCP port of a listener, once it is open."""
+        return int(self.wait_for(rf"elko listener '{listener}' on \S+:(\d+) ").group(1))
+
+    def console_port(self) -> int:
+        """The TCP port of the console."""
+        return int(self.wait_for(r"console on \S+:(\d+)").group(1))
+
+    def connect(self, role: str | None = "client", **auth: Any) -> Peer:
+        """A connected peer; authenticated unless ``role`` is None."""
+        peer = Peer(socket.create_connection(("127.0.0.1", self.port()), PATIENCE))
+        if role is not None:
+            peer.send(to=role, op="auth", **auth)
+        return peer
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Its exit status, negative for a signal; waits for the end."""
+        return self.process.wait(PATIENCE)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+
+class Peer:
+    """One plain connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._buffer = b""
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.sock.close()
+
+    def send(self, /, **message: Any) -> None:
+        """Send one message as real peers do: strict JSON and an empty line."""
+        self.sock.sendall(json.dumps(message).encode() + b"\n\n")
+
+    def receive(self) -> Any:
+        """The next message; EOFError at the end of input."""
+        while b"\n\n" not in self._buffer:
+            data = self.sock.recv(65536)
+            if not data:
+                raise EOFError(self._buffer)
+            self._buffer += data
+        message, _, self._buffer = self._buffer.partition(b"\n\n")
+        return json.loads(message)
+
+    def ask(self, /, **message: Any) -> Any:
+        """Send a message and return the next one received."""
+        self.send(**message)
+        return self.receive()
+
+    def done(self) -> None:
+        """Return when the broker has handled all that was sent so far."""
+        assert self.ask(to="error", op="ping", tag="done")["tag"] == "done"
+
+    def closed(self) -> None:
+        """Assert that the broker closes this connection, in good order and with nothing more to say."""
+        assert self._buffer == b""
+        assert self.sock.recv(65536) == b""

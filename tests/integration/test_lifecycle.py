@@ -1,0 +1,329 @@
+"""Starting, stopping, reloading and dying of the real daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.daemon import PATIENCE, Daemon, Peer, environment, twistd
+
+
+def provide(daemon: Daemon, name: str, **auth: Any) -> Peer:
+    """A provider of one service, which the broker has registered."""
+    peer = daemon.connect(**auth)
+    peer.send(to="client", op="willserve", services=[{"service": name, "hostport": "h:1", "protocol": "tcp"}])
+    peer.done()
+    return peer
+
+
+def find(daemon: Daemon, name: str) -> dict[str, object]:
+    """The first descriptor of a plain find."""
+    with daemon.connect() as peer:
+        desc: dict[str, object] = peer.ask(to="client", op="find", service=name)["desc"][0]
+        return desc
+
+
+def run(directory: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A daemon that is expected to end by itself."""
+    command = [twistd(), "-n", "--pidfile=", "elkobroker", *options]
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=environment(**(env or {})),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def test_sigterm_closes_peers_in_good_order(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        with daemon.connect() as peer:
+            peer.done()
+            daemon.signal(signal.SIGTERM)
+            peer.closed()
+        assert daemon.ended() == -signal.SIGTERM
+        daemon.wait_for("stopped")
+
+
+def test_a_stopping_broker_accepts_nobody_while_it_still_has_connections(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect() as peer:
+        peer.done()
+        port = daemon.port()
+        daemon.signal(signal.SIGTERM)
+        peer.closed()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), PATIENCE)
+
+
+def test_find_goes_on_answering_after_a_kill_and_ids_go_on(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        provider = provide(daemon, "kept", label="keeper")
+        known = find(daemon, "kept")
+        database = tmp_path / "state" / "elkobroker.sqlite3"
+        wait_until(lambda: _stored(database) > 0)
+        daemon.signal(signal.SIGKILL)
+        daemon.ended()
+        provider.sock.close()
+    with Daemon(tmp_path) as daemon:
+        restored = find(daemon, "kept")
+        assert restored == {**known, "restored": True}
+        with provide(daemon, "kept", label="keeper"):
+            live = find(daemon, "kept")
+            assert "restored" not in live
+            assert isinstance(live["provider"], int)
+            assert live["provider"] > 2
+
+
+def _stored(database: Path) -> int:
+    with sqlite3.connect(database, timeout=PATIENCE) as connection:
+        [count] = connection.execute("SELECT count(*) FROM provider WHERE described LIKE '%kept%'").fetchone()
+    return int(count)
+
+
+def wait_until(true: object) -> None:
+    """Poll for what another process does on the disk, which tells nobody."""
+    assert callable(true)
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_after_an_orderly_stop_ids_have_no_gap_and_find_answers(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        with provide(daemon, "kept") as provider:
+            daemon.signal(signal.SIGTERM)
+            provider.closed()
+        daemon.ended()
+    with Daemon(tmp_path) as daemon:
+        restored = find(daemon, "kept")
+        assert (restored["provider"], restored["restored"]) == (1, True)
+        with provide(daemon, "other"):
+            assert find(daemon, "other")["provider"] == 3  # 2 was the finder
+
+
+def test_shutdown_by_an_administrator_ends_with_status_0(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect("admin") as admin:
+        admin.send(to="admin", op="shutdown", self=True)
+        admin.closed()
+        assert daemon.ended() == 0
+
+
+def test_shutdown_kill_ends_at_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect("admin") as admin, daemon.connect() as idle:
+        idle.done()
+        admin.send(to="admin", op="shutdown", self=True, kill=True)
+        assert daemon.ended() == 0
+        assert not any("stopped" in line for line in daemon.log)
+
+
+def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run(tmp_path, "--port", str(port), "--console-port", "0", "--state", str(tmp_path / "state"))
+        assert ended.returncode == 1
+        assert f"elko listener 'main': cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stdout
+        assert "Traceback" not in ended.stdout
+        ended = run(tmp_path, "--port", "0", "--console-port", str(port), "--state", str(tmp_path / "state"))
+        assert ended.returncode == 1
+        assert f"console: cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stdout
+
+
+def test_a_state_directory_has_one_broker(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        daemon.port()
+        ended = run(tmp_path, "--port", "0", "--console-port", "off", "--state", str(tmp_path / "state"))
+        assert ended.returncode == 1
+        assert str(tmp_path / "state") in ended.stdout
+        assert str(daemon.process.pid) in ended.stdout
+        assert find(daemon, "nothing")["failure"] == "no such service"
+
+
+def test_an_unusable_state_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    ended = run(tmp_path, "--port", "0", "--console-port", "off", "--state", str(tmp_path / "file" / "state"))
+    assert ended.returncode == 1
+    assert str(tmp_path / "file") in ended.stdout
+
+
+def test_the_state_directory_of_systemd_counts_first(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    with Daemon(tmp_path, "--state", str(tmp_path / "unused"), env={"STATE_DIRECTORY": str(given)}) as daemon:
+        daemon.port()
+        assert given.is_dir()
+        assert not (tmp_path / "unused").exists()
+
+
+def test_a_bad_configuration_is_refused_with_line_and_key(tmp_path: Path) -> None:
+    config = tmp_path / "bad.toml"
+    config.write_text('[broker]\ngrace = "long"\n\n[[elko.listeners]]\nname = "a"\nendpoint = "tcp:70000"\n')
+    for check in (("--check",), ()):
+        ended = run(tmp_path, "--config", str(config), *check)
+        assert ended.returncode == 1
+        assert f"{config}:2: broker.grace: " in ended.stdout
+        assert "Traceback" not in ended.stdout
+
+
+def test_check_says_that_all_is_well_and_starts_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "good.toml"
+    config.write_text('[[elko.listeners]]\nname = "a"\nendpoint = "tcp:9000:interface=127.0.0.1"\n')
+    ended = run(tmp_path, "--config", str(config), "--check", "--state", str(tmp_path / "state"))
+    assert ended.returncode == 0, ended.stdout
+    assert "127.0.0.1:9000" in ended.stdout
+    assert not (tmp_path / "state").exists()
+
+
+CONFIG = """
+[broker]
+diagnostics = true
+[[elko.listeners]]
+name = "main"
+endpoint = "tcp:0:interface=127.0.0.1"
+auth = "password"
+code = "{code}"
+{more}
+[console]
+enabled = false
+"""
+
+
+def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(CONFIG.format(code="first", more=""))
+    with Daemon(tmp_path, "--config", str(config), console="off") as daemon:
+        with daemon.connect(auth={"mode": "password", "code": "first"}) as peer:
+            peer.done()
+        config.write_text(CONFIG.format(code="second", more=""))
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("the configuration was reloaded")
+        with daemon.connect(auth={"mode": "password", "code": "first"}) as refused:
+            assert refused.receive()["msg"] == "auth: wrong password"
+            refused.closed()
+        config.write_text(CONFIG.format(code="third", more="nonsense = 1"))
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for(r"not reloaded: .*elkobroker.toml:9: elko.listeners\[0\].nonsense")
+        config.write_text(CONFIG.format(code="third", more='publish = "elsewhere:1"'))
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for(r"not reloaded: .*publish")
+        with daemon.connect(auth={"mode": "password", "code": "second"}) as peer:
+            peer.done()
+
+
+def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
+    """Nothing is opened before twistd forks."""
+    command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]
+    command += ["--console-port", "off", "--state", str(tmp_path / "state")]
+    subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
+    log = tmp_path / "broker.log"
+    wait_until(lambda: "elko listener 'main' on" in log.read_text())
+    port = int(log.read_text().split("elko listener 'main' on 127.0.0.1:")[1].split()[0])
+    pid = int((tmp_path / "broker.pid").read_text())
+    try:
+        with Peer(socket.create_connection(("127.0.0.1", port), PATIENCE)) as peer:
+            peer.send(to="client", op="auth")
+            peer.done()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not (tmp_path / "broker.pid").exists())
+
+
+def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [twistd(), "--pidfile", "b.pid", "--logfile", "b.log", "elkobroker", "--port", str(port)]
+        command += ["--console-port", "off", "--state", str(tmp_path / "state")]
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE
+        )
+    assert ended.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in ended.stdout + ended.stderr
+
+
+def test_systemd_hears_of_start_reload_and_stop(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(PATIENCE)
+        env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        with Daemon(tmp_path, env=env) as daemon:
+
+            def told(what: bytes) -> None:
+                while what not in notify.recv(4096).split(b"\n"):
+                    pass
+
+            told(b"READY=1")
+            told(b"WATCHDOG=1")
+            daemon.signal(signal.SIGTERM)
+            told(b"STOPPING=1")
+            daemon.ended()
+
+
+def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(
+        '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\noffer = ["*"]\n'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        script = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.set_inheritable(3, True); "
+            "os.environ.update(LISTEN_FDS='1', LISTEN_FDNAMES='elko', LISTEN_PID=str(os.getpid())); "
+            "os.execv(sys.argv[2], sys.argv[2:])"
+        )
+        command = [sys.executable, "-c", script, str(listening.fileno()), twistd(), "-n", "--pidfile=", "elkobroker"]
+        command += ["--config", str(config), "--console-port", "off", "--state", str(tmp_path / "state")]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), pass_fds=[listening.fileno()], stdout=subprocess.DEVNULL
+        )
+        try:
+            with Peer(socket.create_connection(listening.getsockname(), PATIENCE)) as peer:
+                peer.send(to="client", op="auth")
+                peer.done()
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def test_a_socket_that_systemd_did_not_pass_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "elkobroker.toml"
+    config.write_text('[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\n')
+    ended = run(tmp_path, "--config", str(config), "--console-port", "off", "--state", str(tmp_path / "state"))
+    assert ended.returncode == 1
+    assert "elko listener 'main': cannot listen on" in ended.stdout
+    assert "systemd passed no such socket" in ended.stdout
+
+
+def test_launched_programs_and_their_switches_survive_a_restart(tmp_path: Path) -> None:
+    config = tmp_path / "elkobroker.toml"
+    program = tmp_path / "program.py"
+    program.write_text("print('hello from the program', flush=True)\n")
+    config.write_text(
+        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[launchers]\nstart = "recover"\n'
+        f'[[launchers.table]]\nname = "context"\nscript = "{sys.executable} {program}"\n'
+    )
+    with Daemon(tmp_path, "--config", str(config)) as daemon, daemon.connect("admin") as admin:
+        assert admin.ask(to="admin", op="launch", name="nobody")["status"] == "fail nobody not found"
+        assert admin.ask(to="admin", op="launch", name="context")["status"] == "start context"
+        daemon.wait_for("hello from the program")
+        [launcher] = admin.ask(to="admin", op="launcherdesc")["launchers"]
+        assert launcher == {"type": "launcher", "name": "context", "script": f"{sys.executable} {program}", "on": True}
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+    with Daemon(tmp_path, "--config", str(config)) as daemon:
+        daemon.wait_for("hello from the program")
+
+
+def test_logs_as_json_lines(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "--log-format", "json") as daemon:
+        line = daemon.wait_for("elko listener 'main' on").string
+        assert "elko listener" in json.loads(line)["message"]

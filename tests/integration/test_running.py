@@ -1,0 +1,151 @@
+"""The daemon from outside: registering, finding, the console, the examples, and what happens to bad neighbours."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.daemon import PATIENCE, ROOT, Daemon, Peer, environment, twistd
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("running")) as running:
+        running.port()
+        yield running
+
+
+def offer(name: str, hostport: str = "h:1") -> list[dict[str, str]]:
+    return [{"type": "servicedesc", "service": name, "hostport": hostport}]
+
+
+def test_what_one_server_offers_another_finds(daemon: Daemon) -> None:
+    with daemon.connect(label="bank 1") as provider, daemon.connect(label="customer") as customer:
+        provider.send(to="client", op="willserve", services=offer("bank", "bank.example.com:7000"))
+        provider.done()
+        [found] = customer.ask(to="client", op="find", service="bank", tag="t")["desc"]
+        assert found["hostport"] == "bank.example.com:7000"
+
+
+def test_a_waiting_find_is_answered_when_the_service_comes(daemon: Daemon) -> None:
+    with daemon.connect() as customer, daemon.connect() as provider:
+        customer.send(to="broker", op="find", service="late", wait=-1, tag="w")
+        customer.done()
+        provider.send(to="broker", op="willserve", services=offer("late"))
+        assert customer.receive()["tag"] == "w"
+
+
+def test_services_go_with_the_connection(daemon: Daemon) -> None:
+    with daemon.connect("admin") as admin, daemon.connect() as provider:
+        admin.ask(to="admin", op="watch", services=True)
+        provider.send(to="client", op="willserve", services=offer("brief"))
+        assert admin.receive()["on"] is True
+        provider.sock.close()
+        notice = admin.receive()
+        assert (notice["on"], notice["desc"][0]["service"]) == (False, "brief")
+
+
+def test_a_client_that_ends_its_output_gets_its_answers_and_then_the_end(daemon: Daemon) -> None:
+    with daemon.connect() as peer:
+        peer.send(to="client", op="ping", tag="last words")
+        peer.sock.shutdown(socket.SHUT_WR)
+        assert peer.receive()["tag"] == "last words"
+        peer.closed()
+
+
+def test_a_refusal_closes_without_a_reset(daemon: Daemon) -> None:
+    with daemon.connect(None) as peer:
+        for _ in range(1000):  # unread input behind the refused message would reset a socket that is closed too early
+            peer.send(to="client", op="load", factor=1)
+        assert peer.receive()["op"] == "debug"
+        peer.closed()
+
+
+def test_one_line_without_an_empty_line_is_enough(daemon: Daemon) -> None:
+    with daemon.connect(None) as peer:
+        peer.sock.sendall(b"{to:'client', op:'auth'}\n{to:'client', op:'ping', tag:'line'}\n")
+        assert peer.receive() == {"to": "client", "op": "pong", "tag": "line"}
+
+
+def test_the_console_answers_one_line(daemon: Daemon) -> None:
+    with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as console:
+        console.sendall(b'\xff\xfb\x1f{op:"servicedesc"}\r\n')
+        reply = b""
+        while b'"on": true' not in reply:
+            data = console.recv(65536)
+            assert data
+            reply += data
+        assert b'"broker-client"' in reply
+
+
+def test_the_examples(daemon: Daemon) -> None:
+    broker = f"127.0.0.1:{daemon.port()}"
+    provider = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples/provider.py"), "--broker", broker, "--service", "example"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        found = subprocess.run(
+            [sys.executable, str(ROOT / "examples/find.py"), "example", "--broker", broker, "--wait", "20"],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        assert found.stdout.startswith("example at 127.0.0.1:7000 (provider ")
+    finally:
+        provider.kill()
+        provider.communicate()
+
+
+def test_the_example_that_finds_nothing_says_so(daemon: Daemon) -> None:
+    command = [sys.executable, str(ROOT / "examples/find.py"), "nothing", "--broker", f"127.0.0.1:{daemon.port()}"]
+    missed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (missed.returncode, missed.stderr) == (1, "nothing: no such service\n")
+
+
+def test_a_reset_by_a_provider_is_its_end(daemon: Daemon) -> None:
+    with daemon.connect("admin") as admin, daemon.connect() as provider:
+        admin.ask(to="admin", op="watch", services=True)
+        provider.send(to="client", op="willserve", services=offer("reset"))
+        admin.receive()
+        provider.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        provider.sock.close()
+        assert admin.receive()["on"] is False
+
+
+def test_help_explains_every_option(tmp_path: Path) -> None:
+    command = [twistd(), "elkobroker", "--help"]
+    shown = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert shown.returncode == 0
+    for option in ("port", "bind", "config", "check", "state", "console-port", "open", "offer", "log-format"):
+        assert f"--{option}" in shown.stdout
+
+
+def test_peers_on_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "elko.sock"
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(f'[[elko.listeners]]\nname = "unix"\nendpoint = "unix:{path}"\n')
+    with Daemon(tmp_path, "--config", str(config)) as running:
+        running.wait_for("elko listener 'unix' on")
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(PATIENCE)
+        sock.connect(str(path))
+        with Peer(sock) as peer:
+            peer.send(to="client", op="auth")
+            peer.send(
+                to="client",
+                op="willserve",
+                services=[{**offer("secret")[0], "auth": {"mode": "password", "code": "c"}}],
+            )
+            [found] = peer.ask(to="client", op="find", service="secret")["desc"]
+            assert found["auth"] == {"type": "auth", "mode": "password", "code": "c"}
+            peer.sock.shutdown(socket.SHUT_WR)
+            peer.closed()
