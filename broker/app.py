@@ -7,6 +7,7 @@ dropped), the final record (so that the peers now disconnected are remembered), 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -55,6 +56,10 @@ from broker.wire.elko.broker import VOCABULARY
 
 DESCRIPTORS = 65_536
 """File descriptors asked for, within what the system allows: one for each connection, and some."""
+
+COLLECT_AFTER = (20_000, 20, 100)
+"""Thresholds of the garbage collector: a tenth of what a connection costs would go to its default ones, and closed
+connections leave nothing for it to find."""
 
 CONSOLE_LIMITS = Limits(connections=100, rate=0)
 """Operators are few."""
@@ -139,6 +144,8 @@ class Daemon(TwistedService):
 
     def _start(self) -> None:
         _raise_descriptor_limit()
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
         try:
             snapshot = self._store.open()
         except StateError as error:

@@ -46,8 +46,6 @@ _NAMED: dict[Kind, tuple[str, ...]] = {
     "unix": ("mode", "backlog"),
     "systemd": ("domain", "index", "name"),
 }
-_SPECIAL = re.compile(r"[:=\\]")
-_ESCAPED = r"\\\g<0>"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -158,11 +156,6 @@ def parse(text: str) -> Endpoint:
     if "backlog" in kwargs:
         _number("backlog", kwargs["backlog"], 1, MAX_BACKLOG)
     return endpoint
-
-
-def tcp(port: int, interface: str) -> str:
-    """The endpoint string for a port of one address; all addresses where ``interface`` is empty."""
-    return f"tcp:{port}:interface={_SPECIAL.sub(_ESCAPED, interface)}"
 
 
 def split(text: str) -> tuple[list[str], dict[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -19,7 +19,7 @@ from broker.config.files import BadFile
 from broker.config.keys import table
 from broker.config.lines import line_of, lines
 from broker.config.structure import structure
-from broker.config.validate import found
+from broker.config.validate import Problem, found
 from broker.config.values import Config
 
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
@@ -50,14 +50,11 @@ def parse(text: str, name: str) -> Config:
     config, unreadable = _with_secrets(config, Path(name).parent)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}
-    wrong += [
-        (problem.key, problem.text)
-        for problem in found(config)
-        if not unjudged.intersection(_around(problem.key, problem.other))
-    ]
-    if wrong:
+    problems = [Problem(key, why) for key, why in wrong]
+    problems += [each for each in found(config) if not unjudged.intersection(_around(each.key, each.other))]
+    if problems:
         where = lines(text)
-        raise BadConfig(name, [ConfigError(line_of(where, key), key, why) for key, why in wrong])
+        raise BadConfig(name, [_located(each, where) for each in problems])
     return config
 
 
@@ -66,6 +63,12 @@ def _around(*keys: str) -> Iterable[str]:
     for key in filter(None, keys):
         yield key
         yield table(key)
+
+
+def _located(problem: Problem, where: Mapping[str, int]) -> ConfigError:
+    # a default that disagrees with what the file says has no line of its own
+    line = line_of(where, problem.key) or line_of(where, problem.other)
+    return ConfigError(line, problem.key, problem.text)
 
 
 def _syntax(text: str, error: ValueError) -> ConfigError:

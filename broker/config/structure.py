@@ -18,6 +18,9 @@ from cattrs.gen import make_dict_structure_fn
 from broker.config.keys import join
 from broker.config.values import Config
 
+MAX_INTEGER = 2**63 - 1
+"""What TOML promises to hold. The reader takes larger ones, which neither a float nor an error message can hold."""
+
 Path = tuple[str | int, ...]
 
 
@@ -49,13 +52,22 @@ def structure(data: dict[str, Any]) -> tuple[Config, list[tuple[str, str]]]:
     Where something is wrong, the configuration has the default in its place, so that the rest can still be judged.
     ``data`` is used up.
     """
+    problems = _mended(data)
+    # a value of the wrong type that must be there was taken out, and now is missing: that is no error of its own
+    _mended(data)
+    return _CONVERTER.structure(data, Config), [(_dotted(problem.path), problem.text) for problem in problems]
+
+
+def _mended(data: dict[str, Any]) -> list[_Problem]:
+    """What is wrong with ``data``, which is changed so that it is wrong no more."""
     try:
-        return _CONVERTER.structure(data, Config), []
+        _CONVERTER.structure(data, Config)
     except (ClassValidationError, IterableValidationError) as error:
         problems = list(_problems(error, ()))
-    for problem in problems:
-        _mend(data, problem)
-    return _CONVERTER.structure(data, Config), [(_dotted(problem.path), problem.text) for problem in problems]
+        for problem in problems:
+            _mend(data, problem)
+        return problems
+    return []
 
 
 def _dotted(path: Path) -> str:
@@ -108,13 +120,12 @@ def _wrong(wanted: str, value: object) -> _Wrong:
 
 
 def _plain(value: Any, type_: type) -> Any:
+    if type(value) is int and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise _Wrong("is too large a number")
     if type(value) is type_:
         return value
     if type_ is float and type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            raise _Wrong("is too large") from None
+        return float(value)
     raise _wrong(_WANTED[type_], value)
 
 

@@ -53,7 +53,7 @@ class IRegistry(Interface):
     def load(provider: int, load: float) -> None:
         """Set a provider's load; a negative one counts as 0.0."""
 
-    def lookup(name: str, protocol: str, restored: bool = False) -> Sequence[Service]:
+    def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """The services of that name and protocol, in the order in which they were offered.
 
         With ``restored``, and where no live one is known, those remembered from before a restart.

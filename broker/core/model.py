@@ -82,8 +82,8 @@ class Load:
     load: float
 
 
-class Kind(enum.Enum):
-    """What a `Change` tells of."""
+class Kind(enum.StrEnum):
+    """What a `Change` tells of. (Of strings, because those are hashed fast.)"""
 
     JOINED = "joined"
     LEFT = "left"

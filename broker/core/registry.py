@@ -48,6 +48,31 @@ class _Member:
         return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, tuple(self.services))
 
 
+class _Same:
+    """The services of one name and protocol, in the order in which they were offered."""
+
+    __slots__ = ("_services", "all")
+
+    def __init__(self) -> None:
+        self._services: dict[int, Service] = {}
+        self.all: tuple[Service, ...] = ()
+        """All of them; empty when they have to be gathered again."""
+
+    def add(self, service: Service) -> None:
+        self._services[id(service)] = service
+        self.all = ()
+
+    def remove(self, service: Service) -> bool:
+        """Returns whether none is left."""
+        del self._services[id(service)]
+        self.all = ()
+        return not self._services
+
+    def gather(self) -> tuple[Service, ...]:
+        self.all = tuple(self._services.values())
+        return self.all
+
+
 @implementer(IRegistry)
 class Registry:
     """See `IRegistry` for what each method promises.
@@ -65,7 +90,7 @@ class Registry:
         self._waits = Waits(clock)
         self._watches = Watches()
         self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
-        self._index: dict[tuple[str, str], dict[int, Service]] = {}
+        self._index: dict[tuple[str, str], _Same] = {}
         self._service_count = 0
 
     @property
@@ -131,10 +156,10 @@ class Registry:
         for change in self._remove(provider, gone):
             self._watches.tell(change)
 
-    def lookup(self, name: str, protocol: str, restored: bool = False) -> Sequence[Service]:
-        found = self._index.get((name, protocol))
-        if found is not None:
-            return tuple(found.values())
+    def lookup(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
+        same = self._index.get((name, protocol))
+        if same is not None:
+            return same.all or same.gather()
         return self._restored.lookup(name, protocol) if restored else ()
 
     def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
@@ -198,7 +223,11 @@ class Registry:
         changes = []
         member.services += services
         for service in services:
-            self._index.setdefault((service.name, service.protocol), {})[id(service)] = service
+            key = (service.name, service.protocol)
+            same = self._index.get(key)
+            if same is None:
+                same = self._index[key] = _Same()
+            same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
         self._service_count += len(services)
         member.heard = self._clock.seconds()
@@ -216,9 +245,7 @@ class Registry:
     def _remove(self, provider: int, services: Sequence[Service]) -> list[Change]:
         for service in services:
             key = (service.name, service.protocol)
-            same = self._index[key]
-            del same[id(service)]
-            if not same:
+            if self._index[key].remove(service):
                 del self._index[key]
         self._service_count -= len(services)
         return [self._watches.record(Kind.WITHDRAWN, provider, service) for service in services]

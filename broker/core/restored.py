@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -43,9 +43,9 @@ class Restored:
                 self._services.setdefault((service.name, service.protocol), []).append(service)
         self._timer = clock.callLater(grace, self.drop) if self._providers else None
 
-    def lookup(self, name: str, protocol: str) -> Sequence[Service]:
+    def lookup(self, name: str, protocol: str) -> tuple[Service, ...]:
         """The remembered services of that name and protocol."""
-        return self._services.get((name, protocol), ())
+        return tuple(self._services.get((name, protocol), ()))
 
     def returned(self, label: str, wire: str, services: Iterable[Service]) -> None:
         """A live provider offers these services: what it was before the restart is not needed any more."""

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 from typing import Protocol as TypingProtocol
 
@@ -28,20 +29,25 @@ from twisted.internet.interfaces import (
     IReactorTime,
 )
 from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.direct import nothing_waits, send_now
 from broker.net.limits import MAX_SHOWN, Bucket, Complaints, Deadlines, Rates
-from broker.net.turns import QUANTUM, Turns
+from broker.net.turns import Turns
 from broker.session.peer import Reader, Session
 
 BATCH = 65_536
 """Bytes of output after which it is written even though more input is to be handled: one full send."""
 
 CLOSE_WITHIN = 2.0
-"""Seconds that an orderly close may take. A peer that reads needs one round trip."""
+"""Seconds that a peer may take to close, after all of our output was sent. It needs one round trip."""
+
+STOP_WITHIN = 5.0
+"""Seconds that all connections together may take to close when the listener stops."""
 
 HALF_CLOSED = 60.0
 """Seconds for which a peer that sends no more may still wait for answers to its finds."""
@@ -79,6 +85,7 @@ class LineProtocol(Protocol):
     _rest: Iterator[Any] | None = None  # what was read and is still to be handled
     _held = b""  # what a transport delivered although it was told to stop reading
     _out_size = 0
+    _direct = False  # a plain socket: output may be given to the kernel at once
     _serving = False  # handling messages: output is gathered
     _queued = False  # will be served in the next turns
     _flushing = False  # will be flushed in the next turn
@@ -102,6 +109,7 @@ class LineProtocol(Protocol):
 
     def connectionMade(self) -> None:
         self.transport.registerProducer(self, True)
+        self._direct = self.factory.half_close and isinstance(self.transport, Connection)
         self.factory.connected(self)
         if self._turned_away is not None:
             self._session.refuse(self._turned_away)
@@ -124,13 +132,15 @@ class LineProtocol(Protocol):
             self._end_of_input()
 
     def writeConnectionLost(self) -> None:
-        """Our own end of output; `connectionLost` follows when the peer closes too."""
+        """Our own end of output: all is sent. `connectionLost` follows when the peer closes too."""
+        self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
         self._rest = None
         self._out.clear()
         self._session.lost()
+        del self._session, self._reader  # they know us, and would wait for the garbage collector with us
         self.factory.disconnected(self)
 
     def pauseProducing(self) -> None:
@@ -157,16 +167,16 @@ class LineProtocol(Protocol):
 
     def serve(self) -> bool:
         """Handle a quantum of what was read. Returns whether it wants another turn for the rest."""
+        rest = self._rest
+        if rest is None or self._paused:
+            self._queued = False
+            return False
         self._serving = True
         session = self._session
-        left = QUANTUM
-        while self._rest is not None and left and not self._paused:
-            left -= 1
-            item = next(self._rest, None)
-            if item is None:
-                self._rest = self._reader.feed(self._held) if self._held else None
-                self._held = b""
-            elif isinstance(item, Malformed):
+        handled = 0
+        quantum = self.factory.turns.quantum
+        for handled, item in enumerate(islice(rest, quantum), 1):  # noqa: B007
+            if item.__class__ is Malformed:
                 session.malformed(item)
             else:
                 try:
@@ -174,11 +184,17 @@ class LineProtocol(Protocol):
                 except Exception:
                     self.log.failure("a message of {address} made the broker fail", address=self.address)
                     session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
+            if self._paused or self._closing:
+                break
+        else:
+            if handled < quantum:
+                self._rest = self._reader.feed(self._held) if self._held else None
+                self._held = b""
         self._serving = False
         self.flush()
         if self._rest is None:
             self._queued = False
-            if not self._closing and not self._paused:
+            if (self._stopped_reading or self._input_ended) and not self._closing and not self._paused:
                 self._read_on()
             return False
         self._stop_reading()
@@ -192,7 +208,10 @@ class LineProtocol(Protocol):
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
             self._out.clear()
             self._out_size = 0
-            self.transport.write(data)
+            if self._direct:
+                data = send_now(self.transport, data)
+            if data:
+                self.transport.write(data)
 
     # from the session
 
@@ -203,16 +222,18 @@ class LineProtocol(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send one encoded message."""
-        if self._closing:
-            return
         self._out.append(data)
         self._out_size += len(data)
-        if self._paused:
+        if self._serving and self._out_size < BATCH:
+            return
+        if self._closing:
+            self._out.clear()
+        elif self._paused:
             if self._out_size > self.factory.limits.write_buffer:
                 self.not_reading()
         elif self._out_size >= BATCH:
             self.flush()
-        elif not self._serving and not self._flushing:
+        elif not self._flushing:
             self._flushing = True
             self.factory.turns.flush_later(self)
 
@@ -227,13 +248,16 @@ class LineProtocol(Protocol):
         self._rest = None
         self._session.lost()
         self.transport.unregisterProducer()
+        if self._input_ended and self._direct and nothing_waits(self.transport):
+            self.transport.connectionLost(connectionDone)
+            return
         if self._input_ended or not self.factory.half_close:
             self.transport.loseConnection()
         else:
             self.transport.loseWriteConnection()
             if self._stopped_reading:
                 self.transport.resumeProducing()
-        self.factory.closes.add(self, CLOSE_WITHIN)
+        self.factory.closes.add(self, self.factory.limits.stalled_after)
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns whether the peer may go on: one that collects them may not."""
@@ -367,6 +391,7 @@ class LineFactory(Factory):
         self._emptied = emptied
         for connection in list(self.connections):
             connection.close()
+            self.closes.add(connection, STOP_WITHIN)
         return emptied
 
 

@@ -29,6 +29,7 @@ from broker.core.model import ANONYMOUS, MAX_NAME, MAX_TEXT, Provider, Service
 from broker.session.auth import Door
 from broker.session.elko_descriptors import (
     DEFAULT_PROTOCOL,
+    Encoded,
     failure_desc,
     launcher_desc,
     load_desc,
@@ -63,6 +64,7 @@ class Wiring:
     notices: Notices
     launchers: ILaunchers
     control: IControl
+    encoded: Encoded = attrs.field(factory=Encoded)
     roster: dict[int, BrokerSession] = attrs.field(factory=dict)
 
 
@@ -199,24 +201,29 @@ class BrokerSession:
         name = message.service
         protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
         wait = 0 if message.wait is None else int(message.wait)
-        monitor = message.monitor is True
-        standing = wait != 0 or monitor
+        standing = wait != 0 or message.monitor is True
         known = self._wiring.registry.lookup(name, protocol, not standing)
         if known:
-            self._found(message.to, message.tag, service_descs(known, self.trusted))
+            desc = self._wiring.encoded.descs(known, self.trusted)
+            self._peer.write(wire.encode_found(message.to, desc, message.tag))
         elif wait == 0:
             self._found(message.to, message.tag, [failure_desc(name, "no such service")])
-        seconds = wait if 0 < wait <= LONG else None
+            return
+        if standing:
+            self._stand(message, wait if 0 < wait <= LONG else None, bool(known))
+
+    def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
+        """Keep a find that waits (for nothing more, where something was known at once) or monitors."""
         try:
-            if monitor and (known or wait):
-                self._monitor(message, seconds, silent=bool(known))
-            elif wait and not known:
+            if message.monitor:
+                self._monitor(message, seconds, silent=known)
+            elif not known:
                 self._wait(message, seconds)
         except Refusal as refusal:
             if known or refusal.reason is not Reason.LIMIT:
                 raise
             self._peer.refused(refusal)
-            self._found(message.to, message.tag, [failure_desc(name, refusal.text)])
+            self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
 
     def _wait(self, message: wire.Find, seconds: int | None) -> None:
         self._room_for_wait(message)
@@ -386,9 +393,11 @@ class BrokerSession:
         if self._is_admin:
             self._wiring.notices.watch_services(self, False)
             self._wiring.notices.watch_loads(self, False)
+            self._is_admin = False
         if self._provider is not None:
             self._wiring.roster.pop(self._provider, None)
             self._wiring.registry.leave(self._provider)
+            self._provider = None
 
     def _why_not(self, message: Message) -> Refusal:
         """Why a message that the present state does not take is refused."""

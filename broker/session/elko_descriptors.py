@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.core.model import Auth, Launcher, Load, Service
+from broker.wire.elko.blocks import encode_part
 from broker.wire.elko.broker import AuthDesc, AuthDescOut, LauncherOut, LoadDescOut, ServiceDesc, ServiceDescOut
 
 DEFAULT_PROTOCOL = "tcp"
@@ -48,6 +49,33 @@ def service_desc(service: Service, trusted: bool) -> ServiceDescOut:
 def service_descs(services: Iterable[Service], trusted: bool) -> list[ServiceDescOut]:
     """The same for several."""
     return [service_desc(service, trusted) for service in services]
+
+
+FEW = 4
+"""Services of one answer whose descriptors are kept encoded: most names have no more."""
+
+KEPT = 2_048
+"""Answers kept: the names that a farm asks for, some times over. At most some 30 MB, usually less than one."""
+
+
+class Encoded:
+    """Descriptors of services, kept encoded for as long as the registry gives the very same tuple of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, bool], tuple[tuple[Service, ...], bytes]] = {}
+
+    def descs(self, services: tuple[Service, ...], trusted: bool) -> bytes:
+        """The array of their descriptors."""
+        key = (id(services), trusted)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] is services:
+            return kept[1]
+        encoded = encode_part(service_descs(services, trusted))
+        if len(services) <= FEW:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            self._kept[key] = (services, encoded)
+        return encoded
 
 
 def failure_desc(name: str, failure: str) -> ServiceDescOut:

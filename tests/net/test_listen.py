@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,8 @@ class Listening(TestCase):
             listen(self.reactor, endpoint.parse("unix:/nowhere/elko.sock"), Greeters())
 
     async def test_certificates_are_exchanged_while_it_listens(self) -> None:
-        folder = Path(self.mktemp())
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
         shown, key = certificate(folder, "first")
         certificates = Certificates(str(shown), str(key), None)
         self.assertEqual(await self._name_shown(certificates), "first")

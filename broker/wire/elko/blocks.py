@@ -124,10 +124,13 @@ def encode(message: msgspec.Struct) -> bytes:
     Characters beyond the Basic Multilingual Plane go out as escapes: the original's peers reset the connection on
     UTF-8 of four bytes.
     """
-    data = _encode(message)
-    if not data.isascii():
-        data = _ASTRAL.sub(_escaped, data.decode()).encode()
-    return data + END
+    return encode_part(message) + END
+
+
+def encode_part(part: object) -> bytes:
+    """A part of a message, as it stands in one."""
+    data = _encode(part)
+    return data if data.isascii() else _ASTRAL.sub(_escaped, data.decode()).encode()
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -1,0 +1,27 @@
+"""Giving output to the kernel at once, without the way round by the reactor.
+
+Twisted's `write` registers the socket for writing, sends in the next turn, and takes it out again: two system calls and
+a turn for each answer. A socket that nothing waits for takes almost every answer whole, so it is tried first. It looks
+into the buffers of plain TCP and unix connections (`twisted.internet.tcp.Connection`), and is for them only; what the
+kernel does not take goes the ordinary way.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.tcp import Connection
+
+
+def nothing_waits(transport: Connection) -> bool:
+    """Whether all that was written so far is with the kernel."""
+    return not transport.dataBuffer and not transport._tempDataLen
+
+
+def send_now(transport: Connection, data: bytes) -> bytes:
+    """Send what the kernel takes, if nothing waits before it. Returns the rest, which is still to be written."""
+    if not nothing_waits(transport):
+        return data
+    try:
+        sent: int = transport.socket.send(data)
+    except OSError:
+        return data  # it has no room, or is lost: the ordinary way finds out
+    return data[sent:] if sent < len(data) else b""

@@ -1,0 +1,109 @@
+"""What an operator is told of a good configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config.check import report, resolves
+from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Listener
+
+REST = "console: bound to 127.0.0.1:9001, no password\nlaunchers: none, start initial"
+
+
+def lines(*listeners: Listener) -> list[str]:
+    """The report on listeners, without its lines on the console and the launchers. Names with a dot resolve."""
+    shown = report(Config(elko=Elko(listeners)), resolves=lambda host: "." in host).split("\n")
+    after = len(listeners)
+    assert shown[after : after + 2] == REST.split("\n")
+    return shown[:after] + shown[after + 2 :]
+
+
+def warnings(**keys: object) -> list[str]:
+    """The warnings on one listener."""
+    found = [line for line in lines(Listener(**keys)) if line.startswith("warning: ")]  # type: ignore[arg-type]
+    assert all(line.startswith("warning: elko.listeners[main]: ") for line in found)
+    return [line.removeprefix("warning: elko.listeners[main]: ") for line in found]
+
+
+def test_the_defaults_give_no_warning() -> None:
+    assert report(Config()) == (
+        "listener main: bound to 127.0.0.1:9000, published as 127.0.0.1:9000, allow client admin, auth open, offer *\n"
+        + REST
+    )
+
+
+def test_a_line_for_each_listener() -> None:
+    shown = lines(
+        Listener("a", "unix:/run/a"),
+        Listener("b", r"tls:1:certificate=/c:key=/k:interface=\:\:1", ("admin",), "password", "x", publish="h.x:2"),
+        Listener("c", "tcp:9000:interface=192.0.2.1", ("client",), "open"),
+        Listener("d", offer=("x-*", "y")),
+        Listener("e", offer=(), allow=("client",)),
+    )
+    assert [line for line in shown if not line.startswith("warning: ")] == [
+        "listener a: bound to unix /run/a, published as unix /run/a, allow client admin, auth open, offer *",
+        "listener b: bound to tls [::1]:1, published as h.x:2, allow admin, auth password, offer *",
+        "listener c: bound to 192.0.2.1:9000, published as 192.0.2.1:9000, allow client, auth open, offer nothing",
+        "listener d: bound to 127.0.0.1:9000, published as 127.0.0.1:9000, allow client admin, auth open, offer x-* y",
+        "listener e: bound to 127.0.0.1:9000, published as 127.0.0.1:9000, allow client, auth open, offer nothing",
+    ]
+
+
+def test_no_secret_is_shown() -> None:
+    config = Config(
+        elko=Elko((Listener(auth="password", code="hunter2"),)),
+        console=Console(endpoint="tcp:9001", password="hunter2"),
+        launchers=Launchers("recover", (LauncherEntry("a", "x --password hunter2"), LauncherEntry("b", "y"))),
+    )
+    assert report(config).split("\n")[1:] == [
+        "console: bound to 0.0.0.0:9001, password",
+        "launchers: a, b, start recover",
+    ]
+    assert "hunter2" not in report(config)
+
+
+def test_without_a_console_or_listeners() -> None:
+    assert report(Config(elko=Elko(()), console=Console(enabled=False))) == (
+        "console: off\nlaunchers: none, start initial\nwarning: elko.listeners is empty: no server can connect"
+    )
+
+
+STEER = "open: anybody who reaches 0.0.0.0:9000 may find every service"
+ADMIN = ", and may watch, steer and shut down all of them, since admin is allowed"
+NOBODY = "0.0.0.0:9000 is published, which is an address for nobody"
+ANY = "open: anybody may offer a service of any name, and collect what others send to it"
+CLEAR = "the password crosses the network in the clear; tls: would hide it"
+TLS = "tls:9000:certificate=/c:key=/k"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"endpoint": "tcp:9000", "auth": "open"}, [f"{NOBODY}; set publish", STEER + ADMIN]),
+        ({"endpoint": "tcp:9000", "auth": "open", "publish": "a.b:1", "allow": ("client",)}, [STEER]),
+        ({"endpoint": "tcp:9000", "auth": "open", "publish": "0.0.0.0:9000"}, [NOBODY, STEER + ADMIN]),
+        (
+            {"endpoint": "tcp:9000", "auth": "open", "publish": "a.b:1", "offer": ("a", "*"), "allow": ("client",)},
+            [STEER, ANY],
+        ),
+        ({"endpoint": "tcp:9000:interface=192.0.2.1", "auth": "password", "code": "x"}, [CLEAR]),
+        ({"endpoint": TLS, "auth": "password", "code": "x", "publish": "a.b:1"}, []),
+        (
+            {"endpoint": TLS, "auth": "password", "code": "x", "publish": "a.b:1", "allow_before_auth": True},
+            ["allow_before_auth: anybody who reaches it may find services without the password"],
+        ),
+        ({"auth": "password", "code": "x", "allow_before_auth": True}, []),
+        ({"publish": "nowhere:1"}, ["nowhere is published, but does not resolve on this machine"]),
+        ({"publish": "[::]:1"}, ["[::]:1 is published, which is an address for nobody"]),
+    ],
+)
+def test_warnings(keys: dict[str, object], expected: list[str]) -> None:
+    assert warnings(**keys) == expected
+
+
+def test_what_resolves() -> None:
+    assert resolves("127.0.0.1")
+    assert resolves("::1")
+    assert not resolves("no.such.host.invalid")
+    assert not resolves("a" * 300)
+    assert not resolves("a..b")

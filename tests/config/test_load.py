@@ -1,0 +1,365 @@
+"""From a file to values, or to every error with its line and key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from broker.config.errors import BadConfig, ConfigError
+from broker.config.files import MAX_SECRET, MAX_SIZE
+from broker.config.load import parse, read
+from broker.config.values import Broker, Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Log
+
+LOOPBACK = "tcp:9000:interface=127.0.0.1"
+
+
+def errors(text: str) -> list[tuple[int | None, str, str]]:
+    """What is wrong with ``text``: line, key and text of each error."""
+    with pytest.raises(BadConfig) as caught:
+        parse(dedent(text), "broker.toml")
+    return [(error.line, error.key, error.text) for error in caught.value.errors]
+
+
+def test_an_empty_file_is_the_defaults() -> None:
+    assert parse("", "broker.toml") == Config()
+
+
+def test_every_key_arrives() -> None:
+    config = parse(
+        dedent(
+            """
+            [broker]
+            service = "east"
+            state = "/var/lib/broker"
+            grace = 5
+            diagnostics = false
+            [log]
+            format = "json"
+            level = "debug"
+            [console]
+            enabled = false
+            endpoint = "tcp:9001"
+            password = "p"
+            [launchers]
+            start = "recover"
+            [[launchers.table]]
+            name = "chat"
+            script = "chat -v"
+            [[launchers.table]]
+            name = "game"
+            script = "game"
+            initial = true
+            on = true
+            [[elko.listeners]]
+            limits = { waits = 3, rate = 2 }
+            [[elko.listeners]]
+            name = "lan"
+            endpoint = "tcp:9002"
+            allow = ["admin"]
+            auth = "password"
+            code = "secret"
+            allow_before_auth = true
+            publish = "[2001:db8::1]:9002"
+            label = "Lan"
+            offer = ["a-*"]
+            [elko.listeners.limits]
+            connections = 1
+            rate = 0.5
+            burst = 2
+            authenticate_within = 0
+            write_buffer = 65_536
+            stalled_after = 1.5
+            waits = 0
+            services = 7
+            """
+        ),
+        "broker.toml",
+    )
+    assert config == Config(
+        broker=Broker(service="east", state="/var/lib/broker", grace=5.0, diagnostics=False),
+        log=Log(format="json", level="debug"),
+        console=Console(enabled=False, endpoint="tcp:9001", password="p"),
+        launchers=Launchers(
+            start="recover",
+            table=(LauncherEntry("chat", "chat -v"), LauncherEntry("game", "game", initial=True, on=True)),
+        ),
+        elko=Elko(
+            (
+                Listener(limits=Limits(waits=3, rate=2.0)),
+                Listener(
+                    name="lan",
+                    endpoint="tcp:9002",
+                    allow=("admin",),
+                    auth="password",
+                    code="secret",
+                    allow_before_auth=True,
+                    publish="[2001:db8::1]:9002",
+                    label="Lan",
+                    offer=("a-*",),
+                    limits=Limits(1, 0.5, 2, 0.0, 65_536, 1.5, 0, 7),
+                ),
+            )
+        ),
+    )
+    assert isinstance(config.broker.grace, float)
+    assert isinstance(config.elko.listeners[0].limits.rate, float)
+
+
+BAD_TYPES = [
+    ('[broker]\ngrace = "60"', 2, "broker.grace", "must be a number, not a string"),
+    ("[broker]\ngrace = true", 2, "broker.grace", "must be a number, not a boolean"),
+    ("[broker]\ngrace = 1" + "0" * 400, 2, "broker.grace", "is too large a number"),
+    (
+        "[[elko.listeners]]\nlimits.waits = 0x" + "f" * 9_000,
+        2,
+        "elko.listeners[0].limits.waits",
+        "is too large a number",
+    ),
+    ("[broker]\n\ndiagnostics = 1", 3, "broker.diagnostics", "must be true or false, not an integer"),
+    ("[broker]\nservice = 5", 2, "broker.service", "must be a string, not an integer"),
+    ("[broker]\nstate = 2024-01-01", 2, "broker.state", "must be a string, not a date or time"),
+    ("broker = 5", 1, "broker", "must be a table, not an integer"),
+    ("broker = []", 1, "broker", "must be a table, not an array"),
+    ('broker = "x"', 1, "broker", "must be a table, not a string"),
+    ('log.level = "warning"', 1, "log.level", 'or "error"; did you mean "warn"?'),
+    ("log.level = 3", 1, "log.level", 'must be "debug" or "info" or "warn" or "error", not an integer'),
+    ("[[elko.listeners]]\nlimits = { waits = 1.0 }", 2, "elko.listeners[0].limits.waits", "must be an integer"),
+    ("[[elko.listeners]]\nlimits.waits = true", 2, "elko.listeners[0].limits.waits", "must be an integer"),
+    ('[[elko.listeners]]\nallow = "client"', 2, "elko.listeners[0].allow", "must be an array, not a string"),
+    ('[[elko.listeners]]\nallow = ["client",\n"any"]', 2, "elko.listeners[0].allow[1]", 'must be "client" or "admin"'),
+    ('[[elko.listeners]]\noffer = ["a", 5]', 2, "elko.listeners[0].offer[1]", "must be a string, not an integer"),
+    ('[[elko.listeners]]\nauth = "opne"', 2, "elko.listeners[0].auth", 'did you mean "open"?'),
+    ("[[elko.listeners]]\ncode = 1234", 2, "elko.listeners[0].code", "must be a string, not an integer"),
+    ('[elko.listeners]\nname = "x"', 1, "elko.listeners", "two brackets"),
+    ("[elko]\nlisteners = [5]", 2, "elko.listeners[0]", "must be a table, not an integer"),
+    ("elko.listeners = [{ name = 5 }]", 1, "elko.listeners[0].name", "must be a string"),
+    ('[launchers]\n[[launchers.table]]\nname = "x"', 2, "launchers.table[0].script", "is missing"),
+    ('[launchers]\n[[launchers.table]]\nscript = "x"', 2, "launchers.table[0].name", "is missing"),
+    ('[[launchers.table]]\nscript = "x"\nname = 5', 3, "launchers.table[0].name", "must be a string, not an integer"),
+    ("[brokers]\n", 1, "brokers", "unknown key; did you mean 'broker'?"),
+    ("zzz = 1\n", 1, "zzz", "unknown key"),
+    ("[console]\npasword = 'x'", 2, "console.pasword", "unknown key; did you mean 'password'?"),
+    ('[console]\n"odd key".deep = 1', 2, 'console."odd key"', "unknown key"),
+    ('"" = 1', 1, '""', "unknown key"),
+    ("a" * 200 + " = 1", 1, '"' + "a" * 80 + '..."', "unknown key"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "key", "why"), BAD_TYPES)
+def test_a_wrong_shape_is_an_error_with_its_line(text: str, line: int, key: str, why: str) -> None:
+    ((found_line, found_key, found_why),) = errors(text)
+    assert (found_line, found_key) == (line, key)
+    assert why in found_why
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[broker]\ngrace = ", 2),
+        ("[broker\n", 1),
+        ("a = 1\n\n\na = 2\nb = 3\n", 4),
+        ("[broker]\ngrace = 1\n[broker]\n", 3),
+        ('x = "\nabc"', 1),
+        ("\ufeffa = 1", 1),
+        ("x = [1,\n2,\n\n", 2),
+    ],
+)
+def test_a_syntax_error_has_its_line(text: str, line: int) -> None:
+    with pytest.raises(BadConfig) as caught:
+        parse(text, "broker.toml")
+    (error,) = caught.value.errors
+    assert (error.line, error.key) == (line, "")
+    assert error.text.startswith("is no TOML: ")
+    assert "at line" not in error.text
+    assert str(caught.value) == f"broker.toml:{line}: {error.text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("x = " + "[" * 100_000, "is nested too deeply"), ("x = " + "9" * 5_000, "is no TOML")]
+)
+def test_what_the_reader_itself_trips_over(text: str, why: str) -> None:
+    ((line, key, found),) = errors(text)
+    assert (line, key) == (None, "")
+    assert why in found
+
+
+def test_all_errors_come_at_once_in_order_of_lines() -> None:
+    text = """\
+        [broker]
+        grace = "x"
+        [[elko.listeners]]
+        endpoint = "tcp:70000"
+        [[elko.listeners]]
+        name = "lan"
+        endpoint = "tcp:9001:interface=127.0.0.2"
+        limits = { waits = -1, burst = 0 }
+        alow = ["client"]
+        [console]
+        endpoint = "tcp:9003"
+        [[launchers.table]]
+        name = "a"
+        [[launchers.table]]
+        name = "b"
+        script = ""
+        """
+    assert [(line, key) for line, key, _ in errors(text)] == [
+        (2, "broker.grace"),
+        (4, "elko.listeners[0].endpoint"),
+        (8, "elko.listeners[1].limits.burst"),
+        (8, "elko.listeners[1].limits.waits"),
+        (9, "elko.listeners[1].alow"),
+        (10, "console.password"),
+        (12, "launchers.table[0].script"),
+        (16, "launchers.table[1].script"),
+    ]
+
+
+def test_no_error_follows_from_another() -> None:
+    """A misspelt or ill-typed value is not also missed, nor its default compared with others."""
+    text = """\
+        [[elko.listeners]]
+        name = 5
+        endpoint = "tcp:9000"
+        auth = "opne"
+        [[elko.listeners]]
+        name = "main"
+        endpoint = "tcp:9000"
+        auth = "password"
+        cod = "x"
+        """
+    assert [(line, key) for line, key, _ in errors(text)] == [
+        (2, "elko.listeners[0].name"),
+        (4, "elko.listeners[0].auth"),
+        (9, "elko.listeners[1].cod"),
+    ]
+
+
+def test_the_form_of_an_error() -> None:
+    bad = BadConfig("f.toml", [ConfigError(7, "b", "two"), ConfigError(3, "a.b", "one"), ConfigError(None, "", "none")])
+    assert str(bad) == "f.toml: none\nf.toml:3: a.b: one\nf.toml:7: b: two"
+
+
+def test_no_error_shows_a_secret() -> None:
+    text = '[[elko.listeners]]\nauth = "open"\ncode = "hunter2"\n[console]\npassword = "hunter2\\n\\u0000"\ngrace = 1\n'
+    with pytest.raises(BadConfig) as caught:
+        parse(text, "broker.toml")
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(parse('[[elko.listeners]]\nauth = "password"\ncode = "hunter2"\n', "broker.toml"))
+
+
+# Secrets in files
+
+SECRETS = """\
+[[elko.listeners]]
+auth = "password"
+code_file = "main.code"
+
+[console]
+password_file = "console.password"
+"""
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_secrets_come_from_files_beside_the_configuration(tmp_path: Path, end: str) -> None:
+    (tmp_path / "main.code").write_bytes(f" sécret {end}".encode())
+    (tmp_path / "console.password").write_bytes(f"other{end}".encode())
+    (tmp_path / "broker.toml").write_text(SECRETS)
+    config = read(tmp_path / "broker.toml")
+    assert config.elko.listeners[0].code == " sécret "
+    assert config.elko.listeners[0].code_file == "main.code"
+    assert config.console.password == "other"
+
+
+def test_a_secret_may_have_an_absolute_path(tmp_path: Path) -> None:
+    (tmp_path / "code").write_text("x\n")
+    config = parse(f'[[elko.listeners]]\nauth = "password"\ncode_file = "{tmp_path}/code"\n', "elsewhere/broker.toml")
+    assert config.elko.listeners[0].code == "x"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"one\ntwo\n", "has more than one line"),
+        (b"x" * (MAX_SECRET + 1), "is larger than 1024 bytes"),
+        (b"a\xff", "is not UTF-8: line 1 has the byte 0xff"),
+    ],
+)
+def test_a_bad_secret_file(tmp_path: Path, content: bytes | None, why: str) -> None:
+    (tmp_path / "console.password").write_text("x")
+    (tmp_path / "broker.toml").write_text(SECRETS)
+    if content is not None:
+        (tmp_path / "main.code").write_bytes(content)
+    with pytest.raises(BadConfig) as caught:
+        read(tmp_path / "broker.toml")
+    (error,) = caught.value.errors
+    assert (error.line, error.key) == (3, "elko.listeners[0].code_file")
+    assert error.text.startswith(f"{tmp_path}/main.code ")
+    assert why in error.text
+
+
+def test_a_secret_is_given_once() -> None:
+    console = '[console]\npassword = "a"\npassword_file = "b"\n'
+    listener = '[[elko.listeners]]\nauth = "password"\ncode = "a"\ncode_file = ""\n'
+    assert errors(console + listener) == [
+        (3, "console.password_file", "password is given too; give one of them"),
+        (7, "elko.listeners[0].code_file", "code is given too; give one of them"),
+    ]
+
+
+def test_an_odd_path_of_a_secret() -> None:
+    assert errors('[console]\npassword_file = "a\\u0000b"')[0][:2] == (2, "console.password_file")
+    assert "Is a directory" in errors('[console]\npassword_file = "."')[0][2]
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"[broker]\n\n# caf\xe9\n", "is not UTF-8: line 3 has the byte 0xe9"),
+        (b"#" * (MAX_SIZE + 1), f"is larger than {MAX_SIZE} bytes"),
+    ],
+)
+def test_a_file_that_is_no_text(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_bytes(content)
+    with pytest.raises(BadConfig) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: {why}"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, why in [
+        (tmp_path, "cannot be read: Is a directory"),
+        (tmp_path / "none.toml", "cannot be read: No such file or directory"),
+        (Path("/dev/zero"), f"is larger than {MAX_SIZE} bytes"),
+        (Path("a\0b"), "cannot be read: a zero byte in its name"),
+    ]:
+        with pytest.raises(BadConfig) as caught:
+            read(path)
+        assert str(caught.value) == f"{path}: {why}"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.touch(0)
+    with pytest.raises(BadConfig, match="Permission denied"):
+        read(str(path))
+
+
+def test_windows_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_bytes(b"\xef\xbb\xbf[broker]\r\n\r\ngrace = 1\r\n")
+    assert read(path).broker.grace == 1.0
+    path.write_bytes(b"\xef\xbb\xbf[broker]\r\n\r\ngrace = -1\r\n")
+    with pytest.raises(BadConfig) as caught:
+        read(path)
+    assert caught.value.errors[0].line == 3

@@ -1,0 +1,138 @@
+"""Which keys changed, and which of them need a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from broker.config.reload import RELOADABLE, changes, refused
+from broker.config.values import Broker, Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Log
+
+NOW = {
+    "broker.diagnostics",
+    "broker.grace",
+    "log.level",
+    "elko.listeners[main].allow",
+    "elko.listeners[main].auth",
+    "elko.listeners[main].code",
+    "elko.listeners[main].code_file",
+    "elko.listeners[main].allow_before_auth",
+    "elko.listeners[main].offer",
+    "elko.listeners[main].limits.connections",
+    "elko.listeners[main].limits.rate",
+    "elko.listeners[main].limits.burst",
+    "elko.listeners[main].limits.authenticate_within",
+    "elko.listeners[main].limits.write_buffer",
+    "elko.listeners[main].limits.stalled_after",
+    "elko.listeners[main].limits.waits",
+    "elko.listeners[main].limits.services",
+    "console.password",
+    "console.password_file",
+    "launchers.start",
+    "launchers.table[chat].script",
+    "launchers.table[chat].initial",
+    "launchers.table[chat].on",
+}
+AT_RESTART = {
+    "broker.service",
+    "broker.state",
+    "log.format",
+    "elko.listeners[main].endpoint",
+    "elko.listeners[main].publish",
+    "elko.listeners[main].label",
+    "console.enabled",
+    "console.endpoint",
+}
+
+OLD = Config(launchers=Launchers(table=(LauncherEntry("chat", "chat"),)))
+
+
+def other(value: Any) -> Any:
+    """A value that is not this one."""
+    return not value if isinstance(value, bool) else (value, "other")
+
+
+def each_changed(old: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of ``old`` with one key changed, for every key but names."""
+    for field in attrs.fields(type(old)):
+        value = getattr(old, field.name)
+        if attrs.has(type(value)):
+            inner = [(f"{field.name}.{key}", changed) for key, changed in each_changed(value)]
+        elif field.name in ("listeners", "table"):
+            (item,) = value
+            inner = [(f"{field.name}[{item.name}].{key}", (changed,)) for key, changed in each_changed(item)]
+        elif field.name == "name":
+            continue
+        else:
+            inner = [(field.name, other(value))]
+        yield from ((key, attrs.evolve(old, **{field.name: changed})) for key, changed in inner)
+
+
+def test_each_key_is_known_to_be_reloadable_or_not() -> None:
+    all_keys = dict(each_changed(OLD))
+    assert all_keys.keys() == NOW | AT_RESTART
+    for key, new in all_keys.items():
+        assert changes(OLD, new) == [key]
+        assert refused(OLD, new) == ([key] if key in AT_RESTART else [])
+
+
+def test_nothing_changed() -> None:
+    assert changes(OLD, OLD) == refused(OLD, Config(launchers=OLD.launchers)) == []
+
+
+A, B, C = Listener("a"), Listener("b", "unix:/b"), Listener("c", "unix:/c")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "keys"),
+    [
+        ((A, B), (B, A), []),
+        ((A,), (A, B), ["elko.listeners[b]"]),
+        ((A, B), (B,), ["elko.listeners[a]"]),
+        ((A, B), (C, A), ["elko.listeners[b]", "elko.listeners[c]"]),
+        ((A,), (), ["elko.listeners[a]"]),
+    ],
+)
+def test_listeners_are_compared_by_name(old: tuple[Listener, ...], new: tuple[Listener, ...], keys: list[str]) -> None:
+    assert changes(Config(elko=Elko(old)), Config(elko=Elko(new))) == keys
+    assert refused(Config(elko=Elko(old)), Config(elko=Elko(new))) == keys
+
+
+def test_launchers_are_compared_by_name_and_may_come_and_go() -> None:
+    one, two, three = (LauncherEntry(name, name) for name in ("one", "odd]\n.name", "three"))
+    old = Config(launchers=Launchers(table=(one, two)))
+    new = Config(launchers=Launchers(table=(attrs.evolve(two, on=True), three)))
+    assert changes(old, new) == [
+        "launchers.table[one]",
+        "launchers.table[odd]\n.name].on",
+        "launchers.table[three]",
+    ]
+    assert refused(old, new) == []
+
+
+def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
+    new = Config(
+        broker=Broker(grace=1.0, service="x"),
+        log=Log(level="debug"),
+        elko=Elko((Listener(endpoint="tcp:1:interface=127.0.0.1", limits=Limits(waits=1)),)),
+        console=Console(password="secret"),
+    )
+    assert changes(Config(), new) == [
+        "broker.service",
+        "broker.grace",
+        "log.level",
+        "elko.listeners[main].endpoint",
+        "elko.listeners[main].limits.waits",
+        "console.password",
+    ]
+    assert refused(Config(), new) == ["broker.service", "elko.listeners[main].endpoint"]
+
+
+def test_the_table_names_only_keys_that_exist() -> None:
+    keys = NOW | {"launchers.table[chat]"}
+    for pattern in RELOADABLE:
+        start, _, _ = pattern.replace("[*]", "[main]").partition("*")
+        assert any(key.startswith(start) for key in keys), pattern

@@ -1,0 +1,222 @@
+"""Values of the right types that make no sense, and what follows from those that do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.config.errors import BadConfig
+from broker.config.load import parse
+from broker.config.validate import RANGES, effective_auth, effective_offer, hostport, problems
+from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener
+from tests.config.certificates import certificate
+
+OPEN = '[[elko.listeners]]\nauth = "open"\n'
+
+BAD = [
+    ("[broker]\ngrace = -1", 2, "broker.grace", "must be between 0 and 86400, not -1"),
+    ("[broker]\ngrace = nan", 2, "broker.grace", "must be between"),
+    ("[broker]\ngrace = inf", 2, "broker.grace", "must be between"),
+    ("[broker]\nservice = ''", 2, "broker.service", "is empty"),
+    ('[broker]\nservice = "a\\n"', 2, "broker.service", "cannot be printed"),
+    (f'[broker]\nservice = "{"a" * 201}"', 2, "broker.service", "more than 200 characters"),
+    ("[broker]\nstate = ''", 2, "broker.state", "is no path"),
+    ("[[elko.listeners]]\nname = ''", 2, "elko.listeners[0].name", "is empty"),
+    ("[[elko.listeners]]\nname = 'a]b'", 2, "elko.listeners[0].name", "letters, digits"),
+    (
+        '[[elko.listeners]]\n[[elko.listeners]]\nendpoint="unix:x"\nname = "main"',
+        4,
+        "elko.listeners[1].name",
+        'the name "main" is that of elko.listeners[0] too',
+    ),
+    (
+        '[[elko.listeners]]\nname = "a"\n[[elko.listeners]]\n',
+        3,
+        "elko.listeners[1].endpoint",
+        "127.0.0.1:9000 is taken by elko.listeners[0].endpoint",
+    ),
+    ('[console]\nendpoint = "tcp:9000:interface=127.0.0.1"', 2, "console.endpoint", "is taken by elko.listeners[0]"),
+    (
+        '[[elko.listeners]]\nendpoint = "tcp:9001:interface=127.0.0.1"',
+        2,
+        "console.endpoint",
+        "127.0.0.1:9001 is taken by elko.listeners[0].endpoint",
+    ),
+    ('[[elko.listeners]]\nendpoint = "tcp:x"', 2, "elko.listeners[0].endpoint", "port must be a number"),
+    ('[console]\nendpoint = "tpc:9001"', 2, "console.endpoint", "'tpc' is no kind of endpoint"),
+    ("[[elko.listeners]]\nallow = []", 2, "elko.listeners[0].allow", "allows nobody"),
+    ('[[elko.listeners]]\n\nauth = "password"', 3, "elko.listeners[0].auth", "needs a code, or a code_file"),
+    ('[[elko.listeners]]\ncode = "x"', 2, "elko.listeners[0].code", 'has no effect without auth = "password"'),
+    ('[[elko.listeners]]\nauth = "open"\ncode = "x"', 3, "elko.listeners[0].code", 'without auth = "password"'),
+    ('[[elko.listeners]]\nauth = "password"\ncode = ""', 3, "elko.listeners[0].code", "is empty"),
+    (f'[[elko.listeners]]\nauth = "password"\ncode = "{"é" * 513}"', 3, "elko.listeners[0].code", "than 1024 bytes"),
+    ('[[elko.listeners]]\nendpoint = "tcp:9000"', 1, "elko.listeners[0].auth", "lets anybody who reaches it in"),
+    (
+        '[[elko.listeners]]\nendpoint = "systemd:domain=INET:name=elko"',
+        1,
+        "elko.listeners[0].auth",
+        "must be said, since systemd socket elko can be reached from elsewhere",
+    ),
+    (OPEN + 'publish = "host"', 3, "elko.listeners[0].publish", "must be host:port with a port from 1 to 65535"),
+    (OPEN + 'publish = "host:0"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
+    (OPEN + 'publish = "host:65536"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
+    (OPEN + 'publish = "::1:9000"', 3, "elko.listeners[0].publish", "an IPv6 address goes in brackets"),
+    (OPEN + f'publish = "{"a" * 1024}:1"', 3, "elko.listeners[0].publish", "more than 1024 characters"),
+    (OPEN + 'label = " "', 3, "elko.listeners[0].label", "is empty"),
+    (OPEN + 'offer = ["a", ""]', 3, "elko.listeners[0].offer[1]", 'is empty; "*" is every name'),
+    ('[console]\nendpoint = "tcp:9001"', 1, "console.password", "since 0.0.0.0:9001 can be reached from elsewhere"),
+    ('[console]\npassword = ""', 2, "console.password", "is empty"),
+    ('[[launchers.table]]\nname = ""\nscript = "x"', 2, "launchers.table[0].name", "is empty"),
+    ('[[launchers.table]]\nname = "x"\nscript = " "', 3, "launchers.table[0].script", "is empty"),
+    ('[[launchers.table]]\nname = "x"\nscript = "\'\'"', 3, "launchers.table[0].script", "names no program"),
+    ('[[launchers.table]]\nname = "x"\nscript = "a \'b"', 3, "launchers.table[0].script", "no closing quotation"),
+    (
+        '[[launchers.table]]\nname = "x"\nscript = "a"\n[[launchers.table]]\nscript = "a"\nname = "x"',
+        6,
+        "launchers.table[1].name",
+        'the name "x" is that of launchers.table[0] too',
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "key", "why"), BAD)
+def test_bad_values(text: str, line: int, key: str, why: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        parse(text, "broker.toml")
+    (error,) = caught.value.errors
+    assert (error.line, error.key) == (line, key)
+    assert why in error.text
+
+
+def test_the_defaults_are_good() -> None:
+    assert problems(Config()) == []
+    assert RANGES.keys() == {field.name for field in attrs.fields(Limits)}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_ends_of_each_limit(name: str) -> None:
+    least, most = RANGES[name]
+
+    def wrong(value: float) -> list[tuple[str, str]]:
+        changed: dict[str, Any] = {name: value}
+        limits = attrs.evolve(Limits(), **changed)
+        return problems(Config(elko=Elko((Listener(limits=limits),))))
+
+    assert wrong(least) == wrong(most) == []
+    for value in (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), math.nan, math.inf, -1):
+        ((key, _),) = wrong(value)
+        assert key == f"elko.listeners[0].limits.{name}"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(elko=Elko(())),
+        Config(console=Console(enabled=False, endpoint="tcp:9000")),
+        Config(console=Console(endpoint="tcp:9001", password="x")),
+        Config(elko=Elko((Listener(endpoint="tcp:9000", auth="open"),))),
+        Config(elko=Elko((Listener(endpoint="tcp:9000", auth="password", code="x"),))),
+        Config(elko=Elko((Listener(offer=()), Listener("b", "unix:/tmp/elko", publish="[::1]:1")))),
+        Config(launchers=Launchers(table=(LauncherEntry("a b", "sh -c 'x y'"),))),
+    ],
+)
+def test_good_values(config: Config) -> None:
+    assert problems(config) == []
+
+
+@pytest.mark.parametrize(
+    ("listener", "auth", "offer"),
+    [
+        (Listener(), "open", ("*",)),
+        (Listener(endpoint="unix:/x"), "open", ("*",)),
+        (Listener(auth="password", code="x"), "password", ("*",)),
+        (Listener(endpoint="tcp:9000", auth="open"), "open", ()),
+        (Listener(endpoint="tcp:9000", auth="open", offer=("a",)), "open", ("a",)),
+        (Listener(endpoint="tcp:9000", auth="password", code="x"), "password", ("*",)),
+        (Listener(endpoint="tcp:9000", auth="password", code="x", offer=()), "password", ()),
+        (Listener(endpoint="systemd:domain=UNIX:index=0", auth="open"), "open", ()),
+        (Listener(endpoint="tcp:9000"), "password", ("*",)),
+    ],
+)
+def test_what_a_listener_comes_to(listener: Listener, auth: str, offer: tuple[str, ...]) -> None:
+    assert effective_auth(listener) == auth
+    assert effective_offer(listener) == offer
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a.example:1", ("a.example", 1)),
+        ("[::1]:65535", ("::1", 65_535)),
+        ("127.0.0.1:9000", ("127.0.0.1", 9_000)),
+        ("[a]:1", None),
+        (":1", None),
+        ("a b:1", None),
+        ("a:1\n", None),
+        ("a:+1", None),
+    ],
+)
+def test_hostport(text: str, parts: tuple[str, int] | None) -> None:
+    assert hostport(text) == parts
+
+
+# TLS
+
+
+def tls(*files: Path) -> list[tuple[str, str]]:
+    """What is wrong with a TLS listener that has these files: a certificate, its key, and perhaps a CA."""
+    named = ":".join(f"{name}={path}" for name, path in zip(("certificate", "key", "ca"), files, strict=False))
+    listener = Listener(endpoint=f"tls:9000:{named}", auth="open")
+    return problems(Config(elko=Elko((listener,))))
+
+
+def test_tls_files(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "one")
+    _, other = certificate(tmp_path, "two")
+    _, locked = certificate(tmp_path, "locked", passphrase=b"x")
+    junk = tmp_path / "junk.pem"
+    junk.write_bytes(b"\xff\0 nothing")
+    missing = tmp_path / "none.pem"
+
+    assert tls(cert, key) == tls(cert, key, cert) == []
+    for files, why in [
+        ((missing, key), f"{missing} cannot be read: No such file or directory"),
+        ((cert, missing), f"{missing} cannot be read: No such file or directory"),
+        ((cert, key, missing), f"{missing} cannot be read: No such file or directory"),
+        ((cert, tmp_path), f"{tmp_path} cannot be read: Is a directory"),
+        ((cert, other), f"{cert} and {other} are no certificate and its key in PEM form: key values mismatch"),
+        ((junk, key), f"{junk} and {key} are no certificate and its key in PEM form"),
+        ((cert, junk), f"{cert} and {junk} are no certificate and its key in PEM form"),
+        ((cert, locked), f"{cert} and {locked} are no certificate and its key in PEM form"),
+        ((cert, key, junk), f"{junk} has no certificates in PEM form"),
+        ((cert, Path("/a\0b")), "cannot be read: a zero byte in its name"),
+    ]:
+        ((found_key, found),) = tls(*files)
+        assert found_key == "elko.listeners[0].endpoint"
+        assert why in found
+
+
+@given(
+    st.builds(
+        Listener,
+        name=st.text(max_size=4),
+        endpoint=st.one_of(st.text(max_size=20), st.sampled_from(["tcp:1", "unix:x", "systemd:domain=INET:index=1"])),
+        auth=st.sampled_from(["open", "password", None]),
+        code=st.one_of(st.none(), st.text(max_size=4)),
+        publish=st.one_of(st.none(), st.text(max_size=10)),
+        label=st.one_of(st.none(), st.text(max_size=4)),
+        offer=st.one_of(st.none(), st.lists(st.text(max_size=3), max_size=2).map(tuple)),
+    ),
+    st.builds(LauncherEntry, st.text(max_size=4), st.text(max_size=10)),
+)
+def test_any_values_are_judged(listener: Listener, entry: LauncherEntry) -> None:
+    config = Config(elko=Elko((listener,)), launchers=Launchers(table=(entry,)))
+    if not problems(config):
+        assert effective_auth(listener) == "password" or listener.code is None
+        assert effective_offer(listener) is not None

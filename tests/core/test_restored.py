@@ -1,0 +1,205 @@
+"""What is remembered from before a restart: what it answers, and when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from twisted.internet.task import Clock
+
+from broker.core.model import ANONYMOUS, Auth, Change, Kind, Provider, Rights, Service
+from broker.core.registry import Registry
+from broker.core.restored import Restored
+
+GRACE = 60.0
+
+AUTH = Auth("password", "secret")
+
+
+def known(id: int, *services: Service, label: str = "old", wire: str = "elko") -> Provider:
+    return Provider(id, label, wire, "192.0.2.9:1", 0.5, 0.0, services)
+
+
+def service(provider: int, hostport: str, name: str = "bank", protocol: str = "tcp") -> Service:
+    return Service(name, hostport, provider, protocol, "its label", AUTH)
+
+
+class Broker:
+    """A registry that has just been started."""
+
+    def __init__(self, *providers: Provider, grace: float = GRACE) -> None:
+        self.clock = Clock()
+        self.forgotten: list[set[int]] = []
+        self.restored = Restored(providers, grace, self.clock, self._forget)
+        self.registry = Registry(self.clock, iter(range(101, 200)).__next__, self.restored)
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        self.forgotten.append(set(ids))
+
+    def offer(self, *services: tuple[str, str, str], label: str = "new", wire: str = "elko") -> int:
+        """A live provider joins with services of these names, hostports and protocols."""
+        id = self.registry.join(label, wire, "192.0.2.1:1")
+        offered = [Service(name, hostport, id, protocol) for name, hostport, protocol in services]
+        assert self.registry.offer(offered, Rights()) == []
+        return id
+
+    def old(self, name: str = "bank", protocol: str = "tcp") -> list[str]:
+        """Where the remembered services of that name are."""
+        found = self.registry.lookup(name, protocol, restored=True)
+        return [service.hostport for service in found if service.restored]
+
+
+def test_what_is_remembered_answers_marked_and_otherwise_unchanged() -> None:
+    broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:2")))
+    assert list(broker.registry.lookup("bank", "tcp", restored=True)) == [
+        Service("bank", "h:1", 1, "tcp", "its label", AUTH, restored=True),
+        Service("bank", "h:2", 2, "tcp", "its label", AUTH, restored=True),
+    ]
+
+
+def test_it_answers_by_name_and_protocol() -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2", protocol="http"), service(1, "h:3", "shop")))
+    assert broker.old() == ["h:1"]
+    assert broker.old(protocol="http") == ["h:2"]
+    assert broker.old("shop") == ["h:3"]
+    assert broker.old("none") == []
+
+
+def test_it_is_in_no_listing_and_no_load_and_no_change() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    changes: list[Change] = []
+    broker.registry.watch(changes.append)
+    assert list(broker.registry.lookup("bank", "tcp")) == []
+    assert list(broker.registry.services()) == []
+    assert list(broker.registry.services("bank", "tcp")) == []
+    assert list(broker.registry.services("bank")) == []
+    assert broker.registry.loads() == []
+    assert broker.registry.providers() == []
+    assert broker.registry.provider(1) is None
+    broker.clock.advance(GRACE)
+    assert changes == []
+    assert broker.registry.revision == 0
+
+
+def test_waits_and_monitors_do_not_hear_of_it() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    heard: list[Service] = []
+    broker.registry.monitor("bank", None, heard.append, lambda: None)
+    broker.registry.find("bank", None).addCallback(heard.append)
+    assert heard == []
+
+
+def test_a_live_service_answers_alone() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    broker.offer(("bank", "elsewhere:1", "tcp"))
+    assert [s.hostport for s in broker.registry.lookup("bank", "tcp", restored=True)] == ["elsewhere:1"]
+    assert broker.forgotten == []
+
+
+def test_it_answers_again_when_the_live_one_goes_within_the_grace() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    id = broker.offer(("bank", "elsewhere:1", "tcp"))
+    broker.registry.leave(id)
+    assert broker.old() == ["h:1"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "label", "wire", "gone"),
+    [
+        (("bank", "h:1", "tcp"), "new", "elko", True),  # the same place
+        (("bank", "h:9", "tcp"), "old", "elko", True),  # the same label, elsewhere
+        (("bank", "h:9", "tcp"), "new", "elko", False),
+        (("bank", "h:1", "http"), "old", "elko", False),  # another protocol
+        (("shop", "h:1", "tcp"), "old", "elko", False),  # another name
+        (("bank", "h:1", "tcp"), "old", "dbp", False),  # another wire
+    ],
+)
+def test_a_provider_is_back_when_it_offers_the_same_from_the_same_place_or_by_the_same_label(
+    offered: tuple[str, str, str], label: str, wire: str, gone: bool
+) -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2", "other")))
+    live = broker.offer(offered, label=label, wire=wire)
+    broker.registry.leave(live)
+    assert broker.old() == ([] if gone else ["h:1"])
+    assert broker.old("other") == ([] if gone else ["h:2"]), "all of one provider go together"
+    assert broker.forgotten == ([{1}] if gone else [])
+
+
+@pytest.mark.parametrize("label", [ANONYMOUS, ""])
+def test_no_label_is_no_sign(label: str) -> None:
+    broker = Broker(known(1, service(1, "h:1"), label=label))
+    broker.registry.leave(broker.offer(("bank", "h:9", "tcp"), label=label))
+    assert broker.old() == ["h:1"]
+
+
+def test_each_goes_as_its_own_provider_is_back() -> None:
+    broker = Broker(
+        known(1, service(1, "h:1"), label="one"),
+        known(2, service(2, "h:2"), label="two"),
+        known(3, service(3, "h:3"), label="three"),
+    )
+    broker.registry.leave(broker.offer(("bank", "h:2", "tcp"), label="who"))
+    assert broker.old() == ["h:1", "h:3"]
+    broker.registry.leave(broker.offer(("bank", "h:77", "tcp"), label="three"))
+    assert broker.old() == ["h:1"]
+    broker.registry.leave(broker.offer(("bank", "h:1", "tcp"), label="one"))
+    assert broker.old() == []
+    assert broker.forgotten == [{2}, {3}, {1}]
+    assert broker.clock.getDelayedCalls() == [], "nothing is left to forget"
+
+
+def test_a_provider_whose_several_services_are_back_at_once_goes_once() -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2", "shop")))
+    broker.offer(("bank", "h:1", "tcp"), ("shop", "h:2", "tcp"), label="old")
+    assert broker.forgotten == [{1}]
+
+
+def test_the_same_place_twice_before_the_restart_is_one_place_after_it() -> None:
+    broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:1")))
+    broker.registry.leave(broker.offer(("bank", "h:1", "tcp")))
+    assert broker.old() == []
+    assert broker.forgotten == [{1, 2}]
+
+
+def test_a_refused_service_brings_nobody_back() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    id = broker.registry.join("old", "elko", "")
+    refused = broker.registry.offer([Service("bank", "h:1", id)], Rights(offer=()))
+    assert len(refused) == 1
+    assert broker.old() == ["h:1"]
+
+
+def test_all_go_when_the_grace_ends() -> None:
+    broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:2")))
+    broker.clock.advance(GRACE - 0.01)
+    assert broker.old() == ["h:1", "h:2"]
+    broker.clock.advance(0.02)
+    assert broker.old() == []
+    assert broker.forgotten == [{1, 2}]
+    assert len(broker.restored) == 0
+
+
+def test_what_is_remembered_stays_in_the_store_when_the_broker_stops() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    broker.restored.stop()
+    broker.restored.stop()
+    assert broker.clock.getDelayedCalls() == []
+    assert broker.forgotten == []
+
+
+def test_with_nothing_to_remember_no_timer_runs() -> None:
+    broker = Broker()
+    assert broker.clock.getDelayedCalls() == []
+    broker.offer(("bank", "h:1", "tcp"))
+    assert broker.forgotten == []
+
+
+def test_waits_hear_of_the_live_one_while_the_old_is_remembered() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    heard: list[tuple[str, bool]] = []
+    broker.registry.monitor("bank", None, lambda s: heard.append((s.hostport, s.restored)), lambda: None)
+    changes: list[Change] = []
+    broker.registry.watch(changes.append, (Kind.OFFERED, Kind.WITHDRAWN))
+    broker.offer(("bank", "h:1", "tcp"), label="old")
+    assert heard == [("h:1", False)]
+    assert [change.kind for change in changes] == [Kind.OFFERED], "what is forgotten is not told as withdrawn"

@@ -1,0 +1,248 @@
+"""A small protocol to test connections with: lines of words, of which some are commands. And where to connect it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from broker.core.counters import Counters
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.limits import Complaints
+from broker.net.lines import Limits, LineFactory, LineProtocol
+from broker.net.turns import Turns
+from broker.session.peer import Peer, Reader, Session
+
+
+class WordReader:
+    """Lines. ``?`` is malformed, ``??`` fatally so."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[str | Malformed]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line == b"?":
+                yield Malformed(Reason.SYNTAX, "no word")
+            elif line == b"??":
+                yield Malformed(Reason.ENCODING, "no letters")
+            else:
+                yield line.decode()
+
+
+class WordSession:
+    """Keeps what it is told, and does what the words say.
+
+    ``say TEXT`` is answered with the text, ``big N`` with N bytes, ``bad`` is refused, ``fail`` makes it fail,
+    ``close`` closes, ``hello`` authenticates, ``debug TEXT`` goes to the log, ``wait`` makes it expect an answer after the
+    end of input. Other words are only kept.
+    """
+
+    def __init__(self, peer: Peer, heard: list[tuple[str, str]]) -> None:
+        self.peer = peer
+        self.heard = heard
+        self.expecting = False
+        self.ends = 0
+        self.losses = 0
+
+    def receive(self, word: str) -> None:
+        command, _, rest = word.partition(" ")
+        self.heard.append((self.peer.address, word))
+        if command == "say":
+            self.peer.write(rest.encode())
+        elif command == "big":
+            self.peer.write(b"x" * int(rest))
+        elif command == "bad":
+            self.refuse(Refusal(Reason.PARAMETER, rest or "bad"))
+        elif command == "fail":
+            raise ZeroDivisionError("as it is meant to")
+        elif command == "close":
+            self.peer.close()
+        elif command == "hello":
+            self.peer.authenticated()
+        elif command == "debug":
+            self.peer.debug("me", rest)
+        elif command == "wait":
+            self.expecting = True
+
+    def malformed(self, malformed: Malformed) -> None:
+        self.refuse(malformed)
+
+    def refuse(self, refusal: Refusal) -> None:
+        patient = self.peer.refused(refusal)
+        self.peer.write(f"<{refusal.reason.code}>".encode())
+        if refusal.reason.fatal or not patient:
+            self.peer.close()
+
+    def input_ended(self) -> bool:
+        self.ends += 1
+        return self.expecting
+
+    def lost(self) -> None:
+        self.losses += 1
+
+
+class Wire(StringTransport):
+    """A transport that keeps each write, and can be half-closed. As with a socket, an abort takes effect later.
+
+    A write of ``full_at`` bytes or more fills it.
+    """
+
+    full_at: float = inf
+
+    def __init__(self) -> None:
+        super().__init__(lenient=True)
+        self.writes: list[bytes] = []
+        self.half_closed = False
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.half_closed
+        assert not self.disconnecting
+        self.writes.append(data)
+        super().write(data)
+        if len(data) >= self.full_at:
+            assert self.producer is not None
+            self.producer.pauseProducing()
+
+    def loseWriteConnection(self) -> None:
+        self.half_closed = True
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+
+    @property
+    def reading(self) -> bool:
+        return bool(self.producerState == "producing")
+
+
+class Link:
+    """One connection: the protocol under test, its transport and its session."""
+
+    def __init__(self, protocol: LineProtocol, session: Any) -> None:
+        self.protocol = protocol
+        self.session = session
+        self.wire = Wire()
+        protocol.makeConnection(self.wire)
+
+    def send(self, *words: str) -> None:
+        """Words arrive, all in one read."""
+        self.protocol.dataReceived("".join(f"{word}\n" for word in words).encode())
+
+    def take(self) -> list[bytes]:
+        """What was written since the last call, write by write."""
+        writes = self.wire.writes[:]
+        self.wire.writes.clear()
+        return writes
+
+    def stall(self) -> None:
+        """The peer ceases to read, and the transport is full."""
+        self.protocol.pauseProducing()
+
+    def drain(self) -> None:
+        """The peer has read all."""
+        self.protocol.resumeProducing()
+
+    def lose(self, why: Failure = connectionDone) -> None:
+        """The connection is gone."""
+        self.protocol.connectionLost(why)
+
+
+class Port:
+    """A listening port that keeps whether it accepts."""
+
+    def __init__(self) -> None:
+        self.accepting = True
+
+    def stopReading(self) -> None:
+        self.accepting = False
+
+    def startReading(self) -> None:
+        self.accepting = True
+
+
+class TickingClock(Clock):
+    """A clock that goes on by ``tick`` seconds each time that it is looked at, so that work takes time."""
+
+    tick = 0.0
+
+    def seconds(self) -> float:
+        self.rightNow += self.tick
+        return super().seconds()
+
+    def turn(self) -> None:
+        """One turn of a reactor: what is due now, and not what that asks for (`Clock.advance` does that too)."""
+        now = self.rightNow
+        for call in [call for call in self.calls if call.getTime() <= now]:
+            if call.active():
+                self.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+
+
+class Hub:
+    """A listener and all that it needs."""
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        half_close: bool = True,
+        converse: Callable[[LineProtocol], tuple[Reader, Session]] | None = None,
+        clock: IReactorTime | None = None,
+    ) -> None:
+        self.clock: Any = TickingClock() if clock is None else clock
+        self.counters = Counters()
+        self.turns = Turns(self.clock)
+        self.complaints = Complaints(self.counters, self.clock)
+        self.heard: list[tuple[str, str]] = []
+        self.sessions: list[Any] = []
+        self._converse = converse or (lambda peer: (WordReader(), WordSession(peer, self.heard)))
+        self.factory = LineFactory(
+            "test",
+            self._conversation,
+            Limits() if limits is None else limits,
+            self.turns,
+            self.complaints,
+            self.clock,
+            half_close,
+        )
+        self.port = Port()
+        self.factory.port = self.port
+
+    def connect(self, host: str = "192.0.2.1", port: int = 4000, address: IAddress | None = None) -> Link:
+        """A peer connects from there."""
+        protocol = self.factory.buildProtocol(IPv4Address("TCP", host, port) if address is None else address)
+        assert isinstance(protocol, LineProtocol)
+        return Link(protocol, self.sessions[-1])
+
+    def words(self) -> list[str]:
+        """What was handled since the last call, of all connections."""
+        words = [word for _, word in self.heard]
+        self.heard.clear()
+        return words
+
+    def refused(self, reason: Reason) -> int:
+        """How often that was counted."""
+        return self.counters.get("test_refused", reason.code)
+
+    def later(self) -> None:
+        """The next turn of the reactor."""
+        self.clock.turn()
+
+    def pass_seconds(self, seconds: int) -> None:
+        """Let whole seconds pass, one by one."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+
+    def _conversation(self, peer: LineProtocol) -> tuple[Reader, Session]:
+        reader, session = self._converse(peer)
+        self.sessions.append(session)
+        return reader, session

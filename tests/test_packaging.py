@@ -1,0 +1,159 @@
+"""What is installed, that twistd finds it, and that the systemd units are what systemd takes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+UNITS = ROOT / "etc" / "systemd"
+MOST_EXPOSED = 2.5
+"""What `systemd-analyze security` may give at most; it calls a service below 2.0 safe, and one from 5.0 on exposed."""
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The finished command, run without the checkout on Python's path."""
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+# the plugin
+
+
+@pytest.mark.parametrize("folder", ["twisted", "twisted/plugins"])
+def test_the_plugins_folder_is_no_package(folder: str) -> None:
+    """With an __init__.py it would stand before Twisted itself."""
+    assert (ROOT / folder).is_dir()
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_twisted_is_the_installed_one_even_in_the_checkout() -> None:
+    found = run(sys.executable, "-c", "import twisted; print(twisted.__file__)", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    library = Path(sysconfig.get_path("purelib")).resolve()
+    assert Path(found.stdout.strip()).resolve().is_relative_to(library)
+
+
+def test_twistd_has_the_command_from_anywhere(tmp_path: Path) -> None:
+    twistd = Path(sysconfig.get_path("scripts")) / "twistd"
+    listed = run(twistd, "--help", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert re.search(r"^ +elkobroker +a broker through which servers find each", listed.stdout, re.MULTILINE)
+
+
+def test_the_options_are_explained_from_anywhere(tmp_path: Path) -> None:
+    twistd = Path(sysconfig.get_path("scripts")) / "twistd"
+    listed = run(twistd, "elkobroker", "--help", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "--port" in listed.stdout
+    assert "--config" in listed.stdout
+
+
+# the wheel
+
+
+def test_a_wheel_has_the_broker_and_the_plugin_and_nothing_else(tmp_path: Path) -> None:
+    try:
+        setuptools = importlib.metadata.version("setuptools")
+    except importlib.metadata.PackageNotFoundError:
+        setuptools = "0"
+    if int(setuptools.split(".")[0]) < 77:
+        pytest.skip(f"setuptools 77 builds the wheel, and this is {setuptools}")
+    source = tmp_path / "source"
+    source.mkdir()
+    for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    for folder in ("broker", "twisted", "tests", "etc", "examples", "docs", "bench"):
+        # The wheel must leave them out, and can only if they are there.
+        if (ROOT / folder).is_dir():
+            shutil.copytree(
+                ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache")
+            )
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+    built = run(*pip, "--wheel-dir", tmp_path, source, cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    [wheel] = tmp_path.glob("elkobroker-*.whl")
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "broker").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == {*modules, "twisted/plugins/elkobroker_plugin.py"}
+    assert all(name.startswith("broker/") or name == "twisted/plugins/elkobroker_plugin.py" for name in names)
+
+
+# systemd
+
+
+class Section(dict[str, list[str]]):
+    """The settings of a section, each with all its values: systemd lets some be given more than once."""
+
+
+def settings(unit: str, section: str) -> Section:
+    found = Section()
+    current = None
+    for line in (UNITS / unit).read_text().splitlines():
+        if line.startswith("["):
+            current = line.strip("[]")
+        elif current == section and "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_service_says_how_it_starts_reloads_and_stops() -> None:
+    service = settings("elkobroker.service", "Service")
+    command = "/opt/elkobroker/bin/twistd -n --pidfile= elkobroker --config /etc/elkobroker/elkobroker.toml"
+    assert service["Type"] == ["notify"]  # notify-reload is not known everywhere
+    assert service["ExecStart"] == [command]
+    assert service["ExecStartPre"] == [f"{command} --check"]
+    assert service["ExecReload"] == [f"{command} --check", "/bin/kill -HUP $MAINPID"]
+    assert service["WatchdogSec"] == ["30"]
+    assert service["StateDirectory"] == ["elkobroker"]
+    assert service["KillMode"] == ["process"]
+    assert service["LimitNOFILE"] == ["65536"]
+
+
+def test_the_socket_is_on_loopback_at_the_brokers_port() -> None:
+    assert settings("elkobroker.socket", "Socket")["ListenStream"] == ["127.0.0.1:9000"]
+
+
+def systemd_analyze() -> str:
+    command = shutil.which("systemd-analyze")
+    if command is None:
+        pytest.skip("systemd-analyze is not installed")
+    version = re.match(r"systemd (\d+)", run(command, "--version", cwd=ROOT).stdout)
+    if version is None or int(version[1]) < 250:
+        pytest.skip("this systemd-analyze is too old to look at files")
+    return command
+
+
+def test_systemd_knows_every_setting(tmp_path: Path) -> None:
+    command = systemd_analyze()
+    for unit in ("elkobroker.service", "elkobroker.socket"):
+        text = (UNITS / unit).read_text()
+        # Programs that exist on every machine that runs this.
+        for program in ("/opt/elkobroker/bin/twistd", "/bin/kill"):
+            text = text.replace(f"={program} ", f"={shutil.which('true')} ")
+        (tmp_path / unit).write_text(text)
+    verified = run(
+        command, "verify", "--man=no", tmp_path / "elkobroker.service", tmp_path / "elkobroker.socket", cwd=tmp_path
+    )
+    assert [line for line in verified.stderr.splitlines() if "elkobroker" in line] == []
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_the_service_is_hardened() -> None:
+    command = systemd_analyze()
+    judged = run(command, "security", "--offline=true", "--no-pager", UNITS / "elkobroker.service", cwd=ROOT)
+    exposure = re.search(r"Overall exposure level for elkobroker.service: ([0-9.]+)", judged.stdout)
+    assert exposure is not None, judged.stderr
+    assert float(exposure[1]) < MOST_EXPOSED

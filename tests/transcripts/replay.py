@@ -1,0 +1,243 @@
+"""Plays what the clients of a recording did to our broker, in memory, and writes down what it says.
+
+The registry, the sessions and the connections are the real ones; time is a `Clock` that goes as the recording went, so
+that waits end when they did.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs
+from zope.interface import implementer
+
+from broker.config import values
+from broker.core.counters import Counters
+from broker.core.interfaces import IControl
+from broker.core.launchers import Launchers
+from broker.core.model import BROKER, Auth, Launcher, Service
+from broker.core.registry import Registry
+from broker.core.restored import Restored
+from broker.net.limits import Complaints
+from broker.net.lines import Limits, LineFactory, LineProtocol
+from broker.net.turns import Turns
+from broker.session.auth import Door, Policy
+from broker.session.elko_broker import BrokerSession, Wiring
+from broker.session.elko_notices import Notices
+from broker.session.peer import Peer, Reader, Session
+from broker.wire.elko import blocks
+from broker.wire.elko.broker import VOCABULARY
+from tests.transcripts.recordings import BEFORE_AUTH, Event, Recording
+
+CLOSED = "closed"
+"""What stands for the orderly end of a connection, where a message stands otherwise."""
+
+ABORTED = "aborted"
+"""The same for a connection that was reset."""
+
+PASSWORD = "figleaf"
+"""The password of the recordings' listener of that name."""
+
+
+@attrs.frozen
+class Setting:
+    """The rules of the listener ``open``, and the launcher table."""
+
+    policy: Policy = attrs.field(factory=Policy)
+    launchers: tuple[Launcher, ...] = ()
+
+
+@attrs.frozen
+class Said:
+    """One message of the broker, as text, or `CLOSED` or `ABORTED`.
+
+    ``at`` is in seconds from the start, ``step`` the number of the recording's events before it.
+    """
+
+    at: float
+    step: int
+    conn: str
+    text: str
+
+
+class Transport(StringTransport):
+    """One end of a connection in memory, which tells how our end closed it."""
+
+    closed: str | None = None
+
+    def loseWriteConnection(self) -> None:
+        self.closed = self.closed or CLOSED
+
+    def loseConnection(self) -> None:
+        super().loseConnection()
+        self.closed = self.closed or CLOSED
+
+    def abortConnection(self) -> None:
+        super().abortConnection()
+        self.closed = ABORTED
+
+
+@implementer(IControl)
+class NoControl:
+    """The process itself, which no recording reinitializes or shuts down."""
+
+    def reinitialize(self) -> None:
+        raise AssertionError("reinitialized")
+
+    def shut_down(self, kill: bool) -> None:
+        raise AssertionError("shut down")
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _own_services() -> list[Service]:
+    """The listeners of the original, as it announced them."""
+    return [
+        Service(f"broker-{role}", f"127.0.0.1:{port}", BROKER, protocol, label, auth)
+        for port, protocol, roles, label, auth in (
+            (19080, "tcp", ("admin", "client"), None, None),
+            (19081, "tcp", ("admin", "client"), None, Auth("password", PASSWORD)),
+            (19082, "http", ("admin", "client"), None, None),
+            (19083, "rtcp", ("admin", "client"), None, None),
+            (19084, "ws", ("admin", "client"), None, None),
+            (19085, "tcp", ("client",), "clientonly", None),
+            (19086, "tcp", ("admin",), None, None),
+        )
+        for role in roles
+    ]
+
+
+class Broker:
+    """Our broker with the listeners of the recordings, without sockets."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.clock = Clock()
+        self._turns = Turns(self.clock)
+        self._complaints = Complaints(Counters(), self.clock)
+        self._restored = Restored((), values.Broker().grace, self.clock, _nothing)
+        registry = Registry(self.clock, itertools.count(1).__next__, self._restored)
+        launchers = Launchers(setting.launchers, {}, _nothing, _nothing)
+        self._wiring = Wiring(registry, Notices(registry), launchers, NoControl())
+        self.listeners = {
+            "open": self._listener(setting.policy),
+            "password": self._listener(Policy(code=PASSWORD)),
+        }
+        registry.offer_own(_own_services())
+
+    def _listener(self, policy: Policy) -> LineFactory:
+        within = 0.0 if policy.allow_before_auth else values.Limits().authenticate_within
+        return LineFactory(
+            "elko",
+            partial(self._converse, Door(policy)),
+            Limits(authenticate_within=within),
+            self._turns,
+            self._complaints,
+            self.clock,
+        )
+
+    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.Reader(VOCABULARY), BrokerSession(self._wiring, door, peer)
+
+
+class _Connection:
+    """One connection of the recording, and how much of what our broker sent on it was written down."""
+
+    def __init__(self, listener: LineFactory, port: int) -> None:
+        address = IPv4Address("TCP", "127.0.0.1", port)
+        protocol = listener.buildProtocol(address)
+        assert isinstance(protocol, LineProtocol)
+        self.protocol = protocol
+        self.transport = Transport(peerAddress=address)
+        self.protocol.makeConnection(self.transport)
+        self._close_told = False
+
+    def said(self) -> list[str]:
+        """What is new."""
+        data: bytes = self.transport.value()
+        self.transport.clear()
+        assert data == b"" or data.endswith(blocks.END), data
+        texts = data.decode("utf-8").split("\n\n")[:-1]
+        assert all(text and "\n" not in text for text in texts), data
+        if self.transport.closed and not self._close_told:
+            self._close_told = True
+            texts.append(self.transport.closed)
+        return texts
+
+    def end(self) -> None:
+        """The client closes its socket: what our broker does about it, no client sees."""
+        self._close_told = True
+        self.protocol.readConnectionLost()
+        if self.transport.disconnecting:
+            self.protocol.connectionLost()
+
+
+class _Player:
+    def __init__(self, setting: Setting) -> None:
+        self._broker = Broker(setting)
+        self._clock = self._broker.clock
+        self._connections: dict[str, _Connection] = {}
+        self._step = 0
+        self.said: list[Said] = []
+
+    def play(self, events: Sequence[Event]) -> None:
+        for step, event in enumerate(events):
+            self._step = step
+            self._wait_until(event.at)
+            self._step = step + 1
+            self._take(event)
+            self._write_down()
+        assert all(c.transport.disconnecting for c in self._connections.values()), "a connection was left open"
+        # Timers that check deadlines once a second find nothing to do, and end.
+        self._wait_until(self._clock.seconds() + 2)
+        assert self._clock.getDelayedCalls() == []
+        assert all(not listener.connections for listener in self._broker.listeners.values())
+
+    def _take(self, event: Event) -> None:
+        if event.kind == "open":
+            assert event.conn not in self._connections
+            listener = self._broker.listeners[event.note.removeprefix("to listener ")]
+            self._connections[event.conn] = _Connection(listener, 40_000 + len(self._connections))
+        elif event.kind == ">":
+            self._connections[event.conn].protocol.dataReceived(event.data)
+        elif event.kind == "halfclose":
+            self._connections[event.conn].protocol.readConnectionLost()
+        elif event.kind == "close" or event.closed_by_broker:
+            self._connections[event.conn].end()
+
+    def _wait_until(self, at: float) -> None:
+        """Let time go, one timer after the other, so that each finds the time that it was set for."""
+        while True:
+            due = min((call.getTime() for call in self._clock.getDelayedCalls()), default=at)
+            self._clock.advance(max(0.0, min(due, at) - self._clock.seconds()))
+            self._write_down()
+            if due >= at:
+                break
+
+    def _write_down(self) -> None:
+        self._clock.advance(0)
+        for name, connection in self._connections.items():
+            for text in connection.said():
+                self.said.append(Said(self._clock.seconds(), self._step, name, text))
+
+
+def replay(recording: Recording) -> list[Said]:
+    """What our broker says to the clients of the recording, in order."""
+    policy = Policy(allow_before_auth=recording.short in BEFORE_AUTH, diagnostics=recording.diagnostics)
+    return play(recording.events, Setting(policy))
+
+
+def play(events: Sequence[Event], setting: Setting) -> list[Said]:
+    """What our broker says to clients that do this, in order. In the end every connection must have been closed."""
+    with capturedLogs() as logged:
+        player = _Player(setting)
+        player.play(events)
+    assert [event for event in logged if "log_failure" in event] == []
+    return player.said

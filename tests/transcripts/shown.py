@@ -1,0 +1,14 @@
+"""Text with every character visible, for files that people read."""
+
+from __future__ import annotations
+
+
+def shown(text: str) -> str:
+    """``text`` with control characters as pictures (newline is ␊) and other invisible ones as ⟨U+2028⟩."""
+    return "".join(character if character.isprintable() else _picture(ord(character)) for character in text)
+
+
+def _picture(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
