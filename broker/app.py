@@ -319,7 +319,7 @@ class Daemon(TwistedService):
         for running in self.listeners:
             listener = by_name[running.name]
             running.door.policy = _policy(listener, config)
-            running.factory.limits = _limits(listener)
+            running.factory.limit(_limits(listener))
         self.parts.launchers.replace(_launchers(config))
         self._console_password = config.console.password
         self._level.set(config.log.level)

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import hmac
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -21,7 +22,7 @@ from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.peer import Peer
 from broker.wire.elko import lenient
-from broker.wire.elko.broker import ADMIN, COMMON, VOCABULARY, Auth
+from broker.wire.elko.broker import ADMIN, COMMON, VOCABULARY, Auth, LoadReport, WillServe, WontServe
 from broker.wire.elko.vocabulary import Message
 
 MAX_LINE = 65_536
@@ -33,10 +34,16 @@ DOOR = Door(Policy(diagnostics=False))
 ARGUMENT = {"servicedesc": "service", "loaddesc": "service", "find": "service", "launch": "name", "ping": "tag"}
 """The parameter that a word without ``=`` stands for."""
 
+PROVIDING = (WillServe, WontServe, LoadReport)
+"""What only a provider says: the console becomes one when it first does."""
+
 WATCHES = {"services": True, "load": True}
 """What the command ``watch`` alone means."""
 
-_IAC, _SB, _SE, _WILL, _DONT = 255, 250, 240, 251, 254
+_IAC, _SB, _SE, _WILL, _WONT, _DO, _DONT = 255, 250, 240, 251, 252, 253, 254
+
+_UNPRINTABLE = re.compile("[\x7f-\x9f]")
+"""Control characters that JSON may hold unescaped: a terminal takes some for commands."""
 
 
 @attrs.frozen
@@ -46,11 +53,18 @@ class Line:
     text: str
 
 
+@attrs.frozen
+class Negotiation:
+    """What the operator's telnet asked for; ``answer`` refuses it."""
+
+    answer: bytes
+
+
 class ConsoleReader:
     """Bytes to lines, without the telnet protocol's own bytes.
 
-    Negotiations need no answer: a telnet that gets none goes on line by line, which is what the console wants. So they
-    are only taken out, in constant memory.
+    Whatever the telnet offers or asks for is refused (RFC 854): so it goes on line by line, which is what the console
+    wants. A telnet that was interrupted waits for that answer and shows nothing before.
     """
 
     def __init__(self) -> None:
@@ -58,9 +72,12 @@ class ConsoleReader:
         self._telnet = bytearray()
         self._in_option = False
 
-    def feed(self, data: bytes) -> Iterator[Line | Malformed]:
-        """The lines that ``data`` completes."""
-        for line in self._without_telnet(data).splitlines(keepends=True):
+    def feed(self, data: bytes) -> Iterator[Line | Negotiation | Malformed]:
+        """The lines that ``data`` completes, and what the telnet asked for."""
+        plain, answer = self._without_telnet(data)
+        if answer:
+            yield Negotiation(answer)
+        for line in plain.splitlines(keepends=True):
             self._line += line
             if len(self._line) > MAX_LINE:
                 self._line.clear()
@@ -72,11 +89,11 @@ class ConsoleReader:
                 if text:
                     yield Line(text)
 
-    def _without_telnet(self, data: bytes) -> bytes:
-        """``data`` without IAC commands (RFC 854), which may be split over several reads."""
+    def _without_telnet(self, data: bytes) -> tuple[bytes, bytes]:
+        """``data`` without telnet commands (which several reads may bring), and what is to be answered to them."""
         if _IAC not in data and not self._telnet and not self._in_option:
-            return data
-        plain = bytearray()
+            return data, b""
+        plain, answer = bytearray(), bytearray()
         for byte in data:
             if self._telnet:
                 command = self._telnet
@@ -85,13 +102,15 @@ class ConsoleReader:
                     continue
                 if len(command) == 2 and byte == _IAC and not self._in_option:
                     plain.append(_IAC)
+                if len(command) == 3 and command[1] in (_WILL, _DO):
+                    answer += bytes((_IAC, _DONT if command[1] == _WILL else _WONT, byte))
                 self._in_option = byte == _SB if len(command) == 2 and byte in (_SB, _SE) else self._in_option
                 self._telnet.clear()
             elif byte == _IAC:
                 self._telnet.append(byte)
             elif not self._in_option:
                 plain.append(byte)
-        return bytes(plain)
+        return bytes(plain), bytes(answer)
 
 
 class ConsoleSession:
@@ -108,9 +127,11 @@ class ConsoleSession:
 
     # from the connection
 
-    def receive(self, line: Line) -> None:
+    def receive(self, line: Line | Negotiation) -> None:
         """Take one line."""
-        if self._password is not None:
+        if isinstance(line, Negotiation):
+            self._peer.write(line.answer)
+        elif self._password is not None:
             self._check(line.text)
         elif line.text.startswith("{"):
             self._message(line.text)
@@ -183,7 +204,10 @@ class ConsoleSession:
     def _send(self, members: dict[str, object]) -> None:
         op = members.get("op")
         members.setdefault("to", "admin" if not isinstance(op, str) or op in _TO_ADMIN else "client")
-        self._session.receive(VOCABULARY.message(members))
+        message = VOCABULARY.message(members)
+        if isinstance(message, PROVIDING) and not self._session.is_client:
+            self._session.receive(Auth("client", label="console"))
+        self._session.receive(message)
 
     def _print(self, text: str) -> None:
         self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
@@ -201,7 +225,9 @@ class _Printer:
 
     def write(self, data: bytes) -> None:
         """Print one message."""
-        self._peer.write(msgspec.json.format(data.rstrip(), indent=2).replace(b"\n", b"\r\n") + b"\r\n")
+        text = msgspec.json.format(data.rstrip(), indent=2).decode()
+        text = _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
+        self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
 
     def refused(self, refusal: Refusal) -> bool:
         """Print what was refused."""
@@ -213,16 +239,21 @@ class _Printer:
 
 
 _MESSAGES: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in VOCABULARY.messages}
+_STRINGS = {
+    op: {f.encode_name for f in msgspec.structs.fields(m) if f.type in (str, str | None)} for op, m in _MESSAGES.items()
+}
 _TO_ADMIN = {str(m.__struct_config__.tag) for m in (*COMMON, *ADMIN)}
 
 
 def _parameter(op: str, argument: str) -> tuple[str, object]:
-    """A word of a command as a parameter: ``name=value``, the value JSON where it reads as such."""
+    """A word of a command as a parameter: ``name=value``, the value a string, or JSON where another type is wanted."""
     name, equals, value = argument.partition("=")
     if not equals:
         if op not in ARGUMENT:
             raise Malformed(Reason.PARAMETER, f"{op}: {argument[:40]!r} is not NAME=VALUE")
         return ARGUMENT[op], argument
+    if name in _STRINGS[op]:
+        return name, value
     try:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:

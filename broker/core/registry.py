@@ -3,8 +3,7 @@
 Rules:
 - Every change raises the revision by one and is kept for a while (`watches`).
 - A method first makes all its changes and collects who must hear of them; then it tells them: for each service first
-  the waiting finds in the order in which they came, then the watchers. A listener that fails is our defect: it is
-  logged, and the others still hear.
+  the waiting finds in the order in which they came, then the watchers (`telling`).
 - Waits, monitors and watches hear of live registrations only; what is remembered from before a restart (`restored`)
   answers plain lookups.
 - All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
@@ -16,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, MAX_NAME, MAX_TEXT, Change, Kind, Load, Provider, Rights, Service
 from broker.core.restored import Restored
+from broker.core.telling import Telling
 from broker.core.waits import Waits
 from broker.core.watches import Watches
 
@@ -81,14 +80,13 @@ class Registry:
     before a restart.
     """
 
-    log = Logger()
-
     def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
         self._clock = clock
         self._next_id = next_id
         self._restored = restored
         self._waits = Waits(clock)
-        self._watches = Watches()
+        self._telling = Telling()
+        self._watches = Watches(self._telling)
         self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
         self._index: dict[tuple[str, str], _Same] = {}
         self._service_count = 0
@@ -102,7 +100,7 @@ class Registry:
     def join(self, label: str, wire: str, address: str) -> int:
         member = _Member(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
         self._members[member.id] = member
-        self._watches.tell(self._watches.record(Kind.JOINED, member.id))
+        self._tell([self._watches.record(Kind.JOINED, member.id)])
         return member.id
 
     def relabel(self, provider: int, label: str) -> None:
@@ -114,8 +112,7 @@ class Registry:
             return
         changes = self._remove(provider, member.services)
         changes.append(self._watches.record(Kind.LEFT, provider))
-        for change in changes:
-            self._watches.tell(change)
+        self._tell(changes)
 
     def provider(self, provider: int) -> Provider | None:
         member = self._members.get(provider)
@@ -130,11 +127,16 @@ class Registry:
         if not services:
             return []
         member = self._members[services[0].provider]
-        room = min(rights.services - len(member.services), MAX_SERVICES - self._service_count)
+        room = rights.services - len(member.services)
+        room_in_all = MAX_SERVICES - self._service_count
         added: list[Service] = []
         refused: list[Refusal] = []
         for service in services:
-            problem = _problem(service, rights, room > len(added))
+            problem = _problem(service, rights)
+            if problem is None and len(added) >= room:
+                problem = Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
+            if problem is None and len(added) >= room_in_all:
+                problem = Refusal(Reason.LIMIT, f"the broker knows {MAX_SERVICES} services, and takes no more")
             if problem is None:
                 added.append(service)
             else:
@@ -153,8 +155,7 @@ class Registry:
         unwanted = set(names)
         gone = [service for service in member.services if service.name in unwanted]
         member.services = [service for service in member.services if service.name not in unwanted]
-        for change in self._remove(provider, gone):
-            self._watches.tell(change)
+        self._tell(self._remove(provider, gone))
 
     def lookup(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
@@ -182,7 +183,7 @@ class Registry:
         member.heard = self._clock.seconds()
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
-            self._watches.tell(change)
+            self._tell([change])
 
     def loads(self) -> Sequence[Load]:
         return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
@@ -232,15 +233,16 @@ class Registry:
         self._service_count += len(services)
         member.heard = self._clock.seconds()
         self._restored.returned(member.label, member.wire, services)
-        waiting = [self._waits.of(service.name) for service in services]
-        for service, waits, change in zip(services, waiting, changes, strict=True):
-            for wait in waits:
-                if wait.offered is not None:  # an earlier service of this very offer may have ended it
-                    try:
-                        wait.offered(service)
-                    except Exception:
-                        self.log.failure("a waiting find failed for {name}", name=service.name)
-            self._watches.tell(change)
+        for service, change in zip(services, changes, strict=True):
+            for wait in self._waits.of(service.name):
+                self._telling.add(wait, service)
+            self._watches.announce(change)
+        self._telling.tell()
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._watches.announce(change)
+        self._telling.tell()
 
     def _remove(self, provider: int, services: Sequence[Service]) -> list[Change]:
         for service in services:
@@ -251,7 +253,7 @@ class Registry:
         return [self._watches.record(Kind.WITHDRAWN, provider, service) for service in services]
 
 
-def _problem(service: Service, rights: Rights, room: bool) -> Refusal | None:
+def _problem(service: Service, rights: Rights) -> Refusal | None:
     """Why this service may not be added; None if it may."""
     name = service.name
     if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
@@ -263,6 +265,4 @@ def _problem(service: Service, rights: Rights, room: bool) -> Refusal | None:
         texts += [service.auth.mode, service.auth.code, service.auth.id]
     if any(text is not None and len(text) > MAX_TEXT for text in texts):
         return Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
-    if not room:
-        return Refusal(Reason.LIMIT, f"service {name!r} is one too many: a peer may offer {rights.services}")
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
@@ -17,23 +17,37 @@ MAX_WAITS = 50_000
 
 @implementer(IWait)
 class Wait:
-    """One find that waits or monitors. ``offered`` is None once it has ended."""
+    """One find that waits or monitors."""
 
-    __slots__ = ("name", "offered", "timer", "waits")
+    __slots__ = ("_offered", "_timer", "_waits", "name")
 
     def __init__(self, waits: Waits, name: str, offered: Callable[[Service], None]) -> None:
-        self.waits = waits
         self.name = name
-        self.offered: Callable[[Service], None] | None = offered
-        self.timer: IDelayedCall | None = None
+        self._waits = waits
+        self._offered: Callable[[Service], None] | None = offered
+        self._timer: IDelayedCall | None = None
+
+    def hear(self, service: Service) -> None:
+        """A service of that name was offered."""
+        if self._offered is not None:
+            self._offered(service)
+
+    def end_after(self, seconds: float, clock: IReactorTime, ended: Callable[[], None]) -> None:
+        """End it, and call ``ended``, in so many seconds."""
+
+        def end() -> None:
+            self.cancel()
+            ended()
+
+        self._timer = clock.callLater(seconds, end)
 
     def cancel(self) -> None:
-        if self.offered is None:
+        if self._offered is None:
             return
-        self.offered = None
-        if self.timer is not None and self.timer.active():
-            self.timer.cancel()
-        self.waits.remove(self)
+        self._offered = None
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._waits.remove(self)
 
 
 class Waits:
@@ -57,7 +71,7 @@ class Waits:
         self._by_name.setdefault(name, {})[wait] = None
         self._count += 1
         if seconds is not None:
-            wait.timer = self._clock.callLater(seconds, _expire, wait, ended)
+            wait.end_after(seconds, self._clock, ended)
         return wait
 
     def remove(self, wait: Wait) -> None:
@@ -68,11 +82,6 @@ class Waits:
         if not same_name:
             del self._by_name[wait.name]
 
-    def of(self, name: str) -> Sequence[Wait]:
+    def of(self, name: str) -> Iterable[Wait]:
         """Who waits for that name now."""
-        return tuple(self._by_name.get(name, ()))
-
-
-def _expire(wait: Wait, ended: Callable[[], None]) -> None:
-    wait.cancel()
-    ended()
+        return self._by_name.get(name, ())

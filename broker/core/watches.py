@@ -1,4 +1,4 @@
-"""The changes of the registry: their revisions, the recent ones in a ring, and who hears of them.
+"""The changes of the registry: their revisions, the recent ones in a ring, and who watches them.
 
 A watcher that must not be told faster than it can take things reads `Watches.since` at its own pace; when it has fallen
 behind the ring it gets None, and takes a snapshot instead. So no change is ever buffered for a watcher.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, Service
+from broker.core.telling import Telling
 
 RING = 4_096
 """Changes kept for watchers that resume: some seconds of a busy farm, and at most a few megabytes."""
@@ -21,27 +21,32 @@ RING = 4_096
 
 @implementer(IWait)
 class Watch:
-    """One watcher: ``changed`` is called with each change of ``kinds``."""
+    """One watcher of changes of some kinds."""
 
     def __init__(
         self, watchers: dict[Kind, dict[Watch, None]], changed: Callable[[Change], None], kinds: Collection[Kind]
     ) -> None:
         self._watchers = watchers
         self._kinds = kinds
-        self.changed = changed
+        self._changed: Callable[[Change], None] | None = changed
+
+    def hear(self, change: Change) -> None:
+        """Something of these kinds changed."""
+        if self._changed is not None:
+            self._changed(change)
 
     def cancel(self) -> None:
+        self._changed = None
         for kind in self._kinds:
             self._watchers[kind].pop(self, None)
 
 
 class Watches:
-    """Numbers changes, keeps the recent ones, and tells watchers."""
+    """Numbers changes, keeps the recent ones, and has them told by ``telling``."""
 
-    log = Logger()
-
-    def __init__(self) -> None:
+    def __init__(self, telling: Telling) -> None:
         self.revision = 0
+        self._telling = telling
         self._watchers: dict[Kind, dict[Watch, None]] = {kind: {} for kind in Kind}
         self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
 
@@ -53,7 +58,7 @@ class Watches:
         return watch
 
     def record(self, kind: Kind, provider: int, subject: Service | None = None) -> Change:
-        """Number a change and keep it. The caller tells it once all its changes are made."""
+        """Number a change and keep it."""
         self.revision += 1
         change = Change(self.revision, kind, provider, subject)
         self._ring.append(change)
@@ -67,13 +72,10 @@ class Watches:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None
 
-    def tell(self, change: Change) -> None:
-        """Tell all who watch changes of this kind."""
-        for watch in tuple(self._watchers[change.kind]):
-            try:
-                watch.changed(change)
-            except Exception:
-                self.log.failure("a watcher failed at revision {revision}", revision=change.revision)
+    def announce(self, change: Change) -> None:
+        """Have a change told to those who watch its kind now."""
+        for watch in self._watchers[change.kind]:
+            self._telling.add(watch, change)
 
     def since(self, revision: int) -> Sequence[Change] | None:
         """See `IRegistry.changes_since`."""

@@ -8,7 +8,25 @@ kernel does not take goes the ordinary way.
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.tcp import Connection
+
+
+def plain_socket(transport: Any) -> Connection | None:
+    """The connection that a transport is, or that it stands on (TLS does); None where there is none."""
+    if isinstance(transport, Connection):
+        return transport
+    below = getattr(transport, "transport", None)
+    return below if isinstance(below, Connection) else None
+
+
+def unsent(connection: Connection | None) -> int:
+    """Bytes that the kernel did not take yet; 0 where that is not known."""
+    if connection is None:
+        return 0
+    waiting: int = len(connection.dataBuffer) - connection.offset + connection._tempDataLen
+    return waiting
 
 
 def nothing_waits(transport: Connection) -> bool:

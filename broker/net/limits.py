@@ -35,7 +35,8 @@ class Bucket:
 
     def take(self, rate: float, burst: float, now: float) -> bool:
         """Whether one more is within the rate."""
-        self._tokens = min(burst, self._tokens + (now - self._at) * rate)
+        passed = max(0.0, now - self._at)  # the reactor's clock is the time of day, and may be set back
+        self._tokens = min(burst, self._tokens + passed * rate)
         self._at = now
         if self._tokens < 1:
             return False
@@ -97,6 +98,8 @@ class Complaints:
 class Deadlines(Generic[K]):
     """Things that must happen in time, checked once a second by one timer, however many there are."""
 
+    log = Logger()
+
     CHECK = 1.0
     """Seconds between checks: how late a deadline may be noticed."""
 
@@ -127,7 +130,11 @@ class Deadlines(Generic[K]):
         self._timer = None
         now = self._clock.seconds()
         for key in [key for key, due in self._due.items() if due <= now]:
-            del self._due[key]
-            self._missed(key)
+            if self._due.pop(key, None) is None:
+                continue  # one that was missed before it had this one discarded
+            try:
+                self._missed(key)
+            except Exception:
+                self.log.failure("what was to be done at a deadline failed")
         if self._due and self._timer is None:
             self._timer = self._clock.callLater(self.CHECK, self._check)

@@ -35,7 +35,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.direct import nothing_waits, send_now
+from broker.net.direct import nothing_waits, plain_socket, send_now, unsent
 from broker.net.limits import MAX_SHOWN, Bucket, Complaints, Deadlines, Rates
 from broker.net.turns import Turns
 from broker.session.peer import Reader, Session
@@ -92,7 +92,10 @@ class LineProtocol(Protocol):
     _paused = False  # the peer does not read
     _stopped_reading = False
     _input_ended = False
+    _lingering = False  # for answers, after the end of input
     _closing = False
+    _socket: Connection | None = None  # the connection below everything else
+    _unsent = 0  # how much was unsent when its time to read or to close began
     _refusals: Bucket | None = None
     _debugs: Bucket | None = None
 
@@ -109,7 +112,8 @@ class LineProtocol(Protocol):
 
     def connectionMade(self) -> None:
         self.transport.registerProducer(self, True)
-        self._direct = self.factory.half_close and isinstance(self.transport, Connection)
+        self._socket = plain_socket(self.transport)
+        self._direct = self._socket is self.transport
         self.factory.connected(self)
         if self._turned_away is not None:
             self._session.refuse(self._turned_away)
@@ -145,7 +149,7 @@ class LineProtocol(Protocol):
 
     def pauseProducing(self) -> None:
         self._paused = True
-        self.factory.stalls.add(self, self.factory.limits.stalled_after)
+        self._watch_progress()
         self._stop_reading()
 
     def resumeProducing(self) -> None:
@@ -176,14 +180,14 @@ class LineProtocol(Protocol):
         handled = 0
         quantum = self.factory.turns.quantum
         for handled, item in enumerate(islice(rest, quantum), 1):  # noqa: B007
-            if item.__class__ is Malformed:
-                session.malformed(item)
-            else:
-                try:
+            try:
+                if item.__class__ is Malformed:
+                    session.malformed(item)
+                else:
                     session.receive(item)
-                except Exception:
-                    self.log.failure("a message of {address} made the broker fail", address=self.address)
-                    session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
+            except Exception:
+                self.log.failure("a message of {address} made the broker fail", address=self.address)
+                session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
             if self._paused or self._closing:
                 break
         else:
@@ -247,6 +251,7 @@ class LineProtocol(Protocol):
         self._out.clear()
         self._rest = None
         self._session.lost()
+        self.factory.logins.discard(self)
         self.transport.unregisterProducer()
         if self._input_ended and self._direct and nothing_waits(self.transport):
             self.transport.connectionLost(connectionDone)
@@ -257,7 +262,7 @@ class LineProtocol(Protocol):
             self.transport.loseWriteConnection()
             if self._stopped_reading:
                 self.transport.resumeProducing()
-        self.factory.closes.add(self, self.factory.limits.stalled_after)
+        self._close_in_time()
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns whether the peer may go on: one that collects them may not."""
@@ -292,7 +297,23 @@ class LineProtocol(Protocol):
         """It does not read what it is sent."""
         refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self._closing = True
+        self._out.clear()
         self.abort()
+
+    def stalled(self) -> None:
+        """Its time to read is over: it gets as much again if it read something."""
+        if self._unsent == unsent(self._socket):
+            self.not_reading()
+        else:
+            self._watch_progress()
+
+    def unclosed(self) -> None:
+        """Its time to close is over; the same if it still reads what was to be sent before."""
+        if unsent(self._socket) and self._unsent != unsent(self._socket):
+            self._close_in_time()
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Close at once, and lose what was not sent."""
@@ -301,10 +322,21 @@ class LineProtocol(Protocol):
     # inside
 
     def _end_of_input(self) -> None:
+        if self._lingering:
+            return
         if self._session.input_ended():
+            self._lingering = True
             self.factory.lingering.add(self, HALF_CLOSED)
         else:
             self.close()
+
+    def _watch_progress(self) -> None:
+        self._unsent = unsent(self._socket)
+        self.factory.stalls.add(self, self.factory.limits.stalled_after)
+
+    def _close_in_time(self) -> None:
+        self._unsent = unsent(self._socket)
+        self.factory.closes.add(self, self.factory.limits.stalled_after)
 
     def _stop_reading(self) -> None:
         if not self._stopped_reading and not self._closing:
@@ -348,10 +380,11 @@ class LineFactory(Factory):
         self.connections: set[LineProtocol] = set()
         self.port: Accepting | None = None
         self.logins: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.too_slow)
-        self.stalls: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.not_reading)
-        self.closes: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.abort)
+        self.stalls: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.stalled)
+        self.closes: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.unclosed)
         self.lingering: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.close)
         self._rates: Rates[str] = Rates(clock)
+        self._full = False
         self._emptied: Deferred[None] | None = None
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
@@ -367,7 +400,8 @@ class LineFactory(Factory):
         self.connections.add(connection)
         if self.limits.authenticate_within:
             self.logins.add(connection, self.limits.authenticate_within)
-        if len(self.connections) >= self.limits.connections and self.port is not None:
+        if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
+            self._full = True
             self.complaints.count(f"{self.wire}_accept", "paused")
             self.port.stopReading()
 
@@ -376,11 +410,20 @@ class LineFactory(Factory):
         self.connections.discard(connection)
         for deadlines in (self.logins, self.stalls, self.closes, self.lingering):
             deadlines.discard(connection)
-        if self.port is not None and len(self.connections) == self.limits.connections - 1:
-            self.port.startReading()
+        self._accept_again()
         if self._emptied is not None and not self.connections:
             self._emptied.callback(None)
             self._emptied = None
+
+    def limit(self, limits: Limits) -> None:
+        """Other limits from now on."""
+        self.limits = limits
+        self._accept_again()
+
+    def _accept_again(self) -> None:
+        if self._full and self.port is not None and len(self.connections) < self.limits.connections:
+            self._full = False
+            self.port.startReading()
 
     def close(self) -> Deferred[None]:
         """Close all connections in good order. Fires when they are closed, some seconds later at most."""

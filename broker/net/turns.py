@@ -9,9 +9,13 @@ sends little is answered at once, however much others send. Output that was not 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+T = TypeVar("T")
 
 QUANTUM = 64
 """Messages handled in one go: well under a millisecond of ordinary ones."""
@@ -32,9 +36,14 @@ class Connection(Protocol):
     def flush(self) -> None:
         """Write what was gathered."""
 
+    def abort(self) -> None:
+        """Close at once."""
+
 
 class Turns:
     """The connections that have something left, over ``clock``."""
+
+    log = Logger()
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -63,7 +72,7 @@ class Turns:
         end = self._clock.seconds() + TURN
         while unserved:
             connection = unserved[0]
-            more = connection.serve()
+            more = self._guarded(connection, connection.serve)
             unserved.popleft()
             if more:
                 unserved.append(connection)
@@ -75,4 +84,13 @@ class Turns:
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []
         for connection in unflushed:
-            connection.flush()
+            self._guarded(connection, connection.flush)
+
+    def _guarded(self, connection: Connection, act: Callable[[], T]) -> T | None:
+        """A defect of ours costs the connection that met it, and keeps nobody else waiting."""
+        try:
+            return act()
+        except Exception:
+            self.log.failure("a connection failed, and is closed")
+            connection.abort()
+            return None

@@ -144,6 +144,11 @@ class BrokerSession:
         for wait in list(self._waits or ()):
             self._drop(wait)
 
+    @property
+    def is_client(self) -> bool:
+        """Whether it authenticated as a client."""
+        return self._provider is not None
+
     # what other sessions call
 
     def reinit(self) -> None:
@@ -241,6 +246,8 @@ class BrokerSession:
         if failure.check(CancelledError) is None:
             failure.trap(Refusal)
             assert isinstance(failure.value, Refusal)
+            if failure.value.reason is Reason.LIMIT:
+                self._peer.refused(failure.value)
             self._found(message.to, message.tag, [failure_desc(message.service, failure.value.text)])
 
     def _monitor(self, message: wire.Find, seconds: int | None, silent: bool) -> None:
@@ -335,7 +342,7 @@ class BrokerSession:
         sessions = self._sessions(message.server)
         for session in sessions:
             session.shut_down(kill)
-        if sessions and message.server is not None and not message.cluster:
+        if sessions and message.server not in (None, ALL) and not message.cluster:
             self._wiring.launchers.switch_off(message.server)
         if message.self_:
             self._wiring.control.shut_down(kill and message.server is None)
@@ -373,7 +380,7 @@ class BrokerSession:
             if text is not None and len(text) > most:
                 raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
         most = self._door.policy.waits
-        if self._waits is not None and len(self._waits) >= most:
+        if len(self._waits or ()) >= most:
             raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
 
     def _keep(self, wait: IWait | Deferred[None], limited: bool) -> None:
@@ -404,7 +411,10 @@ class BrokerSession:
         known = _OBJECTS[True, True].get(message.to)
         op = message.__struct_config__.tag
         if self._objects is _STRICT:
-            return Refusal(Reason.NOT_AUTHENTICATED, f"the first message must be auth, not {op!r}")
+            text = f"the first message must be auth, not {op!r}"
+            if op == "auth":
+                text = f"auth: there is no object {message.to[:40]!r}"
+            return Refusal(Reason.NOT_AUTHENTICATED, text)
         if known is None:
             return Refusal(Reason.UNKNOWN_TARGET, f"there is no object {message.to[:40]!r}")
         if type(message) not in known:

@@ -313,6 +313,16 @@ def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry
     assert str(FREE.services) not in refused[0].text
 
 
+def test_what_goes_makes_room_for_all(full: tuple[Registry, int, list[Refusal]]) -> None:
+    registry, id, _ = full
+    other = join(registry)
+    registry.leave(id)
+    offer(registry, other, "a", "b")
+    registry.withdraw(other, ["a", "b"])
+    services = [Service("bank", "h:1", other) for _ in range(MAX_SERVICES + 1)]
+    assert [refusal.reason for refusal in registry.offer(services, FREE)] == [Reason.LIMIT]
+
+
 # loads
 
 
@@ -466,8 +476,10 @@ def test_a_wait_ended_by_another_listener_hears_nothing() -> None:
     heard: list[Service] = []
     registry.monitor("bank", None, lambda service: second.cancel(), fail)
     second = registry.monitor("bank", None, heard.append, fail)
-    offer(registry, join(registry), "bank")
+    with capturedLogs() as logs:
+        offer(registry, join(registry), "bank")
     assert heard == []
+    assert logs == [], "nor does anything go wrong"
 
 
 @pytest.mark.xfail(strict=True, reason="a listener that makes a change is overtaken by it: watchers hear 3 before 2")

@@ -20,8 +20,8 @@ TOKENS = [
     b"{", b"}", b"[", b"]", b'"', b"'", b":", b",", b"\\", b"\n", b"\n\n", b"\r\n", b"\0", b" ", b"/*", b"*/", b"//",
     b"to", b"op", b"broker", b"ping", b"find", b"service", b"wait", b"-1", b"0x1F", b"1e9", b".", b"true", b"null",
     b'{"to":"broker","op":"ping"}', b"{to:'broker',op:'ping'}", b'{"to":"broker","op":"load","factor":',
-    b"\\u", b"\\ud83d", b"\xc3\xa9", b"\xf0\x9f\x98\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc1\x81", b"\xc0\xa2", b"\xff", b"\xe4\xb8",
-    b"\xc2\xa0",
+    b"\\u", b"\\ud83d", b"\xc3\xa9", b"\xf0\x9f\x98\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc1\x81", b"\xc0\xa2",
+    b"\xff", b"\xe4\xb8", b"\xc2\xa0",
 ]  # fmt: skip
 tokens = st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join)
 streams = st.one_of(

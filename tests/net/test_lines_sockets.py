@@ -15,6 +15,7 @@ import pytest
 from twisted.internet.selectreactor import SelectReactor
 
 from broker.core.errors import Reason
+from broker.net.direct import nothing_waits
 from broker.net.lines import Limits
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession
@@ -139,6 +140,22 @@ def test_notices_behind_an_answer_that_waits_stay_behind_it(serve: Serve) -> Non
     connection.write(b"notice")
     server.turn()
     assert server.read(peer, size + 6) == b"x" * size + b"notice"
+
+
+def test_nothing_overtakes_the_little_that_the_kernel_did_not_take(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    [connection] = server.hub.factory.connections
+    expected = b""
+    while nothing_waits(connection.transport):
+        expected += (notice := f"{len(expected):>10000}".encode())
+        connection.write(notice)
+        server.hub.later()
+    received = peer.recv(1 << 22)  # now the kernel has room, and the reactor does not know it yet
+    connection.write(b"last")
+    server.hub.later()
+    expected += b"last"
+    assert received + server.read(peer, len(expected) - len(received)) == expected
 
 
 def test_the_peers_end_of_input_ends_it_after_the_answer(serve: Serve) -> None:

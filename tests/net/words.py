@@ -42,8 +42,8 @@ class WordSession:
     """Keeps what it is told, and does what the words say.
 
     ``say TEXT`` is answered with the text, ``big N`` with N bytes, ``bad`` is refused, ``fail`` makes it fail,
-    ``close`` closes, ``hello`` authenticates, ``debug TEXT`` goes to the log, ``wait`` makes it expect an answer after the
-    end of input. Other words are only kept.
+    ``close`` closes, ``hello`` authenticates, ``debug TEXT`` goes to the log, ``wait`` makes it expect an answer
+    after the end of input. Other words are only kept.
     """
 
     def __init__(self, peer: Peer, heard: list[tuple[str, str]]) -> None:

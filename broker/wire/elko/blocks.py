@@ -50,7 +50,9 @@ class Reader:
             data = data.translate(None, b"\r\0")
         lines = data.split(b"\n")
         rest = lines.pop()
+        ascii_only = data.isascii()
         if lines and self._tail:
+            ascii_only = ascii_only and self._tail.isascii()
             lines[0] = bytes(self._tail) + lines[0]
             self._tail = bytearray()
         if rest:
@@ -62,7 +64,7 @@ class Reader:
             if not line:
                 if self._block:
                     yield from self._end_of_block()
-            elif self._block or len(line) > MAX_BLOCK:
+            elif self._block or len(line) > MAX_BLOCK or not (ascii_only or _is_utf8(line)):
                 yield from self._line(line)
             else:
                 try:
@@ -85,7 +87,7 @@ class Reader:
             yield self._end(Reason.ENCODING, f"byte {error.start} of the line is no UTF-8")
             return
         if self._balance is None:
-            if text.isspace():
+            if not text.strip(_BLANK):
                 return
             self._balance = lenient.Balance()
         self._block += line
@@ -139,6 +141,19 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+_BLANK = " \t\v\f\x1c\x1d\x1e\x1f"
+"""White space of ASCII: a line of it is no part of a block yet."""
+
+
+def _is_utf8(line: bytes) -> bool:
+    """Whether all of it is UTF-8: the decoder looks only at what it takes."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 _OVERLONG = re.compile(rb"[\xc0\xc1][\x80-\xbf]")
 

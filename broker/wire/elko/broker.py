@@ -31,7 +31,7 @@ class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
     label: str | None = None
     auth: AuthDesc | None = None
     failure: str | None = None
-    provider: int | None = None
+    provider: int | float | None = None
 
 
 # To every object

@@ -1,0 +1,48 @@
+"""Telling listeners, one after the other, in the order of the changes.
+
+A listener may change the registry again while it is told. What that change has to tell then comes after all that is
+still to be told, so that every listener hears of changes in their order. A listener that ended meanwhile hears nothing.
+One that fails is our defect: it is logged, and the others still hear.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from twisted.logger import Logger
+
+
+class Listener(Protocol):
+    """Who is told."""
+
+    def hear(self, news: Any) -> None:
+        """Take the news, or nothing once ended."""
+
+
+class Telling:
+    """What is still to be told."""
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Listener, Any]] = deque()
+        self._busy = False
+
+    def add(self, listener: Listener, news: object) -> None:
+        """This is to be told, after all before it."""
+        self._queue.append((listener, news))
+
+    def tell(self) -> None:
+        """Tell all; in a listener, leave that to who is telling it."""
+        if self._busy:
+            return
+        self._busy = True
+        queue = self._queue
+        while queue:
+            listener, news = queue.popleft()
+            try:
+                listener.hear(news)
+            except Exception:
+                self.log.failure("a listener of the registry failed on {news}", news=news)
+        self._busy = False
