@@ -266,6 +266,8 @@ class Measured:
         texts = [] if row.of_reference is None else [f"<= {row.of_reference:g} ref"]
         texts += [] if row.java is None else [f"< {row.of_java:g} orig" if row.of_java != 1 else "< orig"]
         missed = self.misses()
+        if not texts:
+            return "-"
         return f"{', '.join(texts)}: {'met' if not missed else 'MISSED, ' + ' and '.join(missed)}"
 
     def cells(self) -> list[str]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from itertools import cycle, repeat
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -217,7 +218,7 @@ class Outcome:
     def cells(self) -> list[str]:
         return [
             self.title,
-            *(f"{1e3 * t:.1f}" for t in (self.median, self.p99, self.longest)),
+            *("never" if t == inf else f"{1e3 * t:.1f}" for t in (self.median, self.p99, self.longest)),
             f"{100 * self.late:.1f} %",
             f"{1e3 * self.alone_longest:.1f}",
             f"{100 * self.waited:.0f} %",

@@ -285,7 +285,7 @@ class Daemon(TwistedService):
         return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
-        return ConsoleReader(), ConsoleSession(self.parts.wiring, self._console_password, peer)
+        return ConsoleReader(), ConsoleSession(self.parts.wiring, self.counters.all, self._console_password, peer)
 
     def _own_services(self) -> Any:
         """The broker's own listeners as services of provider 0, named as the original names them."""

@@ -2,7 +2,7 @@
 
 Rules:
 - A line that begins with ``{`` is one message of the Elko Broker protocol; ``to`` may be left out.
-- Any other line is a command: ``help``, ``quit``, or an op followed by its parameters: ``find service=bank wait=5``.
+- Any other line is a command: ``help``, ``counters``, ``quit``, or an op with parameters: ``find service=bank wait=5``.
 - Whoever reaches the console is an administrator; where it has a password, the first line must be that.
 - Notices of a watch come as they happen, between the answers.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 import msgspec
@@ -114,10 +114,13 @@ class ConsoleReader:
 
 
 class ConsoleSession:
-    """One operator's conversation with the console."""
+    """One operator's conversation with the console. ``counts`` gives the broker's counters, by name."""
 
-    def __init__(self, wiring: Wiring, password: str | None, peer: Peer) -> None:
+    def __init__(
+        self, wiring: Wiring, counts: Callable[[], Mapping[str, int]], password: str | None, peer: Peer
+    ) -> None:
         self._peer = peer
+        self._counts = counts
         self._password = password
         self._session = BrokerSession(wiring, DOOR, _Printer(peer))
         if password is None:
@@ -191,6 +194,9 @@ class ConsoleSession:
             self._print(_help(arguments[0] if arguments else None))
         elif word in ("quit", "exit"):
             self._peer.close()
+        elif word == "counters":
+            counts = [f"{name} {count}" for name, count in sorted(self._counts().items())]
+            self._print("\n".join(counts or ["nothing was counted yet"]))
         elif word not in _MESSAGES:
             self.refuse(Refusal(Reason.UNKNOWN_OP, f"there is no command {word[:40]!r}; try help"))
         elif word == "watch" and not arguments:
@@ -266,7 +272,7 @@ def _help(op: str | None) -> str:
         return f"{_usage(op)}\n  {' '.join((_MESSAGES[op].__doc__ or '').split())}"
     lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
     lines += [f"  {_usage(op)}" for op in sorted(_MESSAGES)]
-    return "\n".join([*lines, "  help [OP]", "  quit"])
+    return "\n".join([*lines, "  counters", "  help [OP]", "  quit"])
 
 
 def _usage(op: str) -> str:

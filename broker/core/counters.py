@@ -19,6 +19,6 @@ class Counters:
         """One count; 0 if nothing was counted yet."""
         return self._counts[name, reason]
 
-    def all(self) -> dict[tuple[str, str], int]:
-        """Every count that is not 0."""
-        return dict(self._counts)
+    def all(self) -> dict[str, int]:
+        """Every count, as ``NAME.REASON``."""
+        return {f"{name}.{reason}": count for (name, reason), count in self._counts.items()}

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason, Refusal
@@ -306,7 +306,6 @@ def test_all_peers_together_have_a_limit_of_services(full: tuple[Registry, int, 
     assert refusal.reason is Reason.LIMIT
 
 
-@pytest.mark.xfail(strict=True, reason="the text tells the peer's own limit although the broker's table is full")
 def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry, int, list[Refusal]]) -> None:
     _, _, refused = full
     assert str(MAX_SERVICES) in refused[0].text
@@ -460,6 +459,21 @@ def test_a_failing_wait_keeps_no_one_from_hearing() -> None:
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError] * 2
 
 
+@pytest.mark.xfail(strict=True, reason="the log line has the whole service, with its password")
+def test_a_failing_listener_puts_no_secret_into_the_log() -> None:
+    def fails(news: object) -> None:
+        raise ZeroDivisionError("as it is meant to")
+
+    registry = make()
+    id = join(registry)
+    registry.monitor("bank", None, fails, fail)
+    registry.watch(fails)
+    with capturedLogs() as logs:
+        registry.offer([Service("bank", "h:1", id, auth=Auth("password", "sesame"))], FREE)
+    assert len(logs) == 2
+    assert all("sesame" not in str(formatEvent(event)) for event in logs)
+
+
 def test_a_wait_begun_by_a_listener_does_not_hear_of_the_same_offer() -> None:
     registry = make()
     late: list[Service] = []
@@ -482,7 +496,6 @@ def test_a_wait_ended_by_another_listener_hears_nothing() -> None:
     assert logs == [], "nor does anything go wrong"
 
 
-@pytest.mark.xfail(strict=True, reason="a listener that makes a change is overtaken by it: watchers hear 3 before 2")
 def test_watchers_hear_in_the_order_of_revisions_even_if_a_listener_makes_changes() -> None:
     registry = make()
     id = join(registry)

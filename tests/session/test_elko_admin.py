@@ -397,11 +397,7 @@ def test_launching(launching: Farm) -> None:
         ({"server": "twin:1"}, []),
         ({"self_": True}, []),
         ({}, []),
-        pytest.param(
-            {"server": "all"},
-            [],
-            marks=pytest.mark.xfail(strict=True, reason="a launcher of the name 'all' is switched off by 'all'"),
-        ),
+        ({"server": "all"}, []),
     ],
 )
 def test_a_shutdown_switches_the_launcher_of_that_name_off(

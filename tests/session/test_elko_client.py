@@ -446,7 +446,6 @@ def test_a_monitor_too_many_of_what_is_known_is_answered_and_then_refused(farm: 
     assert finder.find("bank") == [found(told("bank", 1))]
 
 
-@pytest.mark.xfail(strict=True, reason="the first wait is not counted, so that a limit of none lets one in")
 def test_a_limit_of_no_waits_allows_none(farm: Farm) -> None:
     finder = farm.client(policy=Policy(waits=0))
     [reply] = finder.find("bank", wait=-1)
@@ -489,13 +488,7 @@ def fill_waits(farm: Farm) -> None:
         farm.registry.monitor("other", None, lambda service: None, lambda: None)
 
 
-@pytest.mark.parametrize(
-    "monitor",
-    [
-        True,
-        pytest.param(False, marks=pytest.mark.xfail(strict=True, reason="Registry.find's own LIMIT is not counted")),
-    ],
-)
+@pytest.mark.parametrize("monitor", [False, True])
 def test_a_find_that_the_full_broker_cannot_keep_is_answered_and_counted(farm: Farm, monitor: bool) -> None:
     fill_waits(farm)
     finder = farm.client()

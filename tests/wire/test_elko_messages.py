@@ -177,7 +177,6 @@ def test_a_missing_or_ill_typed_parameter_is_named(op: str, parameters: dict[str
     assert place in malformed.text
 
 
-@pytest.mark.xfail(strict=True, reason="the descriptor's provider is an int field: the original takes any number there")
 @pytest.mark.parametrize("provider", [-1.0, 3.0])
 def test_an_integer_may_be_written_as_a_float(provider: float) -> None:
     assert isinstance(say("willserve", services=[{"service": "s", "provider": provider}]), WillServe)
