@@ -130,7 +130,7 @@ def makeService(options: Options) -> IService:
 
     config: Config = options["configured"]
     level = logs.Level(config.log.level)
-    daemon = app.build(
+    daemon = app.Daemon(
         config,
         reactor,
         state_directory(options, config, dict(os.environ)),

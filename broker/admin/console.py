@@ -89,6 +89,11 @@ class ConsoleReader:
                 if text:
                     yield Line(text)
 
+    @property
+    def pending(self) -> int:
+        """Bytes held of a line that is not complete."""
+        return len(self._line)
+
     def _without_telnet(self, data: bytes) -> tuple[bytes, bytes]:
         """``data`` without telnet commands (which several reads may bring), and what is to be answered to them."""
         if _IAC not in data and not self._telnet and not self._in_option:
@@ -171,6 +176,7 @@ class ConsoleSession:
         self._enter()
 
     def _enter(self) -> None:
+        self._peer.authenticated()
         self._session.receive(Auth("admin", label="console"))
         self._print('elkobroker console. Type help, or a message such as {op:"servicedesc"}')
 
@@ -211,7 +217,7 @@ class ConsoleSession:
         op = members.get("op")
         members.setdefault("to", "admin" if not isinstance(op, str) or op in _TO_ADMIN else "client")
         message = VOCABULARY.message(members)
-        if isinstance(message, PROVIDING) and not self._session.is_client:
+        if isinstance(message, PROVIDING) and message.to != "admin" and not self._session.is_client:
             self._session.receive(Auth("client", label="console"))
         self._session.receive(message)
 

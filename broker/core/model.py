@@ -34,7 +34,7 @@ class Auth:
     """
 
     mode: str
-    code: str | None = None
+    code: str | None = attrs.field(default=None, repr=False)
     id: str | None = None
 
 

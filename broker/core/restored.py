@@ -35,17 +35,18 @@ class Restored:
     ) -> None:
         self._forget = forget
         self._providers: dict[int, Provider] = {}
-        self._services: dict[_Key, list[Service]] = {}
+        by_key: dict[_Key, list[Service]] = {}
         for provider in providers:
             services = tuple(attrs.evolve(s, restored=True) for s in provider.services)
             self._providers[provider.id] = attrs.evolve(provider, services=services)
             for service in services:
-                self._services.setdefault((service.name, service.protocol), []).append(service)
+                by_key.setdefault((service.name, service.protocol), []).append(service)
+        self._services = {key: tuple(services) for key, services in by_key.items()}
         self._timer = clock.callLater(grace, self.drop) if self._providers else None
 
     def lookup(self, name: str, protocol: str) -> tuple[Service, ...]:
         """The remembered services of that name and protocol."""
-        return tuple(self._services.get((name, protocol), ()))
+        return self._services.get((name, protocol), ())
 
     def returned(self, label: str, wire: str, services: Iterable[Service]) -> None:
         """A live provider offers these services: what it was before the restart is not needed any more."""
@@ -80,7 +81,7 @@ class Restored:
         for provider in [self._providers.pop(i) for i in ids]:
             for service in provider.services:
                 key = (service.name, service.protocol)
-                left = [s for s in self._services.get(key, ()) if s.provider != provider.id]
+                left = tuple(s for s in self._services.get(key, ()) if s.provider != provider.id)
                 if left:
                     self._services[key] = left
                 else:

@@ -44,5 +44,6 @@ class Telling:
             try:
                 listener.hear(news)
             except Exception:
-                self.log.failure("a listener of the registry failed on {news}", news=news)
+                # Not the news itself, which may hold a password.
+                self.log.failure("a listener of the registry failed on a {news}", news=type(news).__name__)
         self._busy = False

@@ -82,17 +82,27 @@ class Complaints:
         """A peer of that wire, at that address, was refused something."""
         code = refusal.reason.code
         self._counters.count(f"{wire}_refused", code)
+        if self._due(address, code):
+            text = refusal.summary[:MAX_SHOWN]
+            self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
+
+    def failed(self, wire: str, address: str) -> None:
+        """A message of that peer made the broker fail: the exception being handled is logged."""
+        if self._due(address, "failure"):
+            self.log.failure("a message of the {wire} peer {address} made the broker fail", wire=wire, address=address)
+
+    def _due(self, address: str, reason: str) -> bool:
+        """Whether a line on this may be logged now."""
         now = self._clock.seconds()
-        key = (address, code)
+        key = (address, reason)
         last = self._logged.get(key)
-        if last is not None and now - last < COMPLAIN_EVERY:
-            return
+        if last is not None and 0 <= now - last < COMPLAIN_EVERY:
+            return False
         self._logged[key] = now
         self._logged.move_to_end(key)
         if len(self._logged) > ADDRESSES:
             self._logged.popitem(last=False)
-        text = refusal.summary[:MAX_SHOWN]
-        self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
+        return True
 
 
 class Deadlines(Generic[K]):

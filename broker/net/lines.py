@@ -52,6 +52,15 @@ STOP_WITHIN = 5.0
 HALF_CLOSED = 60.0
 """Seconds for which a peer that sends no more may still wait for answers to its finds."""
 
+SHORT = 4_096
+"""Bytes of a read that an ordinary peer sends: a registration or some finds. What has more waits for the rounds."""
+
+COSTLY, STRIKES = 0.001, 3
+"""Seconds that a quantum of an ordinary peer does not take, and how often that may happen."""
+
+UNFINISHED = 256 * 1024 * 1024
+"""Bytes of unfinished lines and blocks that a listener's connections may hold together; ordinary ones hold none."""
+
 REFUSALS_AT_ONCE = 100
 REFUSALS_A_SECOND = 10.0
 """A peer whose messages are refused more often than this is not speaking the protocol, and is disconnected."""
@@ -96,6 +105,8 @@ class LineProtocol(Protocol):
     _closing = False
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # how much was unsent when its time to read or to close began
+    _strikes = 0  # how often of late serving it took long
+    _pending = 0  # bytes of an unfinished line or block, as accounted
     _refusals: Bucket | None = None
     _debugs: Bucket | None = None
 
@@ -114,6 +125,8 @@ class LineProtocol(Protocol):
         self.transport.registerProducer(self, True)
         self._socket = plain_socket(self.transport)
         self._direct = self._socket is self.transport
+        if self._direct:
+            self.transport.bufferSize = SHORT  # nobody has much to say before it says who it is
         self.factory.connected(self)
         if self._turned_away is not None:
             self._session.refuse(self._turned_away)
@@ -123,10 +136,14 @@ class LineProtocol(Protocol):
             return
         if self._rest is not None:
             self._held += data
+            self._stop_reading()
             return
         self._rest = self._reader.feed(data)
-        if self.serve():
-            self.factory.turns.serve_later(self)
+        self._queued = True
+        ordinary = len(data) <= SHORT and self._strikes < STRIKES and self._refusals is None
+        self.factory.turns.serve(self, ordinary)
+        if self._rest is not None:
+            self._stop_reading()
 
     def readConnectionLost(self) -> None:
         self._input_ended = True
@@ -144,6 +161,7 @@ class LineProtocol(Protocol):
         self._rest = None
         self._out.clear()
         self._session.lost()
+        self.factory.unfinished -= self._pending
         del self._session, self._reader  # they know us, and would wait for the garbage collector with us
         self.factory.disconnected(self)
 
@@ -178,7 +196,7 @@ class LineProtocol(Protocol):
         self._serving = True
         session = self._session
         handled = 0
-        quantum = self.factory.turns.quantum
+        quantum = self.factory.turns.quantum(self._queued)
         for handled, item in enumerate(islice(rest, quantum), 1):  # noqa: B007
             try:
                 if item.__class__ is Malformed:
@@ -186,7 +204,7 @@ class LineProtocol(Protocol):
                 else:
                     session.receive(item)
             except Exception:
-                self.log.failure("a message of {address} made the broker fail", address=self.address)
+                self.factory.complaints.failed(self.factory.wire, self.host)
                 session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
             if self._paused or self._closing:
                 break
@@ -196,6 +214,7 @@ class LineProtocol(Protocol):
                 self._held = b""
         self._serving = False
         self.flush()
+        self._account()
         if self._rest is None:
             self._queued = False
             if (self._stopped_reading or self._input_ended) and not self._closing and not self._paused:
@@ -204,6 +223,13 @@ class LineProtocol(Protocol):
         self._stop_reading()
         self._queued = not self._paused
         return self._queued
+
+    def took(self, seconds: float) -> None:
+        """Hear how long a quantum took. One that took long may have been held up by others: only a habit counts."""
+        if seconds > COSTLY:
+            self._strikes = min(self._strikes + 1, 2 * STRIKES)
+        elif self._strikes:
+            self._strikes -= 1
 
     def flush(self) -> None:
         """Write what was gathered, unless the peer does not read."""
@@ -286,6 +312,8 @@ class LineProtocol(Protocol):
     def authenticated(self) -> None:
         """It said who it is: it may stay."""
         self.factory.logins.discard(self)
+        if self._direct:
+            self.transport.bufferSize = Connection.bufferSize
 
     # from the deadlines
 
@@ -310,7 +338,7 @@ class LineProtocol(Protocol):
 
     def unclosed(self) -> None:
         """Its time to close is over; the same if it still reads what was to be sent before."""
-        if unsent(self._socket) and self._unsent != unsent(self._socket):
+        if not self.factory.stopping and unsent(self._socket) and self._unsent != unsent(self._socket):
             self._close_in_time()
         else:
             self.abort()
@@ -337,6 +365,18 @@ class LineProtocol(Protocol):
     def _close_in_time(self) -> None:
         self._unsent = unsent(self._socket)
         self.factory.closes.add(self, self.factory.limits.stalled_after)
+
+    def _account(self) -> None:
+        """Keep the sum of unfinished input, and refuse more where it is over the limit."""
+        pending = 0 if self._closing else self._reader.pending
+        if pending != self._pending:
+            factory = self.factory
+            factory.unfinished += pending - self._pending
+            grown = pending > max(self._pending, SHORT)
+            self._pending = pending
+            if grown and factory.unfinished > UNFINISHED:
+                text = "too much unfinished input is held for all peers together: closing"
+                self._session.refuse(Refusal(Reason.TOO_LARGE, text))
 
     def _stop_reading(self) -> None:
         if not self._stopped_reading and not self._closing:
@@ -384,7 +424,9 @@ class LineFactory(Factory):
         self.closes: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.unclosed)
         self.lingering: Deadlines[LineProtocol] = Deadlines(clock, LineProtocol.close)
         self._rates: Rates[str] = Rates(clock)
+        self.unfinished = 0
         self._full = False
+        self.stopping = False
         self._emptied: Deferred[None] | None = None
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
@@ -428,6 +470,7 @@ class LineFactory(Factory):
     def close(self) -> Deferred[None]:
         """Close all connections in good order. Fires when they are closed, some seconds later at most."""
         self.port = None
+        self.stopping = True
         if not self.connections:
             return succeed(None)
         emptied: Deferred[None] = Deferred()

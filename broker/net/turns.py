@@ -1,9 +1,14 @@
-"""What is left for the reactor's next turns, so that no peer keeps the others waiting.
+"""Who is served when, so that no peer keeps the others waiting.
 
-A connection handles a quantum of messages as they come in; what it has beyond that is served in rounds, each connection
-in its turn, for `TURN` seconds in each turn of the reactor, and it is not read from until it is done. So a peer that
-sends little is answered at once, however much others send. Output that was not caused by the peer's own messages
-(notices) is gathered, and flushed once in each turn.
+Rules:
+- A peer that sends little at a time and causes little work is *ordinary*: it is served at once, as long as all that is
+  served at once takes no more than `TURN` in one turn of the reactor.
+- All others, and what a peer has beyond its quantum, are served in rounds: in each turn of the reactor for `TURN`
+  seconds, ordinary ones first, and at least one of the others. A connection is not read from before it was served.
+- Output that was not caused by the peer's own messages (notices) is gathered, and flushed in the next turn, for `TURN`
+  seconds at most; then the reactor sees to others in between.
+
+So a thousand peers that flood the broker wait for each other, and a peer that does not flood it waits for none of them.
 """
 
 from __future__ import annotations
@@ -17,14 +22,17 @@ from twisted.logger import Logger
 
 T = TypeVar("T")
 
+TURN = 0.010
+"""Seconds: a fifth of the 50 ms in which every peer is to be answered, and there are three such shares in a turn."""
+
+ROUND = 200
+"""Connections served in the rounds of one turn: they will be read again in the next, at some 40 µs each."""
+
 QUANTUM = 64
 """Messages handled in one go: well under a millisecond of ordinary ones."""
 
 QUANTUM_ALONE = 256
 """The same while no other connection has more to do: fewer, larger writes."""
-
-TURN = 0.010
-"""Seconds of each reactor turn for those that have more: a fifth of the 50 ms in which every peer is to be answered."""
 
 
 class Connection(Protocol):
@@ -32,6 +40,9 @@ class Connection(Protocol):
 
     def serve(self) -> bool:
         """Handle the next quantum. Returns whether there is more."""
+
+    def took(self, seconds: float) -> None:
+        """Hear how long that took."""
 
     def flush(self) -> None:
         """Write what was gathered."""
@@ -47,44 +58,91 @@ class Turns:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._unserved: deque[Connection] = deque()
-        self._unflushed: list[Connection] = []
+        self._ordinary: deque[Connection] = deque()
+        self._others: deque[Connection] = deque()
+        self._unflushed: deque[Connection] = deque()
+        self._serving = False
+        self._flushing = False
+        self._spent = 0.0
+        self._resetting = False
 
-    @property
-    def quantum(self) -> int:
-        """How many messages a connection may handle now."""
-        return QUANTUM_ALONE if len(self._unserved) <= 1 else QUANTUM
+    def quantum(self, queued: bool) -> int:
+        """How many messages a connection may handle now; ``queued`` says that it is served in the rounds."""
+        others = len(self._ordinary) + len(self._others) - queued
+        return QUANTUM if others > 0 else QUANTUM_ALONE
 
-    def serve_later(self, connection: Connection) -> None:
-        """It has more messages."""
-        self._unserved.append(connection)
-        if len(self._unserved) == 1:
-            self._clock.callLater(0, self._serve)
+    def serve(self, connection: Connection, ordinary: bool) -> None:
+        """It has messages: serve it at once if it may be, and what is left in the rounds."""
+        if ordinary and self._spent < TURN:
+            start = self._clock.seconds()
+            more = self._guarded(connection, connection.serve)
+            took = self._clock.seconds() - start
+            connection.took(took)
+            self._spend(took)
+            if not more:
+                return
+            ordinary = False
+        self.serve_later(connection, ordinary)
+
+    def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
+        """It has messages: serve it in the rounds."""
+        (self._ordinary if ordinary else self._others).append(connection)
+        if not self._serving:
+            self._serving = True
+            self._clock.callLater(0, self._round)
 
     def flush_later(self, connection: Connection) -> None:
         """It has gathered output."""
         self._unflushed.append(connection)
-        if len(self._unflushed) == 1:
+        if not self._flushing:
+            self._flushing = True
             self._clock.callLater(0, self._flush)
 
-    def _serve(self) -> None:
-        unserved = self._unserved
+    def _spend(self, seconds: float) -> None:
+        """Count what was served at once. Short turns are counted together, which spares them a timer each."""
+        self._spent += seconds
+        if self._spent > TURN / 4 and not self._resetting:
+            self._resetting = True
+            self._clock.callLater(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._resetting = False
+        self._spent = 0.0
+
+    def _round(self) -> None:
         end = self._clock.seconds() + TURN
-        while unserved:
-            connection = unserved[0]
-            more = self._guarded(connection, connection.serve)
-            unserved.popleft()
-            if more:
-                unserved.append(connection)
-            if self._clock.seconds() >= end:
-                break
-        if unserved:
-            self._clock.callLater(0, self._serve)
+        left = ROUND
+        while self._ordinary and left and self._serve_first(self._ordinary) < end:
+            left -= 1
+        while self._others and self._serve_first(self._others) < end and left:
+            left -= 1
+        self._serving = bool(self._ordinary or self._others)
+        if self._serving:
+            self._clock.callLater(0, self._round)
+
+    def _serve_first(self, queue: deque[Connection]) -> float:
+        """Serve the first of a queue, which goes to the end of the others if it has more. Returns the time."""
+        connection = queue[0]
+        start = self._clock.seconds()
+        more = self._guarded(connection, connection.serve)
+        now = self._clock.seconds()
+        queue.popleft()
+        connection.took(now - start)
+        if more:
+            self._others.append(connection)
+        return now
 
     def _flush(self) -> None:
-        unflushed, self._unflushed = self._unflushed, []
-        for connection in unflushed:
+        end = self._clock.seconds() + TURN
+        unflushed = self._unflushed
+        for _ in range(len(unflushed)):
+            connection = unflushed.popleft()
             self._guarded(connection, connection.flush)
+            if self._clock.seconds() >= end:
+                break
+        self._flushing = bool(unflushed)
+        if self._flushing:
+            self._clock.callLater(0, self._flush)
 
     def _guarded(self, connection: Connection, act: Callable[[], T]) -> T | None:
         """A defect of ours costs the connection that met it, and keeps nobody else waiting."""

@@ -122,7 +122,7 @@ class BrokerSession:
     def refuse(self, refusal: Refusal) -> None:
         """Tell the peer what is refused, if the listener has diagnostics on; close if that is fatal."""
         patient = self._peer.refused(refusal)
-        if self._door.policy.diagnostics:
+        if self._door.policy.diagnostics and not (self._door.policy.allow_before_auth and refusal.reason in _SILENT):
             text = refusal.text if patient else f"{refusal.text} (too much is refused: closing)"
             self._peer.write(encode(wire.Diagnostic(msg=text)))
         if refusal.reason.fatal or not patient:
@@ -421,6 +421,9 @@ class BrokerSession:
             return Refusal(Reason.UNKNOWN_OP, f"the object {message.to!r} has no op {op!r}")
         return Refusal(Reason.NOT_AUTHENTICATED, f"{op}: not authenticated to {message.to!r}")
 
+
+_SILENT = {Reason.NOT_AUTHENTICATED, Reason.WRONG_CREDENTIALS, Reason.ALREADY_AUTHENTICATED}
+"""What the original closes the connection for without a word, and so do listeners that behave like it."""
 
 _Operation = Callable[[Any, Any], None]
 _Operations = dict[type[Message], _Operation]

@@ -51,11 +51,11 @@ def service_descs(services: Iterable[Service], trusted: bool) -> list[ServiceDes
     return [service_desc(service, trusted) for service in services]
 
 
-FEW = 4
-"""Services of one answer whose descriptors are kept encoded: most names have no more."""
+KEPT_SIZE = 2_048
+"""Bytes of an answer that is kept encoded: about ten services of the usual kind."""
 
-KEPT = 2_048
-"""Answers kept: the names that a farm asks for, some times over. At most some 30 MB, usually less than one."""
+KEPT = 4_096
+"""Answers kept: the names that a farm asks for, some times over; at most 8 MB, usually less than one."""
 
 
 class Encoded:
@@ -71,7 +71,7 @@ class Encoded:
         if kept is not None and kept[0] is services:
             return kept[1]
         encoded = encode_part(service_descs(services, trusted))
-        if len(services) <= FEW:
+        if len(encoded) <= KEPT_SIZE:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             self._kept[key] = (services, encoded)

@@ -38,6 +38,10 @@ class Peer(Protocol):
 class Reader(Protocol):
     """Bytes to messages."""
 
+    @property
+    def pending(self) -> int:
+        """Bytes held of what is not complete."""
+
     def feed(self, data: bytes) -> Iterator[Any]:
         """The messages that ``data`` completes, a `Malformed` for each that could not be read."""
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.admin.console import MAX_LINE, ConsoleReader, ConsoleSession, Line
+from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
 from broker.wire.elko.broker import VOCABULARY
@@ -59,9 +60,10 @@ def farm() -> Farm:
     return Farm(launchers=[Launcher("web", "run web")])
 
 
-def enter(farm: Farm, password: str | None = None, **peer: Any) -> Operator:
+def enter(farm: Farm, password: str | None = None, counters: Counters | None = None, **peer: Any) -> Operator:
+    counts = (Counters() if counters is None else counters).all
     return Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, password, to)),
+        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, counts, password, to)),
         RecordingPeer(True, "127.0.0.1:7", **peer),
     )
 
@@ -203,6 +205,16 @@ def test_what_looks_like_a_number_is_a_text_where_a_text_is_wanted(farm: Farm, o
     farm.client("true").offer(desc("5"))
     [reply] = operator.get(line)
     assert isinstance(reply, dict), reply
+
+
+def test_the_counters_are_told(farm: Farm) -> None:
+    counters = Counters()
+    operator = enter(farm, counters=counters)
+    operator.read()
+    assert operator.type("counters") == "nothing was counted yet\n"
+    counters.count("elko_refused", "syntax", 3)
+    counters.count("elko_accept", "paused")
+    assert operator.type("counters") == "elko_accept.paused 1\nelko_refused.syntax 3\n"
 
 
 @pytest.mark.parametrize("word", ["quit", "exit", "disconnect"])
@@ -484,7 +496,7 @@ def test_the_cuts_between_reads_mean_nothing(parts: list[bytes], data: st.DataOb
         ([IAC, SB, NAWS, 0, 80, 0, 24, IAC, SE], []),
         ([IAC, SB, 1, IAC, DO, 1, IAC, IAC, IAC, SE], None),
         ([IAC, DO, 1, IAC, WILL, 2], [IAC, WONT, 1, IAC, DONT, 2]),
-        ([IAC, NOP, IAC, IAC], []),
+        ([IAC, NOP, IAC, ARE_YOU_THERE], []),
     ],
 )
 @pytest.mark.parametrize("password", [None, "figleaf"])

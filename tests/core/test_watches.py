@@ -105,6 +105,24 @@ def test_a_watch_begun_by_a_watcher_hears_from_the_next_change_on(registry: Regi
     assert [change.revision for change in heard] == [2]
 
 
+def test_a_watcher_that_makes_changes_hears_of_each_when_it_is_done_with_the_one_before(registry: Registry) -> None:
+    heard: list[int] = []
+    hearing: list[int] = []
+
+    def change_again(change: Change) -> None:
+        assert hearing == []
+        hearing.append(change.revision)
+        if change.revision < 5:
+            registry.join("p", "elko", "")
+        heard.append(hearing.pop())
+
+    registry.watch(change_again)
+    with capturedLogs() as logs:
+        registry.join("p", "elko", "")
+    assert logs == []
+    assert heard == [1, 2, 3, 4, 5]
+
+
 def test_a_failing_watcher_keeps_no_one_from_hearing(registry: Registry) -> None:
     def fails(change: Change) -> None:
         raise ZeroDivisionError("as it is meant to")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.config.certificates import certificate
 from tests.integration.daemon import PATIENCE, ROOT, Daemon, Peer, environment, twistd
 
 
@@ -149,3 +152,38 @@ def test_peers_on_a_unix_socket(tmp_path: Path) -> None:
             assert found["auth"] == {"type": "auth", "mode": "password", "code": "c"}
             peer.sock.shutdown(socket.SHUT_WR)
             peer.closed()
+        running.signal(signal.SIGKILL)
+        running.ended()
+    with Daemon(tmp_path, "--config", str(config)) as running:  # over the socket file that the killed one left
+        running.wait_for("elko listener 'unix' on")
+
+
+def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Path) -> None:
+    shown, key = certificate(tmp_path, "first")
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(
+        f'[[elko.listeners]]\nname = "main"\nauth = "password"\ncode = "sesame"\n'
+        f'endpoint = "tls:0:certificate={shown}:key={key}:interface=127.0.0.1"\n'
+    )
+    with Daemon(tmp_path, "--config", str(config)) as running:
+        with over_tls(running, shown) as peer:
+            peer.send(to="client", op="auth", auth={"mode": "password", "code": "sesame"})
+            [own] = peer.ask(to="client", op="find", service="broker-client", protocol="tls")["desc"]
+            assert own["auth"]["code"] == "sesame"
+            peer.send(to="client", op="disconnect")
+            peer.closed()
+        for old, new in zip((shown, key), certificate(tmp_path, "second"), strict=True):
+            new.replace(old)
+        running.signal(signal.SIGHUP)
+        running.wait_for("the configuration was reloaded")
+        with over_tls(running, shown) as peer:
+            peer.send(to="client", op="auth", auth={"mode": "password", "code": "wrong"})
+            assert peer.receive()["msg"] == "auth: wrong password"
+
+
+def over_tls(daemon: Daemon, trusted: Path) -> Peer:
+    """A peer that trusts just this certificate."""
+    context = ssl.create_default_context(cafile=str(trusted))
+    context.check_hostname = False
+    plain = socket.create_connection(("127.0.0.1", daemon.port()), PATIENCE)
+    return Peer(context.wrap_socket(plain))

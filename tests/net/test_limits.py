@@ -115,7 +115,7 @@ def test_each_address_and_reason_has_its_own_minute(complaints: Complaints, coun
 
     assert len(logged(complain)) == 4
     assert logged(complain) == []
-    assert counters.all() == {("elko_refused", "syntax"): 4, ("elko_refused", "limit"): 4}
+    assert counters.all() == {"elko_refused.syntax": 4, "elko_refused.limit": 4}
 
 
 def test_a_long_text_is_cut(complaints: Complaints) -> None:

@@ -20,6 +20,7 @@ from broker.net.lines import (
     DEBUG_AT_ONCE,
     HALF_CLOSED,
     REFUSALS_AT_ONCE,
+    SHORT,
     STOP_WITHIN,
     Limits,
     LineProtocol,
@@ -192,6 +193,8 @@ def test_a_turn_ends_in_time_however_much_there_is_to_do(hub: Hub) -> None:
     first = len(hub.words())
     assert 0 < first <= QUANTUM * 6
     hub.later()
+    for _ in range(10):
+        hub.later()
     assert handled + first + len(hub.words()) == QUANTUM_ALONE * 4 * 50
 
 
@@ -460,8 +463,10 @@ def test_the_end_of_input_of_one_that_does_not_read_waits_until_its_messages_wer
 def test_who_is_refused_too_much_is_closed(hub: Hub, link: Link) -> None:
     for _ in range(REFUSALS_AT_ONCE):
         link.send("?")
+        hub.later()
     assert not link.wire.half_closed
     link.send("?", "never")
+    hub.later()
     assert link.wire.half_closed
     assert hub.words() == []
     assert hub.refused(Reason.SYNTAX) == REFUSALS_AT_ONCE + 1
@@ -501,7 +506,7 @@ def test_a_message_that_makes_the_broker_fail_costs_itself(hub: Hub, link: Link)
     assert hub.refused(Reason.INTERNAL) == 1
     [failure] = [event for event in logs if event["log_level"] is LogLevel.critical]
     assert failure["log_failure"].type is ZeroDivisionError
-    assert failure["address"] == "192.0.2.1:4000"
+    assert failure["address"] == "192.0.2.1"
 
 
 def test_so_does_one_that_cannot_be_read(hub: Hub) -> None:
@@ -544,7 +549,7 @@ def test_a_reader_that_fails_costs_its_connection_and_not_the_others(hub: Hub) -
 
 def test_a_debug_line_is_logged_and_cut(link: Link) -> None:
     with capturedLogs() as logs:
-        link.send("debug " + "x" * 10_000)
+        link.send("debug " + "x" * (SHORT - 10))
     [event] = logs
     assert event["log_level"] is LogLevel.info
     assert event["text"] == "x" * MAX_SHOWN

@@ -242,7 +242,6 @@ def test_a_peer_that_reads_slowly_is_not_one_that_does_not_read(serve: Serve) ->
     assert server.hub.refused(Reason.NOT_READING) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="one that reads a little gets another stalled_after, again and again")
 def test_a_peer_that_reads_slowly_does_not_keep_a_listener_from_stopping(serve: Serve) -> None:
     server = serve(Hub())
     peer = server.connect()

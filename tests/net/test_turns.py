@@ -27,6 +27,9 @@ class Work:
         self.left -= 1
         return self.left > 0
 
+    def took(self, seconds: float) -> None:
+        pass
+
     def flush(self) -> None:
         self.flushes += 1
         if self.fails:

@@ -27,6 +27,10 @@ class WordReader:
     def __init__(self) -> None:
         self._rest = b""
 
+    @property
+    def pending(self) -> int:
+        return len(self._rest)
+
     def feed(self, data: bytes) -> Iterator[str | Malformed]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:

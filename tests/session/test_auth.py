@@ -263,7 +263,6 @@ def test_anything_but_auth_first_closes(farm: Farm, to: str, op: str, parameters
     assert all(message["op"] == "debug" for message in client.take())
 
 
-@pytest.mark.xfail(strict=True, reason="it stays open and may be tried again: UNKNOWN_TARGET is not fatal")
 def test_so_does_an_auth_to_nobody(farm: Farm) -> None:
     client = farm.connect()
     client.say("nobody", "auth")
@@ -389,9 +388,6 @@ def test_an_operation_of_a_role_closes_those_without_it(
     assert all(message["op"] == "debug" for message in client.take())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a diagnostic goes out before the close; section 5 and b03, b05, b06: closed without a message"
-)
 @pytest.mark.parametrize(
     "message",
     [

@@ -352,6 +352,14 @@ def test_a_monitor_of_what_is_known_goes_on(farm: Farm, wait: float | None, ends
     assert finder.take() == ([] if ends else [found(told("bank", 1, "h:3"))])
 
 
+def test_a_monitor_of_what_is_known_ends_without_a_word_even_if_nothing_came(farm: Farm) -> None:
+    client = farm.client()
+    client.offer(desc("bank"))
+    assert client.find("bank", wait=5, monitor=True) == [found(told("bank", 1))]
+    farm.clock.advance(10)
+    assert client.take() == []
+
+
 def test_a_monitor_that_does_not_wait_for_what_is_not_known_is_over_at_once(farm: Farm) -> None:
     finder, provider = farm.client(), farm.client()
     assert finder.find("bank", wait=0, monitor=True) == [nothing("bank")]

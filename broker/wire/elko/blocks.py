@@ -23,6 +23,9 @@ from broker.wire.elko.vocabulary import NOT_STRICT, Message, Vocabulary
 MAX_BLOCK = 1_048_576
 """Bytes of one line or block: the original's limit, which real peers' largest messages stay far below."""
 
+AT_ONCE = 256
+"""Lines taken from what was read in one step: a read of tiny lines would else become tens of thousands of objects."""
+
 END = b"\n\n"
 """What ends every message that is sent."""
 
@@ -48,33 +51,39 @@ class Reader:
         """
         if b"\r" in data or b"\0" in data:
             data = data.translate(None, b"\r\0")
-        lines = data.split(b"\n")
-        rest = lines.pop()
-        ascii_only = data.isascii()
-        if lines and self._tail:
-            ascii_only = ascii_only and self._tail.isascii()
-            lines[0] = bytes(self._tail) + lines[0]
-            self._tail = bytearray()
-        if rest:
-            self._tail += rest
+        ascii_only = data.isascii() and self._tail.isascii()
         decode = self._decode
-        for line in lines:
-            if self._ended:
-                return
-            if not line:
-                if self._block:
-                    yield from self._end_of_block()
-            elif self._block or len(line) > MAX_BLOCK or not (ascii_only or _is_utf8(line)):
-                yield from self._line(line)
-            else:
-                try:
-                    message = decode(line)
-                except NOT_STRICT:
+        while data:
+            lines = data.split(b"\n", AT_ONCE)
+            data = lines.pop()
+            if not lines:
+                self._tail += data
+                break
+            if self._tail:
+                lines[0] = bytes(self._tail) + lines[0]
+                self._tail = bytearray()
+            for line in lines:
+                if self._ended:
+                    return
+                if not line:
+                    if self._block:
+                        yield from self._end_of_block()
+                elif self._block or len(line) > MAX_BLOCK or not (ascii_only or _is_utf8(line)):
                     yield from self._line(line)
                 else:
-                    yield message
-        if len(self._tail) + len(self._block) > MAX_BLOCK and not self._ended:
+                    try:
+                        message = decode(line)
+                    except NOT_STRICT:
+                        yield from self._line(line)
+                    else:
+                        yield message
+        if self.pending > MAX_BLOCK and not self._ended:
             yield self._end(Reason.TOO_LARGE, f"a line or block has more than {MAX_BLOCK} bytes")
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a line or block that is not complete."""
+        return len(self._tail) + len(self._block)
 
     def _line(self, line: bytes) -> Iterator[Message | Malformed]:
         """A line that is not one strict message: take it into the block, and end that if all in it is complete."""
