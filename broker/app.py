@@ -323,6 +323,7 @@ class Daemon(TwistedService):
         self.parts.launchers.replace(_launchers(config))
         self._console_password = config.console.password
         self._level.set(config.log.level)
+        self.parts.restored.last(config.broker.grace)
         self._config = config
 
 

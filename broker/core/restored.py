@@ -33,6 +33,8 @@ class Restored:
         clock: IReactorTime,
         forget: Callable[[Iterable[int]], None],
     ) -> None:
+        self._clock = clock
+        self._since = clock.seconds()
         self._forget = forget
         self._providers: dict[int, Provider] = {}
         by_key: dict[_Key, list[Service]] = {}
@@ -67,6 +69,11 @@ class Restored:
         self._timer = None
         if self._providers:
             self._remove(set(self._providers))
+
+    def last(self, grace: float) -> None:
+        """Another grace, counted from the start."""
+        if self._timer is not None:
+            self._timer.reset(max(0.0, self._since + grace - self._clock.seconds()))
 
     def stop(self) -> None:
         """The broker stops: the timer goes, what is remembered stays remembered in the store."""

@@ -43,6 +43,10 @@ class Bucket:
         self._tokens -= 1
         return True
 
+    def full(self, rate: float, burst: float, now: float) -> bool:
+        """Whether it is as at the beginning."""
+        return self._tokens + max(0.0, now - self._at) * rate >= burst
+
 
 class Rates(Generic[K]):
     """A token bucket for each key, in a bounded table."""

@@ -140,7 +140,7 @@ class LineProtocol(Protocol):
             return
         self._rest = self._reader.feed(data)
         self._queued = True
-        ordinary = len(data) <= SHORT and self._strikes < STRIKES and self._refusals is None
+        ordinary = len(data) <= SHORT and self._strikes < STRIKES and (self._refusals is None or self._forgiven())
         self.factory.turns.serve(self, ordinary)
         if self._rest is not None:
             self._stop_reading()
@@ -162,6 +162,7 @@ class LineProtocol(Protocol):
         self._out.clear()
         self._session.lost()
         self.factory.unfinished -= self._pending
+        self._pending = 0
         del self._session, self._reader  # they know us, and would wait for the garbage collector with us
         self.factory.disconnected(self)
 
@@ -365,6 +366,14 @@ class LineProtocol(Protocol):
     def _close_in_time(self) -> None:
         self._unsent = unsent(self._socket)
         self.factory.closes.add(self, self.factory.limits.stalled_after)
+
+    def _forgiven(self) -> bool:
+        """Whether what was refused lies so long back that it does not count any more."""
+        assert self._refusals is not None
+        if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
+            return False
+        self._refusals = None
+        return True
 
     def _account(self) -> None:
         """Keep the sum of unfinished input, and refuse more where it is over the limit."""

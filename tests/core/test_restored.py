@@ -203,3 +203,16 @@ def test_waits_hear_of_the_live_one_while_the_old_is_remembered() -> None:
     broker.offer(("bank", "h:1", "tcp"), label="old")
     assert heard == [("h:1", False)]
     assert [change.kind for change in changes] == [Kind.OFFERED], "what is forgotten is not told as withdrawn"
+
+
+def test_a_grace_that_is_changed_counts_from_the_start() -> None:
+    broker = Broker(known(1, service(1, "h:1")))
+    broker.clock.advance(20)
+    broker.restored.last(30)
+    broker.clock.advance(9)
+    assert broker.registry.lookup("bank", "tcp", restored=True)
+    broker.clock.advance(1)
+    assert not broker.registry.lookup("bank", "tcp", restored=True)
+    assert broker.forgotten == [{1}]
+    broker.restored.last(100)
+    assert not broker.registry.lookup("bank", "tcp", restored=True)

@@ -22,6 +22,7 @@ from broker.net.lines import (
     REFUSALS_AT_ONCE,
     SHORT,
     STOP_WITHIN,
+    UNFINISHED,
     Limits,
     LineProtocol,
 )
@@ -719,3 +720,29 @@ def test_a_port_that_is_closed_is_not_started_again() -> None:
     fired(hub.factory.close())
     link.lose()
     assert not hub.port.accepting
+
+
+def test_who_was_refused_something_waits_for_its_turn_until_that_is_forgiven(hub: Hub, link: Link) -> None:
+    link.send("bad")
+    link.send("one")
+    assert hub.words() == ["bad"]
+    hub.later()
+    assert hub.words() == ["one"]
+    hub.pass_seconds(1)
+    link.send("two")
+    assert hub.words() == ["two"]
+
+
+def test_unfinished_input_of_all_peers_together_is_bounded(hub: Hub) -> None:
+    links = [hub.connect(port=port) for port in range(3)]
+    for link in links:
+        link.protocol.dataReceived(b"x" * SHORT)
+    assert hub.factory.unfinished == 3 * SHORT
+    hub.factory.unfinished += UNFINISHED
+    links[0].protocol.dataReceived(b"x")
+    assert links[0].wire.half_closed
+    assert not links[1].wire.half_closed
+    assert hub.refused(Reason.TOO_LARGE) == 1
+    for link in links:
+        link.lose()
+    assert hub.factory.unfinished == UNFINISHED
