@@ -12,7 +12,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python import usage
 
-from broker.config import check, files, load, validate
+from broker.config import check, endpoint, files, load, validate
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.values import Config, Console, Listener
 
@@ -93,13 +93,24 @@ class Options(usage.Options):
             code = None if self["password-file"] is None else files.secret(Path(self["password-file"]))
         except files.BadFile as error:
             raise _bad("password-file", str(error)) from None
+        where = f"tcp:{port}:interface={interface}"
+        if code is None and not self["open"] and _reachable(where):
+            raise _bad("bind", f"{bind} can be reached from elsewhere: say --password-file FILE, or --open")
         listener = Listener(
-            endpoint=f"tcp:{port}:interface={interface}",
+            endpoint=where,
             auth="password" if code is not None else "open" if self["open"] else None,
             code=code,
             offer=tuple(self["offer"]) or None,
         )
         return attrs.evolve(config, elko=attrs.evolve(config.elko, listeners=(listener,)))
+
+
+def _reachable(where: str) -> bool:
+    """Whether other machines can reach that endpoint; what is none, the validation refuses."""
+    try:
+        return not endpoint.parse(where).loopback
+    except endpoint.BadEndpoint:
+        return False
 
 
 def _bad(option: str, text: str) -> BadConfig:

@@ -41,7 +41,7 @@ from broker.net.turns import Turns
 from broker.session.peer import Reader, Session
 
 BATCH = 65_536
-"""Bytes of output after which it is written even though more input is to be handled: one full send."""
+"""Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
 
 CLOSE_WITHIN = 2.0
 """Seconds that a peer may take to close, after all of our output was sent. It needs one round trip."""
@@ -96,6 +96,7 @@ class LineProtocol(Protocol):
     _out_size = 0
     _direct = False  # a plain socket: output may be given to the kernel at once
     _serving = False  # handling messages: output is gathered
+    _enough = False  # this quantum wrote a batch, and ends
     _queued = False  # will be served in the next turns
     _flushing = False  # will be flushed in the next turn
     _paused = False  # the peer does not read
@@ -140,8 +141,7 @@ class LineProtocol(Protocol):
             return
         self._rest = self._reader.feed(data)
         self._queued = True
-        ordinary = len(data) <= SHORT and self._strikes < STRIKES and (self._refusals is None or self._forgiven())
-        self.factory.turns.serve(self, ordinary)
+        self.factory.turns.serve(self, self._ordinary(data))
         if self._rest is not None:
             self._stop_reading()
 
@@ -195,6 +195,7 @@ class LineProtocol(Protocol):
             self._queued = False
             return False
         self._serving = True
+        self._enough = False
         session = self._session
         handled = 0
         quantum = self.factory.turns.quantum(self._queued)
@@ -207,7 +208,7 @@ class LineProtocol(Protocol):
             except Exception:
                 self.factory.complaints.failed(self.factory.wire, self.host)
                 session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
-            if self._paused or self._closing:
+            if self._enough or self._paused or self._closing:
                 break
         else:
             if handled < quantum:
@@ -263,6 +264,7 @@ class LineProtocol(Protocol):
             if self._out_size > self.factory.limits.write_buffer:
                 self.not_reading()
         elif self._out_size >= BATCH:
+            self._enough = True
             self.flush()
         elif not self._flushing:
             self._flushing = True
@@ -367,12 +369,14 @@ class LineProtocol(Protocol):
         self._unsent = unsent(self._socket)
         self.factory.closes.add(self, self.factory.limits.stalled_after)
 
-    def _forgiven(self) -> bool:
-        """Whether what was refused lies so long back that it does not count any more."""
-        assert self._refusals is not None
-        if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
+    def _ordinary(self, data: bytes) -> bool:
+        """Whether the peer sends little, causes little work, and was not refused anything of late."""
+        if len(data) > SHORT or self._pending > SHORT or self._strikes >= STRIKES:
             return False
-        self._refusals = None
+        if self._refusals is not None:
+            if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
+                return False
+            self._refusals = None
         return True
 
     def _account(self) -> None:

@@ -22,10 +22,11 @@ from twisted.logger import Logger
 
 T = TypeVar("T")
 
-TURN = 0.010
-"""Seconds: a fifth of the 50 ms in which every peer is to be answered, and there are three such shares in a turn."""
+TURN = 0.005
+"""Seconds: a tenth of the 50 ms in which every peer is to be answered. A turn has three such shares, each of which may
+end with one quantum too many, and the reads and accepts between them."""
 
-ROUND = 200
+ROUND = 100
 """Connections served in the rounds of one turn: they will be read again in the next, at some 40 µs each."""
 
 QUANTUM = 64

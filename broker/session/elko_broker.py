@@ -212,7 +212,7 @@ class BrokerSession:
             desc = self._wiring.encoded.descs(known, self.trusted)
             self._peer.write(wire.encode_found(message.to, desc, message.tag))
         elif wait == 0:
-            self._found(message.to, message.tag, [failure_desc(name, "no such service")])
+            self._peer.write(wire.encode_found(message.to, wire.encode_not_found(name), message.tag))
             return
         if standing:
             self._stand(message, wait if 0 < wait <= LONG else None, bool(known))

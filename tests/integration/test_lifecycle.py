@@ -176,6 +176,22 @@ def test_a_bad_configuration_is_refused_with_line_and_key(tmp_path: Path) -> Non
         assert "Traceback" not in ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--bind", "0.0.0.0"), "--bind: 0.0.0.0 can be reached from elsewhere: say --password-file FILE, or --open"),
+        (("--bind", "nowhere"), "elko.listeners[0].endpoint: "),
+        (("--port", "99999"), "elko.listeners[0].endpoint: port must be a number between 0 and 65535"),
+        (("--console-port", "x"), "--console-port: 'x' is no port, nor 'off'"),
+        (("--password-file", "missing"), "--password-file: "),
+    ],
+)
+def test_a_bad_command_line_is_refused(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    ended = run(tmp_path, *options, "--check")
+    assert ended.returncode == 1
+    assert told in ended.stdout
+
+
 def test_check_says_that_all_is_well_and_starts_nothing(tmp_path: Path) -> None:
     config = tmp_path / "good.toml"
     config.write_text('[[elko.listeners]]\nname = "a"\nendpoint = "tcp:9000:interface=127.0.0.1"\n')

@@ -99,9 +99,15 @@ def test_the_answers_to_one_read_are_one_write(link: Link) -> None:
     assert link.take() == []
 
 
-def test_much_output_is_written_while_it_comes(link: Link) -> None:
+def test_much_output_is_written_while_it_comes_and_ends_the_quantum(hub: Hub, link: Link) -> None:
     link.send(f"big {BATCH - 1}", "say a", "say b", f"big {BATCH}", "say c")
-    assert [len(data) for data in link.take()] == [BATCH, BATCH + 1, 1]
+    assert [len(data) for data in link.take()] == [BATCH]
+    assert not link.wire.reading
+    hub.later()
+    assert [len(data) for data in link.take()] == [BATCH + 1]
+    hub.later()
+    assert [len(data) for data in link.take()] == [1]
+    assert link.wire.reading
 
 
 def test_notices_of_one_turn_are_one_write(hub: Hub, link: Link) -> None:

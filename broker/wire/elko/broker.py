@@ -241,6 +241,11 @@ def encode_found(to: str, desc: bytes, tag: str | None) -> bytes:
     return b"".join((_FOUND[to], desc, b',"tag":', encode_part(tag), b"}", END))
 
 
+def encode_not_found(name: str) -> bytes:
+    """The array of the one descriptor that says that there is no such service, for `encode_found`."""
+    return b'[{"type":"servicedesc","service":' + encode_part(name) + b',"failure":"no such service"}]'
+
+
 class LoadDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The answer to "loaddesc", and a notice of a load."""
 
