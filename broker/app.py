@@ -57,6 +57,10 @@ from broker.wire.elko.broker import VOCABULARY
 DESCRIPTORS = 65_536
 """File descriptors asked for, within what the system allows: one for each connection, and some."""
 
+SPARE_DESCRIPTORS = 150
+"""Those that are not for Elko connections: the console's, the store's, listeners, launched programs' pipes. Where the
+system allows few, new connections wait in the kernel's queue instead of being accepted and dropped."""
+
 COLLECT_AFTER = (20_000, 20, 1_000)
 """Thresholds of the garbage collector. Closed connections leave nothing for it to find, and a full collection holds up
 all peers for 200 ms where 50,000 finds wait: so it only comes when very much was left."""
@@ -143,7 +147,7 @@ class Daemon(TwistedService):
             raise
 
     def _start(self) -> None:
-        _raise_descriptor_limit()
+        self._descriptors = _raise_descriptor_limit()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
         try:
@@ -242,7 +246,7 @@ class Daemon(TwistedService):
         for listener in self._config.elko.listeners:
             endpoint = endpoints.parse(listener.endpoint)
             door = Door(_policy(listener, self._config))
-            factory = self._factory("elko", partial(self._converse, door), _limits(listener), endpoint)
+            factory = self._factory("elko", partial(self._converse, door), self._limits(listener), endpoint)
             try:
                 certificates = None
                 if endpoint.kind == "tls":
@@ -279,6 +283,25 @@ class Daemon(TwistedService):
         parts = self.parts
         return LineFactory(
             wire, converse, limits, parts.turns, parts.complaints, self._reactor, half_close=endpoint.kind != "tls"
+        )
+
+    def _limits(self, listener: values.Listener) -> Limits:
+        limits = listener.limits
+        room = max(1, (self._descriptors - SPARE_DESCRIPTORS) // len(self._config.elko.listeners))
+        if room < limits.connections:
+            self.log.info(
+                "elko listener {name!r} takes {room} connections, since the system allows {most} file descriptors",
+                name=listener.name,
+                room=room,
+                most=self._descriptors,
+            )
+        return Limits(
+            connections=min(limits.connections, room),
+            rate=limits.rate,
+            burst=limits.burst,
+            authenticate_within=0 if listener.allow_before_auth else limits.authenticate_within,
+            write_buffer=limits.write_buffer,
+            stalled_after=limits.stalled_after,
         )
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
@@ -319,7 +342,7 @@ class Daemon(TwistedService):
         for running in self.listeners:
             listener = by_name[running.name]
             running.door.policy = _policy(listener, config)
-            running.factory.limit(_limits(listener))
+            running.factory.limit(self._limits(listener))
         self.parts.launchers.replace(_launchers(config))
         self._console_password = config.console.password
         self._level.set(config.log.level)
@@ -342,27 +365,18 @@ def _policy(listener: values.Listener, config: values.Config) -> Policy:
     )
 
 
-def _limits(listener: values.Listener) -> Limits:
-    limits = listener.limits
-    return Limits(
-        connections=limits.connections,
-        rate=limits.rate,
-        burst=limits.burst,
-        authenticate_within=0 if listener.allow_before_auth else limits.authenticate_within,
-        write_buffer=limits.write_buffer,
-        stalled_after=limits.stalled_after,
-    )
-
-
 def _launchers(config: values.Config) -> list[Launcher]:
     return [Launcher(e.name, e.script, e.initial, e.on) for e in config.launchers.table]
 
 
-def _raise_descriptor_limit() -> None:
+def _raise_descriptor_limit() -> int:
+    """Raise it as far as allowed and needed. Returns what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 def _on_hangup(reload: Callable[[], object]) -> None:

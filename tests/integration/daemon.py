@@ -37,7 +37,13 @@ class Daemon:
     """A running daemon in its own directory; ``log`` is what it printed so far."""
 
     def __init__(
-        self, directory: Path, *options: str, port: int = 0, console: str = "0", env: dict[str, str] | None = None
+        self,
+        directory: Path,
+        *options: str,
+        port: int = 0,
+        console: str = "0",
+        env: dict[str, str] | None = None,
+        descriptors: int | None = None,
     ) -> None:
         self.directory = directory
         self.log: list[str] = []
@@ -47,6 +53,8 @@ class Daemon:
         command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             command += ["--state", str(directory / "state")]
+        if descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
             command,
             cwd=directory,

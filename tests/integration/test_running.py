@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.app import SPARE_DESCRIPTORS
 from tests.config.certificates import certificate
 from tests.integration.daemon import PATIENCE, ROOT, Daemon, Peer, environment, twistd
 
@@ -187,3 +188,22 @@ def over_tls(daemon: Daemon, trusted: Path) -> Peer:
     context.check_hostname = False
     plain = socket.create_connection(("127.0.0.1", daemon.port()), PATIENCE)
     return Peer(context.wrap_socket(plain))
+
+
+def test_where_descriptors_are_few_connections_wait_instead_of_being_dropped(tmp_path: Path) -> None:
+    room = 20
+    with Daemon(tmp_path, descriptors=SPARE_DESCRIPTORS + room) as running:
+        running.wait_for(f"'main' takes {room} connections")
+        peers = [running.connect() for _ in range(room)]
+        for peer in peers:
+            peer.done()
+        with running.connect() as late:
+            late.send(to="client", op="ping", tag="at last")
+            late.sock.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                late.receive()
+            late.sock.settimeout(PATIENCE)
+            peers.pop().sock.close()
+            assert late.receive()["tag"] == "at last"
+        for peer in peers:
+            peer.sock.close()
