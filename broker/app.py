@@ -11,7 +11,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -310,7 +310,7 @@ class Daemon(TwistedService):
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
         return ConsoleReader(), ConsoleSession(self.parts.wiring, self.counters.all, self._console_password, peer)
 
-    def _own_services(self) -> Any:
+    def _own_services(self) -> Iterator[Service]:
         """The broker's own listeners as services of provider 0, named as the original names them."""
         suffix = f"-{self._config.broker.service}" if self._config.broker.service else ""
         for listener, running in zip(self._config.elko.listeners, self.listeners, strict=True):
@@ -348,6 +348,7 @@ class Daemon(TwistedService):
         self._level.set(config.log.level)
         self.parts.restored.last(config.broker.grace)
         self._config = config
+        self.parts.registry.offer_own(list(self._own_services()))
 
 
 class BadReload(Exception):

@@ -145,8 +145,13 @@ class Registry:
         return refused
 
     def offer_own(self, services: Sequence[Service]) -> None:
-        """Add services of the broker itself, which may have any name and which nobody can withdraw."""
-        self._add(self._members[BROKER], services)
+        """The broker's own services from now on. They may have any name, and nobody can withdraw them."""
+        own = self._members[BROKER]
+        gone = [service for service in own.services if service not in services]
+        kept = [service for service in own.services if service in services]
+        own.services = kept
+        self._tell(self._remove(BROKER, gone))
+        self._add(own, [service for service in services if service not in kept])
 
     def withdraw(self, provider: int, names: Iterable[str]) -> None:
         member = self._members.get(provider)

@@ -191,6 +191,17 @@ def test_the_brokers_own_services_are_found_and_nobody_can_withdraw_them() -> No
     assert registry.loads() == []
 
 
+def test_the_brokers_own_services_are_replaced_and_only_differences_are_told() -> None:
+    registry = make()
+    kept, gone, new = (Service(f"broker-{name}", "h:1", BROKER) for name in ("kept", "gone", "new"))
+    registry.offer_own([kept, gone])
+    changes = recorded(registry, Kind.OFFERED, Kind.WITHDRAWN)
+    registry.offer_own([Service("broker-kept", "h:1", BROKER), new])
+    assert [(change.kind, change.subject) for change in changes] == [(Kind.WITHDRAWN, gone), (Kind.OFFERED, new)]
+    assert list(registry.services()) == [kept, new]
+    assert registry.lookup("broker-gone", "tcp") == ()
+
+
 def test_an_offer_of_nothing_is_no_change() -> None:
     registry = make()
     id = join(registry)

@@ -227,6 +227,9 @@ def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
         with daemon.connect(auth={"mode": "password", "code": "first"}) as refused:
             assert refused.receive()["msg"] == "auth: wrong password"
             refused.closed()
+        with daemon.connect(auth={"mode": "password", "code": "second"}) as peer:
+            [own] = peer.ask(to="client", op="find", service="broker-client")["desc"]
+            assert own["auth"]["code"] == "second"
         config.write_text(CONFIG.format(code="third", more="nonsense = 1"))
         daemon.signal(signal.SIGHUP)
         daemon.wait_for(r"not reloaded: .*elkobroker.toml:9: elko.listeners\[0\].nonsense")
