@@ -1,0 +1,86 @@
+"""One registry behind every wire: what is offered on one is found, awaited and watched on each."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.contract.wires import WIRES, Offering, Seeking
+from tests.session.recording import Farm
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+@pytest.fixture(params=product(WIRES, WIRES), ids=lambda pair: f"{pair[0]}-to-{pair[1]}")
+def pair(request: pytest.FixtureRequest, farm: Farm) -> tuple[Offering, Seeking]:
+    """A provider on one wire, and a seeker on the same or another."""
+    offering, seeking = request.param
+    return WIRES[offering](farm).provider("provider"), WIRES[seeking](farm).seeker()
+
+
+def test_what_is_offered_is_found(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    assert seeker.find("bank") == []
+    provider.offer("bank", "h:1")
+    provider.offer("bank", "h:2")
+    provider.offer("post", "h:3")
+    assert seeker.find("bank") == ["h:1", "h:2"]
+
+
+def test_what_is_withdrawn_is_not(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    provider.offer("bank", "h:1")
+    provider.offer("post", "h:2")
+    provider.withdraw("bank")
+    assert seeker.find("bank") == []
+    assert seeker.find("post") == ["h:2"]
+
+
+def test_a_provider_that_dies_takes_its_services_along(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    provider.offer("bank", "h:1")
+    provider.die()
+    assert seeker.find("bank") == []
+
+
+def test_a_wait_ends_when_the_service_comes(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    seeker.wait("bank", 5)
+    provider.offer("post", "h:1")
+    assert seeker.waited() is None
+    provider.offer("bank", "h:2")
+    assert seeker.waited() == ["h:2"]
+
+
+def test_a_wait_ends_in_vain_when_its_time_is_up(pair: tuple[Offering, Seeking], farm: Farm) -> None:
+    provider, seeker = pair
+    seeker.wait("bank", 5)
+    farm.clock.advance(4)
+    assert seeker.waited() is None
+    farm.clock.advance(1)
+    assert seeker.waited() == []
+    provider.offer("bank", "h:1")
+    assert seeker.waited() is None
+
+
+def test_a_load_is_told(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    assert seeker.loads() == [0.0]
+    provider.load(0.25)
+    assert seeker.loads() == [0.25]
+    provider.load(-1)
+    assert seeker.loads() == [0.0]
+
+
+def test_who_watches_hears_what_comes_and_goes(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    seeker.watch()
+    provider.offer("bank", "h:1")
+    provider.offer("post", "h:2")
+    provider.withdraw("bank")
+    provider.die()
+    assert seeker.heard() == [("bank", True), ("post", True), ("bank", False), ("post", False)]
