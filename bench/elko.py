@@ -217,6 +217,7 @@ ROWS = [
     Row("load-100", "load, 100 watchers, a delivery", "fanout", cpu(watched_loads(100, 400)), 2.6),
     Row("load-100-single", "the same, one report at a time", "fanout", cpu(watched_loads(100, 1)), None),
     Row("visit", "connect, auth, willserve, ping, close; 20 at once", "answer", cpu(visits(20)), 112.0, 1, VISIT_GOAL),
+    Row("visit-single", "the same, one at a time", "answer", cpu(visits(1)), 192.0, 1, VISIT_GOAL),
     Row("memory-2000", "memory for an idle provider, of 2,000", "answer", memory(2_000), 21_000.0, unit="B"),
     Row("memory-10000", "memory for an idle provider, of 10,000", "answer", memory(10_000), 21_000.0, unit="B"),
 ]

@@ -265,9 +265,10 @@ def _problem(service: Service, rights: Rights) -> Refusal | None:
         return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
     if not rights.permits(name):
         return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
-    texts = [service.hostport, service.label]
+    longest = max(len(service.hostport), len(service.label or ""))
     if service.auth is not None:
-        texts += [service.auth.mode, service.auth.code, service.auth.id]
-    if any(text is not None and len(text) > MAX_TEXT for text in texts):
+        auth = service.auth
+        longest = max(longest, len(auth.mode), len(auth.code or ""), len(auth.id or ""))
+    if longest > MAX_TEXT:
         return Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
     return None
