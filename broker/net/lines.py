@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 from typing import Protocol as TypingProtocol
 
@@ -198,7 +198,9 @@ class LineProtocol(Protocol):
         self._enough = False
         session = self._session
         handled = 0
-        quantum = self.factory.turns.quantum(self._queued)
+        turns = self.factory.turns
+        quantum = turns.quantum(self._queued)
+        out_size = self._out_size
         for handled, item in enumerate(islice(rest, quantum), 1):  # noqa: B007
             try:
                 if item.__class__ is Malformed:
@@ -210,6 +212,10 @@ class LineProtocol(Protocol):
                 session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
             if self._enough or self._paused or self._closing:
                 break
+            # What is answered ends with a batch. What is not may cost milliseconds: a thousand may watch that service.
+            if self._out_size == out_size and turns.over():
+                break
+            out_size = self._out_size
         else:
             if handled < quantum:
                 self._rest = self._reader.feed(self._held) if self._held else None
@@ -236,10 +242,8 @@ class LineProtocol(Protocol):
     def flush(self) -> None:
         """Write what was gathered, unless the peer does not read."""
         self._flushing = False
-        if self._out and not self._paused and not self._closing:
-            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-            self._out.clear()
-            self._out_size = 0
+        while self._out and not self._paused and not self._closing:
+            data = self._take()
             if self._direct:
                 data = send_now(self.transport, data)
             if data:
@@ -263,7 +267,7 @@ class LineProtocol(Protocol):
         elif self._paused:
             if self._out_size > self.factory.limits.write_buffer:
                 self.not_reading()
-        elif self._out_size >= BATCH:
+        elif self._serving:
             self._enough = True
             self.flush()
         elif not self._flushing:
@@ -351,6 +355,20 @@ class LineProtocol(Protocol):
         self.transport.abortConnection()
 
     # inside
+
+    def _take(self) -> bytes:
+        """A batch of what was gathered, or all of it. (A peer that does not read shall not cost copies of the rest.)"""
+        out = self._out
+        if self._out_size <= 2 * BATCH:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+        else:
+            sizes = accumulate(len(part) for part in out)
+            count = next((i for i, size in enumerate(sizes, 1) if size >= BATCH), len(out))
+            data = b"".join(out[:count])
+            del out[:count]
+        self._out_size -= len(data)
+        return data
 
     def _end_of_input(self) -> None:
         if self._lingering:

@@ -66,6 +66,11 @@ class Turns:
         self._flushing = False
         self._spent = 0.0
         self._resetting = False
+        self._end = 0.0
+
+    def over(self) -> bool:
+        """Whether the connection that is being served has been served for long enough."""
+        return self._clock.seconds() >= self._end
 
     def quantum(self, queued: bool) -> int:
         """How many messages a connection may handle now; ``queued`` says that it is served in the rounds."""
@@ -76,6 +81,7 @@ class Turns:
         """It has messages: serve it at once if it may be, and what is left in the rounds."""
         if ordinary and self._spent < TURN:
             start = self._clock.seconds()
+            self._end = start + TURN
             more = self._guarded(connection, connection.serve)
             took = self._clock.seconds() - start
             connection.took(took)
@@ -125,6 +131,7 @@ class Turns:
         """Serve the first of a queue, which goes to the end of the others if it has more. Returns the time."""
         connection = queue[0]
         start = self._clock.seconds()
+        self._end = start + TURN
         more = self._guarded(connection, connection.serve)
         now = self._clock.seconds()
         queue.popleft()

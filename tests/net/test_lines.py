@@ -123,12 +123,38 @@ def test_notices_of_one_turn_are_one_write(hub: Hub, link: Link) -> None:
     assert hub.clock.getDelayedCalls() == []
 
 
-def test_many_notices_are_written_in_batches_without_waiting_for_the_turn(hub: Hub, link: Link) -> None:
-    for _ in range(BATCH // 1_000 + 1):
-        link.protocol.write(b"n" * 1_000)
-    assert sum(map(len, link.take())) >= BATCH
-    hub.later()
+def test_many_notices_are_written_in_batches_in_the_next_turn(hub: Hub, link: Link) -> None:
+    count = 3 * BATCH // 1_000
+    for number in range(count):
+        link.protocol.write(b"%03d" % number + b"n" * 997)
     assert link.take() == []
+    hub.later()
+    written = link.take()
+    assert all(len(data) <= 2 * BATCH for data in written)
+    assert [data[:3] for part in written for data in _cut(part, 1_000)] == [b"%03d" % n for n in range(count)]
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def test_what_a_peer_does_not_read_stays_in_pieces(link: Link) -> None:
+    link.protocol.pauseProducing()
+    for _ in range(BATCH // 100):
+        link.protocol.write(b"n" * 1_000)
+    link.protocol.resumeProducing()
+    first, *rest = link.take()
+    assert BATCH <= len(first) < BATCH + 1_000
+    assert sum(map(len, rest)) + len(first) == BATCH // 100 * 1_000
+
+
+def test_a_costly_message_without_an_answer_ends_the_quantum(hub: Hub, link: Link) -> None:
+    hub.clock.tick = TURN
+    link.send("one", "two", "say three", "four")
+    hub.clock.tick = 0
+    assert hub.words() == ["one"]
+    hub.later()
+    assert hub.words() == ["two", "say three", "four"]
 
 
 def test_notices_before_an_answer_go_out_before_it(hub: Hub, link: Link) -> None:
