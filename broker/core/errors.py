@@ -45,8 +45,6 @@ class Reason(enum.Enum):
     """A peer that does not read what it is sent."""
     TOO_MANY_CONNECTIONS = ("too-many-connections", True)
     """One address connects more often than the listener allows."""
-    TOO_MANY_REFUSALS = ("too-many-refusals", True)
-    """A peer that goes on sending what is refused."""
     INTERNAL = ("internal", False)
     """A defect of the broker: it cost this message, and was logged."""
 
