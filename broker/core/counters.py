@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 
 class Counters:
@@ -10,6 +11,11 @@ class Counters:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._others: list[Callable[[], Mapping[str, int]]] = []
+
+    def include(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Show these too, by ``NAME.REASON``: what is so frequent that it is counted where it happens."""
+        self._others.append(counts)
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
         """Add to a count."""
@@ -21,4 +27,7 @@ class Counters:
 
     def all(self) -> dict[str, int]:
         """Every count, as ``NAME.REASON``."""
-        return {f"{name}.{reason}": count for (name, reason), count in self._counts.items()}
+        counts = {f"{name}.{reason}": count for (name, reason), count in self._counts.items()}
+        for other in self._others:
+            counts.update(other())
+        return counts

@@ -45,6 +45,14 @@ class Reason(enum.Enum):
     """A peer that does not read what it is sent."""
     TOO_MANY_CONNECTIONS = ("too-many-connections", True)
     """One address connects more often than the listener allows."""
+    HANDSHAKE = ("handshake", True)
+    """A connection on which the two sides could not agree."""
+    TOPIC_NOT_ALLOWED = ("topic-not-allowed", False)
+    """A topic that this peer may not publish on, or not subscribe to."""
+    KEY_NOT_ALLOWED = ("key-not-allowed", True)
+    """A client key that is not allowed here, or not any more."""
+    IDENTITY_TAKEN = ("identity-taken", True)
+    """An identity that another client key has used."""
     INTERNAL = ("internal", False)
     """A defect of the broker: it cost this message, and was logged."""
 
@@ -69,10 +77,14 @@ class Refusal(Exception):
 class Malformed(Refusal):
     """Input that a codec could not turn into a message.
 
-    ``op`` is the operation that it asked for, where that is known; ``near`` what stands around the place of the error.
+    ``op`` is the operation that it asked for, where that is known; ``near`` what stands around the place of the error;
+    ``id`` the peer's own number of the message, where its format has them and it could be read.
     """
 
-    def __init__(self, reason: Reason, text: str, op: str | None = None, near: str | None = None) -> None:
+    def __init__(
+        self, reason: Reason, text: str, op: str | None = None, near: str | None = None, id: bytes | None = None
+    ) -> None:
         super().__init__(reason, text if near is None else f"{text}, near: {near}")
         self.op = op
+        self.id = id
         self.summary = text

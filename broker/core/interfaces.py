@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from broker.core.errors import Refusal
-from broker.core.model import Change, Kind, Launcher, Load, Provider, Rights, Service
+from broker.core.model import Change, Kind, Launcher, Load, Provider, Rights, Service, TopicInfo
 
 
 class IWait(Interface):
@@ -115,3 +116,108 @@ class IControl(Interface):
 
     def shut_down(kill: bool) -> None:
         """End the process: in good order, or with ``kill`` at once."""
+
+
+# topics
+
+
+class Outlet(Protocol):
+    """One wire's way to its subscribers. It lasts as long as the wire; two are the same if they are one object.
+
+    What waits for a subscriber that reads slowly, the bound of that and the count of what is dropped belong to the
+    outlet: the mc0 wire leaves them to the queue that libzmq keeps for each connection, up to the high-water mark.
+    """
+
+    def deliver(
+        self, subscribers: Collection[Any], topic: bytes, headers: Sequence[object], body: Sequence[object]
+    ) -> None:
+        """Send a message to each of ``subscribers``, at least one, in the order in which they subscribed.
+
+        The outlet sees to it itself when one of them cannot be reached. It may subscribe, unsubscribe and publish
+        before it returns. ``subscribers`` stays as it is until then, so those who end meanwhile are for the outlet to
+        skip; afterwards it is not to be kept.
+        """
+
+
+class ITopics(Interface):
+    """Publish and subscribe, one space of topics for every wire. A topic is a string of bytes, equal or not.
+
+    All methods are for the reactor thread.
+    """
+
+    subscriptions: int = Attribute("The number of subscriptions, to all topics and of all outlets together.")
+
+    def subscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> bytes:
+        """From now on the outlet delivers to this subscriber what is published to the topic.
+
+        Doing so twice is the same as once. Returns the name of the topic as the broker keeps it, equal to ``topic``:
+        who keeps that instead shares one copy with all others. Raises `Refusal` LIMIT when the tables are full.
+        """
+
+    def unsubscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
+        """Undo `subscribe`. Harmless for who is not subscribed."""
+
+    def publish(topic: bytes, headers: Sequence[object], body: Sequence[object]) -> int:
+        """Give a message to all who are subscribed, the publisher included if it is one of them.
+
+        Returns how many it was given to. A message that is published while another is delivered waits until that one
+        has reached everybody; then the returned number is how many are subscribed at present.
+        """
+
+    def own(topic: bytes, wanted: Callable[[bool], None]) -> None:
+        """A topic of the broker itself: ``wanted`` hears True when it has its first subscriber, and False when it has
+        none any more; True at once if it has some.
+
+        ``wanted`` is called before `subscribe` returns, and so must not publish in that moment: the subscriber would
+        get a message before the answer to its request.
+        """
+
+    def describe() -> Sequence[TopicInfo]:
+        """All topics that have subscribers, in order of their names. For people: it costs some 3 µs a topic."""
+
+
+# leases
+
+
+class Leased(Protocol):
+    """What is looked at when it is due."""
+
+    def check(self, now: float) -> float | None:
+        """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time."""
+
+
+class ILease(Interface):
+    """Something held, until it is cancelled or a check ends it."""
+
+    def cancel() -> None:
+        """End it: there is no further check. Harmless when it is over already, and in a check."""
+
+
+class ILeases(Interface):
+    """Deadlines in *life time*: the clock's, without the time in which the broker itself stood still.
+
+    All methods are for the reactor thread.
+    """
+
+    now: float = Attribute(
+        "Seconds of life time at the last tick. Never falls; stands still while nothing is held. Compare it with its "
+        "own earlier values only."
+    )
+
+    slack: float = Attribute(
+        "Seconds to add to the interval that a peer must keep. The stamp of a message is as old as the last tick, and "
+        "the next message may lie unread while a late tick counts; with this no peer that is in time is thought silent."
+    )
+
+    stalled: float = Attribute("Seconds that did not count, in all: those in which the broker stood still.")
+
+    def hold(leased: Leased, due: float) -> ILease:
+        """Have ``leased`` checked, not before ``due`` and not more than a tick after it; at the next tick if that is
+        past. A check that fails is logged and ends the lease.
+        """
+
+    def look() -> None:
+        """Notice a clock that was set back, which keeps every timer of Twisted from running until it has caught up.
+
+        For whoever is called when messages arrive, once for many: it costs a look at the clock.
+        """

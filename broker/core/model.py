@@ -16,6 +16,8 @@ BROKER = 0
 OWN_PREFIX = "elkobroker."
 """Names that begin so are the broker's own: no peer may offer them."""
 
+_OWN_TOPICS = OWN_PREFIX.encode()
+
 MAX_NAME = 255
 """Characters of a service name or protocol: real ones have under 40."""
 
@@ -145,3 +147,17 @@ class Snapshot:
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
+
+
+@attrs.frozen
+class TopicInfo:
+    """A topic that has subscribers: how many, and how many messages came since the first of them did."""
+
+    name: bytes
+    subscribers: int
+    published: int
+
+
+def is_own(topic: bytes) -> bool:
+    """Whether a topic is one of the broker's own: no peer may publish to it."""
+    return topic.startswith(_OWN_TOPICS)

@@ -1,0 +1,658 @@
+"""Leases: when they are checked, what a broker that stood still costs them, and what is left of those that are over."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from twisted.internet.task import Clock
+from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
+from zope.interface.verify import verifyObject
+
+from broker.core.interfaces import ILease, ILeases
+from broker.core.liveness import LONG_STALL, SLACK, TICK, TOLERANCE, WARN_EVERY, Lease, Leases
+
+DAY = 86_400.0
+
+
+class Thing:
+    """Something leased: keeps the times of its checks, and answers each as it is told to."""
+
+    def __init__(self, answer: Callable[[float], float | None] = lambda now: None) -> None:
+        self.answer = answer
+        self.checks: list[float] = []
+
+    def check(self, now: float) -> float | None:
+        self.checks.append(now)
+        return self.answer(now)
+
+
+class Peer:
+    """A peer that must be heard every ``interval`` seconds, as a session keeps it."""
+
+    def __init__(self, leases: Leases, interval: float, slack: float = 0.0) -> None:
+        self.leases = leases
+        self.interval = interval + slack
+        self.heard = leases.now
+        self.checks = 0
+        self.gone = False
+        self.lease = leases.hold(self, self.heard + self.interval)
+
+    def hear(self) -> None:
+        self.heard = self.leases.now
+
+    def check(self, now: float) -> float | None:
+        self.checks += 1
+        due = self.heard + self.interval
+        if now < due:
+            return due
+        self.gone = True
+        return None
+
+
+@pytest.fixture
+def clock() -> Clock:
+    clock = Clock()
+    clock.advance(1_700_000_000)  # like the reactor's, which is the time of day
+    return clock
+
+
+@pytest.fixture
+def leases(clock: Clock) -> Iterator[Leases]:
+    """Leases whose checks may not fail: they would log it, and go on."""
+    with capturedLogs() as logs:
+        yield Leases(clock)
+    assert [event["log_failure"] for event in logs if "log_failure" in event] == []
+
+
+def turn(clock: Clock, seconds: float, step: float = 0.01) -> None:
+    """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
+    clock.pump([step] * round(seconds / step))
+
+
+def test_leases_are_what_wires_are_promised(leases: Leases) -> None:
+    assert verifyObject(ILeases, leases)
+    assert verifyObject(ILease, leases.hold(Thing(), 1.0))
+
+
+# when
+
+
+@pytest.mark.parametrize("due", [0.001, 0.05, 0.07, 0.1, 0.149, 1.0, 1.05, 31.5, 100.0])
+@pytest.mark.parametrize("phase", [0.0, 0.02, 0.03])
+def test_a_lease_is_checked_once_not_before_it_is_due_and_at_most_a_tick_after(
+    leases: Leases, clock: Clock, due: float, phase: float
+) -> None:
+    begin = clock.seconds()
+    leases.hold(Thing(), 1_000.0)
+    turn(clock, 0.2 + phase)
+    seen: list[float] = []
+    thing = Thing(lambda now: seen.append(clock.seconds() - begin))
+    due += leases.now
+    leases.hold(thing, due)
+    turn(clock, due + 1)
+    assert len(thing.checks) == 1
+    assert due <= thing.checks[0] <= due + TICK + 1e-6
+    assert seen == [pytest.approx(thing.checks[0])]
+
+
+def test_life_time_goes_with_the_clock_in_ticks(leases: Leases, clock: Clock) -> None:
+    leases.hold(Thing(), 100.0)
+    begin = clock.seconds()
+    for _ in range(500):
+        clock.advance(0.01)
+        assert clock.seconds() - begin - TICK - 0.011 < leases.now <= clock.seconds() - begin
+    assert leases.stalled == 0
+
+
+@pytest.mark.parametrize("due", [-1e9, -1.0, 0.0])
+def test_what_is_due_already_is_checked_at_the_next_tick(leases: Leases, clock: Clock, due: float) -> None:
+    thing = Thing()
+    leases.hold(Thing(), 1_000.0)
+    turn(clock, 3)
+    leases.hold(thing, due)
+    clock.advance(0.01)
+    assert thing.checks == []
+    turn(clock, TICK)
+    assert len(thing.checks) == 1
+
+
+def test_renewing_is_no_more_than_keeping_when_one_was_heard(leases: Leases, clock: Clock) -> None:
+    peer = Peer(leases, 2.0)
+    for _ in range(10):
+        turn(clock, 1.9)
+        assert not peer.gone
+        peer.hear()
+    assert peer.checks <= 10
+    turn(clock, 1.9)
+    assert not peer.gone
+    turn(clock, 0.1 + 2 * TICK)
+    assert peer.gone
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_check_that_returns_nothing_ends_the_lease(leases: Leases, clock: Clock) -> None:
+    thing = Thing()
+    lease = leases.hold(thing, 1.0)
+    assert len(leases) == 1
+    turn(clock, 5)
+    assert len(thing.checks) == 1
+    assert len(leases) == 0
+    lease.cancel()
+    assert len(leases) == 0
+
+
+def test_one_that_is_always_due_is_checked_once_in_each_tick(leases: Leases, clock: Clock) -> None:
+    thing = Thing(lambda now: now - 1)
+    leases.hold(thing, 0.0)
+    clock.pump([TICK] * 20)
+    assert len(thing.checks) == 20
+
+
+# cancelling
+
+
+def test_a_cancelled_lease_is_not_checked_and_cancelling_twice_is_harmless(leases: Leases, clock: Clock) -> None:
+    thing, other = Thing(), Thing()
+    lease = leases.hold(thing, 1.0)
+    leases.hold(other, 1.0)
+    lease.cancel()
+    lease.cancel()
+    assert len(leases) == 1
+    turn(clock, 2)
+    assert (len(thing.checks), len(other.checks)) == (0, 1)
+
+
+def test_a_lease_that_is_cancelled_in_its_own_check_is_over_whatever_the_check_returns(
+    leases: Leases, clock: Clock
+) -> None:
+    def cancel(now: float) -> float:
+        lease.cancel()
+        return now + 1
+
+    thing = Thing(cancel)
+    lease = leases.hold(thing, 1.0)
+    turn(clock, 5)
+    assert len(thing.checks) == 1
+    assert (len(leases), clock.getDelayedCalls()) == (0, [])
+    assert leases._slots == {}
+
+
+def test_a_check_may_cancel_another_that_is_due_at_the_same_tick(leases: Leases, clock: Clock) -> None:
+    def cancel(now: float) -> None:
+        for lease in held:
+            lease.cancel()
+
+    things = [Thing(cancel) for _ in range(3)]
+    held = [leases.hold(thing, 1.0) for thing in things]
+    turn(clock, 2)
+    assert sum(len(thing.checks) for thing in things) == 1
+    assert (len(leases), clock.getDelayedCalls()) == (0, [])
+
+
+@pytest.mark.parametrize("due", [0.0, 1.0, DAY])
+def test_holding_and_cancelling_in_turn_piles_up_nothing(leases: Leases, due: float) -> None:
+    leases.hold(Thing(), 1.0)
+    held: list[weakref.ref[Thing]] = []
+    for number in range(1_000):
+        thing = Thing()
+        held.append(weakref.ref(thing))
+        leases.hold(thing, due + number / 100).cancel()
+    del thing
+    gc.collect()
+    assert [thing() for thing in held] == [None] * 1_000
+    assert len(leases) == 1
+    assert len(leases._slots) == 1
+
+
+def test_what_is_over_is_not_kept(leases: Leases, clock: Clock) -> None:
+    thing = Thing()
+    kept = weakref.ref(thing)
+    leases.hold(Thing(), 10.0)
+    lease = leases.hold(thing, 1.0)
+    del thing
+    turn(clock, 2)
+    gc.collect()
+    assert kept() is None
+    lease.cancel()
+
+
+# holding in a check
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.01])
+def test_what_a_check_holds_is_checked_at_a_later_tick(leases: Leases, clock: Clock, seconds: float) -> None:
+    second = Thing()
+
+    def hold(now: float) -> None:
+        leases.hold(second, now + seconds)
+
+    first = Thing(hold)
+    leases.hold(first, 0.0)
+    clock.advance(TICK)
+    assert (len(first.checks), len(second.checks)) == (1, 0)
+    clock.advance(TICK)
+    assert len(second.checks) == 1
+    assert second.checks[0] > first.checks[0]
+    assert clock.getDelayedCalls() == []
+
+
+def test_the_last_check_may_end_all_and_begin_again(leases: Leases, clock: Clock) -> None:
+    def again(now: float) -> None:
+        lease.cancel()
+        leases.hold(second, now + 1)
+
+    second = Thing()
+    lease = leases.hold(Thing(again), 1.0)
+    turn(clock, 1.06)
+    assert (len(leases), len(clock.getDelayedCalls())) == (1, 1)
+    turn(clock, 2)
+    assert len(second.checks) == 1
+    assert clock.getDelayedCalls() == []
+
+
+# a broker that stands still
+
+
+@pytest.mark.parametrize("seconds", [1.0, 10.0, DAY])
+def test_nobody_is_gone_because_the_broker_stood_still(leases: Leases, clock: Clock, seconds: float) -> None:
+    peers = [Peer(leases, interval) for interval in (0.5, 1.05, 5.0)]
+    turn(clock, 0.3)
+    clock.advance(seconds)
+    assert [peer.gone for peer in peers] == [False] * 3
+    assert leases.stalled == pytest.approx(seconds - TICK - TOLERANCE, abs=TICK)
+
+
+def test_after_a_stall_a_silent_peer_has_all_the_time_that_it_had_left(leases: Leases, clock: Clock) -> None:
+    peer = Peer(leases, 5.0)
+    turn(clock, 2.0)
+    clock.advance(10.0)
+    counted = leases.now - 2.0
+    assert 0 < counted <= TICK + TOLERANCE + 1e-6
+    turn(clock, 3.0 - counted - 0.01)
+    assert not peer.gone
+    turn(clock, 2 * TICK)
+    assert peer.gone
+
+
+def test_a_little_lateness_counts(leases: Leases, clock: Clock) -> None:
+    leases.hold(Thing(), 100.0)
+    begin = clock.seconds()
+    for late in (0.0, 0.01, TOLERANCE - 0.001, 0.03):
+        clock.advance(TICK + late)
+    assert leases.now == pytest.approx(clock.seconds() - begin, abs=1e-6)
+    assert leases.stalled == 0
+
+
+def test_in_a_loop_that_is_always_late_life_time_goes_slower_than_the_clock(leases: Leases, clock: Clock) -> None:
+    peer = Peer(leases, 10.0)
+    clock.pump([1.0] * 60)
+    assert not peer.gone
+    assert leases.now == pytest.approx(60 * (TICK + TOLERANCE))
+    assert leases.stalled == pytest.approx(60 * (1 - TICK - TOLERANCE))
+
+
+def stalls(leases: Leases, clock: Clock, *seconds: float) -> Sequence[LogEvent]:
+    """What is logged when the broker stands still so often, for so long, with a second between."""
+    if not len(leases):
+        leases.hold(Thing(lambda now: now + 1), 1.0)
+    with capturedLogs() as logs:
+        for each in seconds:
+            clock.advance(TICK + TOLERANCE + each)
+            turn(clock, 1.0)
+    return logs
+
+
+def test_a_long_stall_is_logged(leases: Leases, clock: Clock) -> None:
+    [event] = stalls(leases, clock, 12.3)
+    assert event["log_level"] is LogLevel.warn
+    text = formatEvent(event)
+    assert text is not None
+    assert "12.3 s" in text
+
+
+def test_short_stalls_are_not_logged_but_added_up(leases: Leases, clock: Clock) -> None:
+    assert stalls(leases, clock, *[LONG_STALL - 0.01] * 10) == []
+    assert leases.stalled == pytest.approx(10 * (LONG_STALL - 0.01), abs=1e-4)
+
+
+def test_stalls_are_logged_once_a_minute_with_their_sum(leases: Leases, clock: Clock) -> None:
+    assert len(stalls(leases, clock, *[2.0] * 10)) == 1
+    turn(clock, WARN_EVERY - 33)
+    assert stalls(leases, clock, 2.0) == []
+    turn(clock, 3)
+    [event] = stalls(leases, clock, 2.0)
+    assert event["all"] == pytest.approx(24.0, abs=1e-3)
+
+
+def test_a_clock_that_was_set_back_does_not_silence_the_log(leases: Leases, clock: Clock) -> None:
+    assert len(stalls(leases, clock, 2.0)) == 1
+    clock.rightNow -= DAY
+    leases.look()
+    assert len(stalls(leases, clock, 2.0)) == 1
+
+
+# the slack
+
+
+def in_time(turns: list[tuple[float, float]], interval: float, slack: float) -> bool:
+    """Whether a peer that sends every ``interval`` seconds, to the point, is thought alive to the end.
+
+    In each turn of the loop time passes, then the timers run, then time passes again, then what has arrived is read.
+    """
+    clock = Clock()
+    leases = Leases(clock)
+    clock.advance(0.03)
+    leases.hold(Thing(lambda now: now + 1), 1.0)
+    begin = clock.seconds()
+    peer = Peer(leases, interval, slack)
+    arrived = 0
+    for before, between in turns:
+        clock.advance(before)
+        clock.rightNow += between
+        sent = int((clock.seconds() - begin) / interval)
+        if sent > arrived:
+            arrived = sent
+            peer.hear()
+    return not peer.gone
+
+
+PAUSES = st.sampled_from([0.0, 0.001, 0.01, 0.03, 0.049, 0.051, 0.07, 0.0999, 0.1, 0.2, 1.0, 5.0])
+
+
+@given(st.lists(st.tuples(PAUSES, PAUSES), min_size=50), st.sampled_from([0.2, 0.5, 1.0, 1.05]))
+def test_with_the_slack_no_peer_that_is_in_time_is_thought_gone(
+    turns: list[tuple[float, float]], interval: float
+) -> None:
+    assert in_time(turns, interval, SLACK)
+
+
+def test_with_less_than_the_slack_one_can_be() -> None:
+    stamped_late = [*[(TICK, 0.0)] * 17, (0.0502, 0.0999), (0.0, 0.0)]
+    unread = [*[(TICK, 0.0)] * 18, (0.0998, 0.0), (0.0999, 0.0)]
+    assert in_time(stamped_late + unread, 1.0, Leases(Clock()).slack)
+    assert not in_time(stamped_late + unread, 1.0, SLACK - 0.01)
+
+
+# the clock
+
+
+def test_ticks_do_not_drift_from_the_clock_over_hours(leases: Leases, clock: Clock) -> None:
+    leases.hold(Thing(lambda now: now + 100), 100.0)
+    begin = clock.seconds()
+    hours = 4 * 3_600
+    clock.pump([0.0513, 0.0501, 0.0711, 0.012, 0.0613, 0.0987] * round(hours / 0.3445))
+    assert leases.stalled == 0
+    assert clock.seconds() - begin == pytest.approx(hours, abs=1)
+    assert leases.now == pytest.approx(clock.seconds() - begin, abs=TICK + TOLERANCE)
+
+
+@pytest.mark.parametrize("back", [0.5, 3_600.0, 10 * DAY])
+@pytest.mark.parametrize("how", ["look", "hold"])
+def test_a_clock_that_is_set_back_is_noticed_and_life_goes_on(
+    leases: Leases, clock: Clock, back: float, how: str
+) -> None:
+    peer = Peer(leases, 5.0)
+    turn(clock, 2.0)
+    now = leases.now
+    clock.rightNow -= back
+    turn(clock, 0.2)
+    assert leases.now == now, "no timer runs"
+    if how == "look":
+        leases.look()
+    else:
+        leases.hold(Thing(), now + 100)
+    assert leases.now == now
+    turn(clock, 1.0)
+    assert leases.now == pytest.approx(now + 1.0, abs=TICK + 0.01)
+    assert not peer.gone
+    turn(clock, 3.0)
+    assert peer.gone
+    assert leases.stalled == 0
+
+
+class OneLook(Clock):
+    """A clock that is looked at once in a turn to find out which timers are due, as the reactor does."""
+
+    def advance(self, amount: float) -> None:
+        self.rightNow += amount
+        self._sortCalls()
+        for call in [call for call in self.calls if call.getTime() <= self.rightNow]:
+            self.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+
+
+def test_life_time_never_falls_when_the_clock_is_set_back_just_before_a_tick() -> None:
+    def set_back() -> None:
+        turned.rightNow -= 30.0
+
+    turned = OneLook()
+    leases = Leases(turned)
+    thing = Thing(lambda now: now)
+    leases.hold(thing, 0.0)
+    turned.advance(TICK)
+    turned.callLater(0.049, set_back)
+    turned.advance(TICK)
+    assert turned.seconds() < 0
+    assert thing.checks == [TICK, TICK]
+    turn(turned, 1.0)
+    assert leases.now == pytest.approx(TICK + 1.0, abs=TICK)
+    assert all(one <= two for one, two in pairwise(thing.checks))
+
+
+def test_looking_changes_nothing_while_the_clock_goes_forward(leases: Leases, clock: Clock) -> None:
+    leases.look()
+    assert clock.getDelayedCalls() == []
+    thing = Thing()
+    leases.hold(thing, 1.0)
+    for _ in range(104):
+        clock.advance(0.01)
+        leases.look()
+    assert len(clock.getDelayedCalls()) == 1 - len(thing.checks)
+    clock.advance(0.02)
+    assert len(thing.checks) == 1
+
+
+# nothing held
+
+
+def test_while_nothing_is_held_there_is_no_timer_and_life_stands_still(leases: Leases, clock: Clock) -> None:
+    assert clock.getDelayedCalls() == []
+    leases.hold(Thing(), 1.0)
+    turn(clock, 2)
+    now = leases.now
+    assert clock.getDelayedCalls() == []
+    turn(clock, 100)
+    assert leases.now == now
+    leases.hold(Thing(), now + 1).cancel()
+    assert clock.getDelayedCalls() == []
+    assert leases.now == now
+
+
+@pytest.mark.parametrize("idle", [0.02, 1.0, DAY])
+def test_what_is_held_after_a_while_of_nothing_has_its_full_time(leases: Leases, clock: Clock, idle: float) -> None:
+    leases.hold(Thing(), 0.0)
+    turn(clock, 1)
+    clock.advance(idle)
+    stamp = leases.now
+    peer = Peer(leases, 1.0)
+    assert peer.heard == stamp
+    turn(clock, 0.99)
+    assert not peer.gone
+    turn(clock, 0.01 + TICK)
+    assert peer.gone
+    assert leases.stalled == 0
+
+
+# cost
+
+
+def test_between_their_times_leases_cost_nothing_but_one_timer(leases: Leases, clock: Clock) -> None:
+    peers = [Peer(leases, 30.0) for _ in range(10_000)]
+    turn(clock, 29.0, TICK)
+    assert sum(peer.checks for peer in peers) == 0
+    assert len(clock.getDelayedCalls()) == 1
+    for peer in peers:
+        peer.hear()
+    turn(clock, 2.0, TICK)
+    assert [peer.checks for peer in peers] == [1] * 10_000
+    turn(clock, 27.0, TICK)
+    assert sum(peer.checks for peer in peers) == 10_000
+    turn(clock, 2.0, TICK)
+    assert [(peer.checks, peer.gone) for peer in peers] == [(2, True)] * 10_000
+    assert clock.getDelayedCalls() == []
+
+
+def test_messages_of_a_held_peer_cost_no_checks(leases: Leases, clock: Clock) -> None:
+    peer = Peer(leases, 10.0)
+    for _ in range(1_000):
+        peer.hear()
+        turn(clock, 0.1, TICK)
+    assert peer.checks <= 11
+    assert not peer.gone
+
+
+# defects
+
+
+@pytest.mark.parametrize("answer", [float("inf"), float("nan"), ZeroDivisionError("as it is meant to")])
+def test_a_check_that_fails_ends_its_lease_and_no_other(clock: Clock, answer: float | Exception) -> None:
+    def fail(now: float) -> float:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    leases = Leases(clock)
+    bad, good = Thing(fail), [Thing(lambda now: now + 1) for _ in range(2)]
+    for thing in (good[0], bad, good[1]):
+        leases.hold(thing, 1.0)
+    with capturedLogs() as logs:
+        turn(clock, 2.3)
+    assert [len(thing.checks) for thing in (bad, *good)] == [1, 2, 2]
+    assert len(leases) == 2
+    [event] = logs
+    assert event["log_level"] is LogLevel.critical
+    assert formatEvent(event) == "a check of a Thing failed, and was its last"
+
+
+@pytest.mark.parametrize("due", [float("inf"), float("nan")])
+def test_a_time_that_is_none_cannot_be_held(leases: Leases, clock: Clock, due: float) -> None:
+    with pytest.raises((OverflowError, ValueError)):
+        leases.hold(Thing(), due)
+    assert (len(leases), clock.getDelayedCalls()) == (0, [])
+
+
+# beside a simple one
+
+STEPS = st.one_of(
+    st.sampled_from([0.0, 0.001, 0.01, TICK / 2, TICK, TICK * 1.5, TICK + TOLERANCE, 0.11, 1.0, 30.0]),
+    st.floats(0, 1),
+)
+TIMES = st.one_of(st.sampled_from([-1.0, 0.0, TICK, 0.1, 1.0, 30.0]), st.floats(-1, 3))
+
+
+class Planned:
+    """Something leased that answers its checks as it was planned: with a time from now, a failure, or its end."""
+
+    def __init__(self, plan: list[float | str]) -> None:
+        self.plan = deque(plan)
+        self.checks: list[float] = []
+
+    def check(self, now: float) -> float | None:
+        self.checks.append(now)
+        answer = self.plan.popleft() if self.plan else "end"
+        if isinstance(answer, float):
+            return now + answer
+        if answer == "fail":
+            raise ZeroDivisionError("as it is meant to")
+        return None
+
+
+class BesideASimpleOne(RuleBasedStateMachine):
+    """The same is held by `Leases` and in a list of times, which is gone through at each tick."""
+
+    held: Bundle[tuple[Lease, Planned]] = Bundle("held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.leases = Leases(self.clock)
+        self.now = 0.0
+        self.stalled = 0.0
+        self.at = 0.0
+        self.due: dict[Planned, float] = {}
+        self.plans: dict[Planned, deque[float | str]] = {}
+        self.expected: dict[Planned, list[float]] = {}
+
+    @rule(target=held, seconds=TIMES, plan=st.lists(st.one_of(TIMES, st.just("fail")), max_size=4))
+    def hold(self, seconds: float, plan: list[float | str]) -> tuple[Lease, Planned]:
+        thing = Planned(plan)
+        if not self.due:
+            self.at = self.clock.seconds()
+        self._notice()
+        self.due[thing] = self.now + seconds
+        self.plans[thing] = deque(plan)
+        self.expected[thing] = []
+        return self.leases.hold(thing, self.leases.now + seconds), thing
+
+    @rule(one=consumes(held))
+    def cancel(self, one: tuple[Lease, Planned]) -> None:
+        lease, thing = one
+        lease.cancel()
+        self.due.pop(thing, None)
+
+    @rule(seconds=STEPS)
+    def advance(self, seconds: float) -> None:
+        with capturedLogs():
+            self.clock.advance(seconds)
+        if self.due and self.clock.seconds() >= self.at + TICK:
+            self._tick()
+
+    @rule(seconds=STEPS)
+    def set_back(self, seconds: float) -> None:
+        self.clock.rightNow -= seconds
+
+    @rule()
+    def look(self) -> None:
+        self.leases.look()
+        self._notice()
+
+    def _notice(self) -> None:
+        if self.due and self.clock.seconds() < self.at:
+            self.at = self.clock.seconds()
+
+    def _tick(self) -> None:
+        passed = self.clock.seconds() - self.at
+        counted = min(passed, TICK + TOLERANCE)
+        self.stalled += passed - counted
+        self.now += counted
+        self.at = self.clock.seconds()
+        for thing, due in list(self.due.items()):
+            if due <= self.now:
+                self.expected[thing].append(self.now)
+                plan = self.plans[thing]
+                answer = plan.popleft() if plan else "end"
+                if isinstance(answer, float):
+                    self.due[thing] = self.now + answer
+                else:
+                    del self.due[thing]
+
+    @invariant()
+    def the_same_is_held_and_was_checked(self) -> None:
+        assert len(self.leases) == len(self.due)
+        assert len(self.clock.getDelayedCalls()) == (1 if self.due else 0)
+        assert self.leases.now == pytest.approx(self.now, abs=1e-6)
+        assert self.leases.stalled == pytest.approx(self.stalled, abs=1e-6)
+        for thing, checks in self.expected.items():
+            assert thing.checks == pytest.approx(checks, abs=1e-6)
+
+
+TestBesideASimpleOne = BesideASimpleOne.TestCase
