@@ -1,0 +1,298 @@
+"""The mc0 codec (Marionette Collective 0MQ, version 0.3): frames to frozen messages, and replies to frames.
+
+Rules (from the original broker and the real connector, MCollective's ZeroMQ plugin; mc0 0.3 leaves them open):
+- A message is a delimiter, a verb, headers, and what follows them: ``"" VERB [KEY VALUE]... ["" FRAME...]``. The
+  delimiter is skipped whatever it holds. Verbs and keys are exact bytes.
+- Headers are taken in pairs. The first empty key ends them, so that an empty frame in the place of a value is a value.
+- Of a key that comes twice the last value counts, in the place of the first. Keys that a verb does not know are
+  ignored, but PUT hands them on.
+- Nothing that is sent has an empty key or value: the connector takes the first empty frame for the end of the headers,
+  wherever it stands. So an empty value in a PUT, and an empty ID anywhere, is refused.
+- An error carries the ID, if that could be read before the error. An unknown verb counts before any other error.
+- A frame that stands for a verb, key, topic or ID becomes bytes; header values and bodies are handed on as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from broker.core.errors import Malformed, Reason
+
+MAX_TOPIC = 4_096
+"""Bytes of a topic: topics are kept as long as somebody is subscribed, and real ones have about a hundred."""
+
+MAX_ID = 65_536
+"""Bytes of an ID. A thousand answers may wait for a peer that does not read, and each has one; real ones have 36."""
+
+MAX_HEADERS = 1_000
+"""Header pairs of one message: each costs time again for each receiver, and real peers send three."""
+
+MAX_TTL = 86_400_000
+"""Milliseconds: one day. A longer silence says nothing about a peer, and huge numbers would overflow clocks."""
+
+MAX_SHOWN = 100
+"""Bytes of what the peer wrote that an error shows: the verb may be a whole body."""
+
+
+class Blob(Protocol):
+    """A long frame: its bytes stay where the transport has them, so that all who are sent it share one copy."""
+
+    def __len__(self) -> int: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+Frame = bytes | Blob
+
+
+class Connect(msgspec.Struct, frozen=True, gc=False):
+    """ "CONNECT". ``ttl`` is in milliseconds, 0 for no heartbeats; None leaves it as it was. Any version is taken."""
+
+    id: bytes | None = None
+    ttl: int | None = None
+    version: bytes | None = None
+
+
+class Disconnect(msgspec.Struct, frozen=True, gc=False):
+    """ "DISCONNECT"."""
+
+    id: bytes | None = None
+
+
+class Sub(msgspec.Struct, frozen=True, gc=False):
+    """ "SUB". Topics may be empty, come twice, or be none at all."""
+
+    id: bytes | None
+    topics: Sequence[bytes]
+
+
+class Unsub(msgspec.Struct, frozen=True, gc=False):
+    """ "UNSUB". Its topics are as those of SUB."""
+
+    id: bytes | None
+    topics: Sequence[bytes]
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """ "PUT". ``headers`` are the keys and values by turns, without ID and TOPIC; ``body`` has any number of frames."""
+
+    id: bytes | None
+    topic: bytes
+    headers: Sequence[Frame]
+    body: Sequence[Frame]
+
+
+class Noop(msgspec.Struct, frozen=True, gc=False):
+    """ "NOOP"."""
+
+    id: bytes | None = None
+
+
+Message = Connect | Disconnect | Sub | Unsub | Put | Noop
+
+
+class BadMessage(Malformed):
+    """Frames that are no message. ``reply`` is the text for `error`: it has the peer's own bytes where ``text`` has
+    escapes, so that it reads as the original's."""
+
+    def __init__(
+        self, reason: Reason, text: str, op: str | None = None, id: bytes | None = None, reply: bytes | None = None
+    ) -> None:
+        super().__init__(reason, text, op, id=id)
+        self.reply = text.encode() if reply is None else reply
+
+
+class TooShort(BadMessage):
+    """There is no verb. The original does not answer that."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.SYNTAX, "the message has no verb")
+
+
+def parse(frames: Sequence[Frame]) -> Message:
+    """The message of the frames that follow the peer's identity. Raises `BadMessage`."""
+    if len(frames) < 2:
+        raise TooShort
+    verb = frames[1]
+    # A long frame may have no hash, or one that says nothing about its bytes.
+    reader = _READERS.get(verb) if type(verb) is bytes else None
+    if reader is None:
+        _refuse_verb(frames)
+    return reader(frames)
+
+
+def _refuse_verb(frames: Sequence[Frame]) -> NoReturn:
+    shown = _start(frames[1])
+    try:
+        id = _id(_headers(frames)[0])
+    except BadMessage as malformed:
+        id = malformed.id
+    raise BadMessage(
+        Reason.UNKNOWN_OP,
+        f"Unknown command verb '{_escaped(shown)}'",
+        _escaped(shown),
+        id,
+        b"Unknown command verb '%b'" % shown,
+    )
+
+
+def _connect(frames: Sequence[Frame]) -> Connect:
+    headers, _ = _headers(frames)
+    id = _take_id(headers, "CONNECT")
+    ttl, version = headers.get(b"TTL"), headers.get(b"VERSION")
+    return Connect(id, _ttl(ttl, id) if ttl else None, bytes(version) if version else None)
+
+
+def _disconnect(frames: Sequence[Frame]) -> Disconnect:
+    headers, _ = _headers(frames)
+    return Disconnect(_take_id(headers, "DISCONNECT"))
+
+
+def _sub(frames: Sequence[Frame]) -> Sub:
+    headers, end = _headers(frames)
+    id = _take_id(headers, "SUB")
+    return Sub(id, [_topic(topic, "SUB", id) for topic in frames[end + 1 :]])
+
+
+def _unsub(frames: Sequence[Frame]) -> Unsub:
+    headers, end = _headers(frames)
+    id = _take_id(headers, "UNSUB")
+    return Unsub(id, [_topic(topic, "UNSUB", id) for topic in frames[end + 1 :]])
+
+
+def _put(frames: Sequence[Frame]) -> Put:
+    if len(frames) > 4 and not frames[4] and frames[2] == b"TOPIC":
+        # What nearly all are: no other header. The same comes out below.
+        name = frames[3]
+        if type(name) is bytes and 0 < len(name) <= MAX_TOPIC:
+            return Put(None, name, [], frames[5:])
+    headers, end = _headers(frames)
+    id = _take_id(headers, "PUT") if b"ID" in headers else None
+    topic = headers.pop(b"TOPIC", None)
+    if not topic:
+        raise BadMessage(Reason.PARAMETER, "PUT needs a TOPIC that is not empty", "PUT", id)
+    if type(topic) is not bytes or len(topic) > MAX_TOPIC:
+        topic = _topic(topic, "PUT", id)
+    if not headers:
+        return Put(id, topic, [], frames[end + 1 :])
+    if not all(headers.values()):
+        key = next(key for key, value in headers.items() if not value)
+        raise BadMessage(Reason.PARAMETER, f"PUT has an empty header: '{_escaped(_start(key))}'", "PUT", id)
+    return Put(id, topic, list(chain.from_iterable(headers.items())), frames[end + 1 :])
+
+
+def _noop(frames: Sequence[Frame]) -> Noop:
+    if len(frames) == 2:
+        return Noop()
+    headers, _ = _headers(frames)
+    return Noop(_take_id(headers, "NOOP"))
+
+
+_READERS: dict[Frame, Callable[[Sequence[Frame]], Message]] = {
+    b"PUT": _put,
+    b"NOOP": _noop,
+    b"SUB": _sub,
+    b"UNSUB": _unsub,
+    b"CONNECT": _connect,
+    b"DISCONNECT": _disconnect,
+}
+
+
+def _headers(frames: Sequence[Frame]) -> tuple[dict[bytes, Frame], int]:
+    """The headers, and the place of the empty frame that ends them, or the number of frames if there is none."""
+    headers: dict[bytes, Frame] = {}
+    count = len(frames)
+    at = 2
+    last = 2 + 2 * MAX_HEADERS
+    while at < count:
+        key = frames[at]
+        if not key:
+            break
+        if at == last:
+            raise _misshapen(frames, headers, Reason.PARAMETER, f"the message has more than {MAX_HEADERS} headers")
+        if at + 1 == count:
+            raise _misshapen(frames, headers, Reason.SYNTAX, "the last header has no value")
+        headers[key if type(key) is bytes else bytes(key)] = frames[at + 1]
+        at += 2
+    return headers, at
+
+
+def _misshapen(frames: Sequence[Frame], headers: dict[bytes, Frame], reason: Reason, text: str) -> BadMessage:
+    return BadMessage(reason, text, _escaped(_start(frames[1])), _id(headers))
+
+
+def _id(headers: dict[bytes, Frame]) -> bytes | None:
+    """The ID, if there is one that can be sent back."""
+    id = headers.get(b"ID")
+    return bytes(id) if id and len(id) <= MAX_ID else None
+
+
+def _take_id(headers: dict[bytes, Frame], verb: str) -> bytes | None:
+    """Take the ID out of the headers."""
+    if b"ID" not in headers:
+        return None
+    id = headers.pop(b"ID")
+    if not id:
+        raise BadMessage(Reason.PARAMETER, f"the ID of {verb} is empty", verb)
+    if len(id) > MAX_ID:
+        raise BadMessage(Reason.PARAMETER, f"the ID of {verb} has more than {MAX_ID} bytes", verb)
+    return bytes(id)
+
+
+def _topic(topic: Frame, verb: str, id: bytes | None) -> bytes:
+    if len(topic) > MAX_TOPIC:
+        raise BadMessage(Reason.PARAMETER, f"a topic of {verb} has more than {MAX_TOPIC} bytes", verb, id)
+    return topic if type(topic) is bytes else bytes(topic)
+
+
+_TTL = re.compile(rb"[ \t\n\v\f\r]*+([+-]?)0*+([0-9]{0,9})")
+"""As the original reads a number: what follows the digits is ignored. Nine digits are more than `MAX_TTL` has."""
+
+
+def _ttl(value: Frame, id: bytes | None) -> int:
+    match = _TTL.match(bytes(value))
+    assert match is not None, "each of its parts may be empty"
+    sign, digits = match.groups()
+    if match.end() == match.end(1):
+        raise BadMessage(Reason.PARAMETER, "the TTL of CONNECT is no number", "CONNECT", id)
+    ttl = int(digits or b"0")
+    if ttl and sign == b"-":
+        raise BadMessage(Reason.PARAMETER, "the TTL of CONNECT is negative", "CONNECT", id)
+    return min(ttl, MAX_TTL)
+
+
+def _start(frame: Frame) -> bytes:
+    """As much of it as an error shows."""
+    return bytes(memoryview(frame)[:MAX_SHOWN])
+
+
+def _escaped(data: bytes) -> str:
+    """Bytes as printable ASCII."""
+    return data.decode("latin-1").encode("unicode_escape").decode("ascii")
+
+
+# What is sent
+
+NOOP = (b"", b"NOOP")
+"""The broker's heartbeat. It never has an ID."""
+
+
+def ok(id: bytes) -> tuple[bytes, ...]:
+    """The message with that ID was taken. Exactly these frames: real clients look at their places."""
+    return (b"", b"OK", b"ID", id)
+
+
+def error(text: bytes, id: bytes | None) -> tuple[bytes, ...]:
+    """A message was refused; ``id`` is that of the message, if it had one."""
+    frames = (b"", b"ERROR", b"MESSAGE", text or b"refused")
+    return (*frames, b"ID", id) if id else frames
+
+
+def message(topic: bytes, headers: Sequence[Frame], body: Sequence[Frame]) -> list[Frame]:
+    """What every subscriber of a topic is sent. The empty frame before the body stands even where there is no body."""
+    return [b"", b"MESSAGE", b"TOPIC", topic, *headers, b"", *body]
