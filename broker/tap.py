@@ -14,7 +14,7 @@ from twisted.python import usage
 
 from broker.config import check, endpoint, files, load, validate
 from broker.config.errors import BadConfig, ConfigError
-from broker.config.values import Config, Console, Listener
+from broker.config.values import Config, Console, Listener, Mc0
 
 
 class Options(usage.Options):
@@ -23,8 +23,8 @@ class Options(usage.Options):
     synopsis = "twistd [twistd options] elkobroker [options]"
 
     longdesc = """Runs a broker through which servers find each other. Without options: the Elko Broker protocol on
-    tcp 127.0.0.1:9000, and the console on 127.0.0.1:9001. Everything else is in the configuration file; what is given
-    here counts before it."""
+    tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, and the console on 127.0.0.1:9001. Everything else is in the
+    configuration file; what is given here counts before it."""
 
     optParameters: ClassVar = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
@@ -32,6 +32,7 @@ class Options(usage.Options):
         ["password-file", None, None, "File with the password that Elko peers must give [default: none, open]"],
         ["config", "c", None, "Configuration file, TOML [default: none]"],
         ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
+        ["mc0-port", None, None, "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]"],
         ["console-port", None, None, "Port of the console on 127.0.0.1, or 'off' [default: 9001]"],
         ["log-format", None, None, "text or json [default: text]"],
         ["log-level", None, None, "debug, info, warn or error [default: info]"],
@@ -68,6 +69,9 @@ class Options(usage.Options):
         path = self["config"]
         config = Config() if path is None else load.read(path)
         config = self._with_listener(config)
+        mc0 = self["mc0-port"]
+        if mc0 is not None:
+            config = attrs.evolve(config, mc0=_mc0(config.mc0, mc0))
         console = self["console-port"]
         if console is not None:
             config = attrs.evolve(config, console=_console(config.console, console))
@@ -117,12 +121,23 @@ def _bad(option: str, text: str) -> BadConfig:
     return BadConfig("command line", [ConfigError(None, f"--{option}", text)])
 
 
+def _mc0(mc0: Mc0, port: str) -> Mc0:
+    if _off("mc0-port", port):
+        return attrs.evolve(mc0, enabled=False)
+    return attrs.evolve(mc0, enabled=True, endpoint=f"tcp://127.0.0.1:{port}")
+
+
 def _console(console: Console, port: str) -> Console:
-    if port == "off":
+    if _off("console-port", port):
         return attrs.evolve(console, enabled=False)
-    if not port.isdigit():
-        raise _bad("console-port", f"{port!r} is no port, nor 'off'")
     return attrs.evolve(console, enabled=True, endpoint=f"tcp:{port}:interface=127.0.0.1")
+
+
+def _off(option: str, port: str) -> bool:
+    """Whether the option says "off" instead of a port."""
+    if port != "off" and not port.isdigit():
+        raise _bad(option, f"{port!r} is no port, nor 'off'")
+    return port == "off"
 
 
 def state_directory(options: Options, config: Config, environ: dict[str, str]) -> str:
@@ -136,12 +151,13 @@ def makeService(options: Options) -> IService:
     """The daemon, not started: nothing is opened here, since twistd may fork afterwards."""
     from twisted.internet import reactor
 
-    from broker import app, logs
+    from broker import logs
+    from broker.app.daemon import Daemon
     from broker.net.sdnotify import SystemdNotifier
 
     config: Config = options["configured"]
     level = logs.Level(config.log.level)
-    daemon = app.Daemon(
+    daemon = Daemon(
         config,
         reactor,
         state_directory(options, config, dict(os.environ)),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 
-from broker.config import endpoint
+from broker.config import endpoint, files, zendpoint
 from broker.config.endpoint import Endpoint
-from broker.config.validate import effective_auth, effective_offer, hostport
-from broker.config.values import Config, Console, Listener
+from broker.config.validate import effective_auth, effective_mc0_auth, effective_offer, hostport
+from broker.config.values import Config, Console, Listener, Mc0
 
 
 def resolves(host: str) -> bool:
@@ -20,18 +20,21 @@ def resolves(host: str) -> bool:
 
 
 def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
-    """A line for each listener, the console and the launchers, then a line for each warning.
+    """A line for each listener, mc0, the console and the launchers, then a line for each warning.
 
     ``config`` is one that was found valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [_listener(each) for each in config.elko.listeners]
+    lines.append(_mc0(config.mc0))
     lines.append(_console(config.console))
     names = ", ".join(entry.name for entry in config.launchers.table) or "none"
     lines.append(f"launchers: {names}, start {config.launchers.start}")
     if not config.elko.listeners:
-        lines.append("warning: elko.listeners is empty: no server can connect")
+        lines.append("warning: elko.listeners is empty: no Elko server can connect")
     for each in config.elko.listeners:
         lines += [f"warning: elko.listeners[{each.name}]: {text}" for text in _warnings(each, resolves)]
+    if config.mc0.enabled:
+        lines += [f"warning: {text}" for text in _mc0_warnings(config.mc0)]
     return "\n".join(lines)
 
 
@@ -50,6 +53,19 @@ def _listener(listener: Listener) -> str:
 
 def _bound(where: Endpoint) -> str:
     return f"{where.kind} {where.where}" if where.kind in ("tls", "unix") else where.where
+
+
+def _mc0(mc0: Mc0) -> str:
+    if not mc0.enabled:
+        return "mc0: off"
+    where = zendpoint.parse(mc0.endpoint)
+    parts = [f"bound to {where.kind} {where.where}", f"auth {effective_mc0_auth(mc0)}"]
+    if mc0.client_keys is not None:
+        parts.append(f"client keys {mc0.client_keys}")
+    elif mc0.any_key:
+        parts.append("client keys any")
+    parts.append(f"rules {len(mc0.rules) or 'none'}")
+    return f"mc0: {', '.join(parts)}"
 
 
 def _console(console: Console) -> str:
@@ -91,3 +107,35 @@ def _open(listener: Listener, where: Endpoint) -> Iterator[str]:
     yield f"open: anybody who reaches {where.where} may find every service{steer}"
     if any(pattern.startswith("*") for pattern in effective_offer(listener)):
         yield "open: anybody may offer a service of any name, and collect what others send to it"
+
+
+def _mc0_warnings(mc0: Mc0) -> Iterator[str]:
+    where = zendpoint.parse(mc0.endpoint)
+    unkeyed = effective_mc0_auth(mc0) == "open"
+    if unkeyed and not where.loopback:
+        what = "do what mc0.rules allow to peers without a key" if mc0.rules else "read and write every topic"
+        yield f"mc0: open: anybody who reaches {where.where} may {what}"
+    if mc0.any_key:
+        yield "mc0.any_key: any client key is let in, also one that was made a moment ago"
+    if mc0.client_keys is not None and not _has_keys(mc0.client_keys):
+        yield f"mc0.client_keys: {mc0.client_keys} has no file NAME{files.PUBLIC} yet: nobody can connect"
+    yield from _rule_warnings(mc0, unkeyed)
+
+
+def _has_keys(directory: str) -> bool:
+    try:
+        return files.has_public_keys(directory)
+    except files.BadFile:
+        return False
+
+
+def _rule_warnings(mc0: Mc0, unkeyed: bool) -> Iterator[str]:
+    for_all: str | None = None
+    for index, rule in enumerate(mc0.rules):
+        here = f"mc0.rules[{index}]"
+        if for_all is not None:
+            yield f"{here}: never counts, since {for_all} is for everybody"
+        elif not all(pattern.strip("*") for pattern in rule.keys):
+            for_all = here
+        elif unkeyed:
+            yield f"{here}: never counts, since nobody has a key where auth is open"

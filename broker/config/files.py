@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -10,6 +11,19 @@ MAX_SIZE = 1024 * 1024
 
 MAX_SECRET = 1_024
 """Bytes of a secret in a file: the longest that a peer may send."""
+
+
+MAX_KEY_FILE = 4_096
+"""Bytes of a file with a CURVE key: 40 characters, and perhaps a comment behind them."""
+
+PUBLIC = ".public"
+"""How the name of a file with a client's public key ends."""
+
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+"""The characters of Z85, ZeroMQ's way to write binary keys, in the order of their values: five stand for four bytes."""
+
+KEY_LENGTH = 40
+"""Characters of a CURVE key: its 32 bytes in Z85."""
 
 
 class BadFile(ValueError):
@@ -47,6 +61,41 @@ def secret(path: Path) -> str:
     if "\n" in found:
         raise BadFile("has more than one line; a secret is one")
     return found
+
+
+def curve_secret(path: Path) -> str:
+    """The CURVE secret key that a file begins with. Raises `BadFile`."""
+    word = next(iter(text(path, MAX_KEY_FILE).split()), "")
+    if not is_curve_key(word):
+        raise BadFile(f"has no secret key: its first word must be {KEY_LENGTH} Z85 characters")
+    return word
+
+
+def is_curve_key(word: str) -> bool:
+    """Whether this is a CURVE key: 40 characters of Z85 that stand for 32 bytes."""
+    if len(word) != KEY_LENGTH or not set(Z85).issuperset(word):
+        return False
+    return all(_value(word[at : at + 5]) < 2**32 for at in range(0, KEY_LENGTH, 5))
+
+
+def _value(group: str) -> int:
+    value = 0
+    for character in group:
+        value = value * len(Z85) + Z85.index(character)
+    return value
+
+
+def has_public_keys(directory: str) -> bool:
+    """Whether a directory has files of public keys; hidden ones do not count, and none is opened. Raises `BadFile`."""
+    if not directory:
+        raise BadFile("is empty")
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.name.endswith(PUBLIC) and not entry.name.startswith(".") for entry in entries)
+    except OSError as error:
+        raise BadFile(f"{directory} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadFile("cannot be read: a zero byte in its name") from error
 
 
 def check_tls(certificate: str, key: str, ca: str | None) -> None:

@@ -1,14 +1,15 @@
 """A TOML file to the frozen configuration, or to all that is wrong with it.
 
 The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
-``limits`` as a table or inline, ``[console]``, ``[launchers]`` with ``[[launchers.table]]``.
+``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[console]``, ``[launchers]`` with
+``[[launchers.table]]``.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -47,7 +48,7 @@ def parse(text: str, name: str) -> Config:
     except ValueError as error:
         raise BadConfig(name, [_syntax(text, error)]) from error
     config, wrong = structure(data)
-    config, unreadable = _with_secrets(config, Path(name).parent)
+    config, unreadable = _with_files(config, Path(name).parent)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}
     problems = [Problem(key, why) for key, why in wrong]
@@ -82,18 +83,21 @@ def _syntax(text: str, error: ValueError) -> ConfigError:
     return ConfigError(line, "", f"is no TOML: {message[:1].lower()}{message[1:]}")
 
 
-def _with_secrets(config: Config, base: Path) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with the secrets that are kept in files, and what is wrong with those files."""
+def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str]]]:
+    """The configuration with the secrets that are kept in files, and what is wrong with those files.
+
+    The path of a directory that is read later on is made absolute.
+    """
     wrong: list[tuple[str, str]] = []
 
-    def secret(key: str, given: str | None, path: str | None) -> str | None:
+    def secret(key: str, given: str | None, path: str | None, read: Callable[[Path], str] = files.secret) -> str | None:
         if path is None:
             return given
         if given is not None:
             wrong.append((key, f"{key.rpartition('.')[2].removesuffix('_file')} is given too; give one of them"))
             return given
         try:
-            return files.secret(base / path)
+            return read(base / path)
         except BadFile as error:
             wrong.append((key, f"{base / path} {error}"))
             return None
@@ -104,5 +108,14 @@ def _with_secrets(config: Config, base: Path) -> tuple[Config, list[tuple[str, s
     )
     console = config.console
     password = secret("console.password_file", console.password, console.password_file)
-    console = attrs.evolve(console, password=password)
-    return attrs.evolve(config, elko=attrs.evolve(config.elko, listeners=listeners), console=console), wrong
+    mc0 = config.mc0
+    key = secret("mc0.secret_key_file", mc0.secret_key, mc0.secret_key_file, files.curve_secret)
+    # an empty path would come to mean the configuration's own directory
+    clients = str((base / mc0.client_keys).absolute()) if mc0.client_keys else mc0.client_keys
+    done = attrs.evolve(
+        config,
+        elko=attrs.evolve(config.elko, listeners=listeners),
+        mc0=attrs.evolve(mc0, secret_key=key, client_keys=clients),
+        console=attrs.evolve(console, password=password),
+    )
+    return done, wrong

@@ -1,7 +1,8 @@
 """Which keys differ between two configurations, and which of them may change while the broker runs.
 
 Listeners and launchers are compared by name, and shown so: ``elko.listeners[main].allow``. One that came or went is
-shown without a key of its own: ``elko.listeners[lan]``.
+shown without a key of its own: ``elko.listeners[lan]``. The rules of mc0 have no names and depend on their order: they
+are compared, and shown, as a whole.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ RELOADABLE = (
     "elko.listeners[*].allow_before_auth",
     "elko.listeners[*].offer",
     "elko.listeners[*].limits.*",
+    "mc0.sessions",
+    "mc0.subscriptions",
+    "mc0.rules",
     "console.password",
     "console.password_file",
     "launchers.*",

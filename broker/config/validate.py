@@ -9,10 +9,11 @@ from typing import Literal
 
 import attrs
 
-from broker.config import endpoint
+from broker.config import endpoint, zendpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
-from broker.config.files import MAX_SECRET, BadFile, check_tls
-from broker.config.values import Config, Console, Launchers, Limits, Listener
+from broker.config.files import KEY_LENGTH, MAX_SECRET, BadFile, check_tls, has_public_keys, is_curve_key
+from broker.config.values import Config, Console, Launchers, Limits, Listener, Mc0, Mc0Rule
+from broker.config.zendpoint import ZEndpoint
 
 MAX_LABEL = 1_024
 """Characters of a label or an address: what the broker takes from peers."""
@@ -39,6 +40,22 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """The least and the most of each limit, in the units of `Limits`."""
 
+MC0_RANGES: dict[str, tuple[float, float]] = {
+    # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try
+    "handshake": (0.1, 60),
+    # as connections
+    "sessions": (1, 1_000_000),
+    "subscriptions": (0, 100_000),
+    # ZeroMQ takes 0 for no limit at all
+    "high_water": (1, 1_000_000),
+    # ordinary frames must fit, and the memory must hold a few of the largest
+    "max_message": (1_024, 1024 * 1024 * 1024),
+}
+"""The least and the most of each limit of mc0, in the units of `Mc0`."""
+
+OWN_TOPICS = "elkobroker."
+"""How the broker's own topics begin, on which nobody else may publish."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
 
@@ -55,7 +72,7 @@ class Problem:
 def problems(config: Config) -> list[tuple[str, str]]:
     """All that is wrong with the values, as pairs of dotted key and text; empty when nothing is.
 
-    Reads nothing but the TLS files that endpoints name.
+    Reads nothing but the TLS files that endpoints name, and the names in the directory of client keys.
     """
     return [(problem.key, problem.text) for problem in found(config)]
 
@@ -65,6 +82,7 @@ def found(config: Config) -> list[Problem]:
     return [
         *_broker(config),
         *_listeners(config),
+        *_mc0(config.mc0),
         *_console(config.console),
         *_overlaps(config),
         *_launchers(config.launchers),
@@ -90,6 +108,16 @@ def effective_offer(listener: Listener) -> tuple[str, ...]:
         return listener.offer
     known = effective_auth(listener) == "password" or endpoint.parse(listener.endpoint).loopback
     return ("*",) if known else ()
+
+
+def effective_mc0_auth(mc0: Mc0) -> Literal["open", "curve"]:
+    """How peers of mc0 authenticate: as it says, else by CURVE where the broker has a key for it.
+
+    `problems` refuses what would be open to other machines without saying so.
+    """
+    if mc0.auth is not None:
+        return mc0.auth
+    return "open" if mc0.secret_key is None and mc0.secret_key_file is None else "curve"
 
 
 def hostport(text: str) -> tuple[str, int] | None:
@@ -187,6 +215,79 @@ def _limits(here: str, limits: Limits) -> Iterator[Problem]:
         yield from _range(f"{here}.{name}", getattr(limits, name), least, most)
 
 
+def _mc0(mc0: Mc0) -> Iterator[Problem]:
+    try:
+        zendpoint.parse(mc0.endpoint)
+    except BadEndpoint as error:
+        yield Problem("mc0.endpoint", str(error))
+    for name, (least, most) in MC0_RANGES.items():
+        yield from _range(f"mc0.{name}", getattr(mc0, name), least, most)
+    if mc0.secret_key is not None and not is_curve_key(mc0.secret_key):
+        yield Problem("mc0.secret_key", f"is no CURVE key, which has {KEY_LENGTH} Z85 characters")
+    if mc0.client_keys is not None:
+        try:
+            has_public_keys(mc0.client_keys)
+        except BadFile as error:
+            yield Problem("mc0.client_keys", str(error))
+    yield from _mc0_curve(mc0) if effective_mc0_auth(mc0) == "curve" else _mc0_open(mc0)
+    for index, rule in enumerate(mc0.rules):
+        yield from _mc0_rule(f"mc0.rules[{index}]", rule)
+
+
+def _mc0_curve(mc0: Mc0) -> Iterator[Problem]:
+    if mc0.secret_key is None:
+        yield Problem("mc0.auth", '"curve" needs a secret_key, or a secret_key_file')
+    if mc0.client_keys is None and not mc0.any_key:
+        yield Problem(
+            "mc0.client_keys",
+            'is needed for "curve": the directory with the public keys of those who are let in; '
+            "or any_key = true, which lets anybody in who has made a key",
+        )
+    if mc0.client_keys is not None and mc0.any_key:
+        yield Problem("mc0.any_key", "lets in more than client_keys does; give one of them", "mc0.client_keys")
+
+
+def _mc0_open(mc0: Mc0) -> Iterator[Problem]:
+    given = {
+        "secret_key": mc0.secret_key is not None and mc0.secret_key_file is None,
+        "secret_key_file": mc0.secret_key_file is not None,
+        "client_keys": mc0.client_keys is not None,
+        "any_key": mc0.any_key,
+    }
+    useless = [name for name, is_given in given.items() if is_given]
+    why = "without a secret_key_file" if mc0.auth is None else 'with auth = "open"'
+    for name in useless:
+        yield Problem(f"mc0.{name}", f"has no effect {why}")
+    where = _parsed_mc0(mc0)
+    if mc0.enabled and mc0.auth is None and not useless and where is not None and not where.loopback:
+        yield Problem(
+            "mc0.auth",
+            f'must be said, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
+            'or "open", which lets anybody who reaches it in without a key',
+        )
+
+
+def _mc0_rule(here: str, rule: Mc0Rule) -> Iterator[Problem]:
+    if not rule.keys:
+        yield Problem(f"{here}.keys", 'is for nobody; "*" is everybody')
+    for number, pattern in enumerate(rule.keys):
+        if not pattern:
+            yield Problem(f"{here}.keys[{number}]", 'is empty; "*" is everybody, without a key too')
+    for number, pattern in enumerate(rule.publish):
+        yield from _topic(f"{here}.publish[{number}]", pattern)
+        if pattern.startswith(OWN_TOPICS):
+            yield Problem(f"{here}.publish[{number}]", f"topics that begin with {OWN_TOPICS} are the broker's own")
+    for number, pattern in enumerate(rule.subscribe):
+        yield from _topic(f"{here}.subscribe[{number}]", pattern)
+
+
+def _topic(key: str, pattern: str) -> Iterator[Problem]:
+    if not pattern:
+        yield Problem(key, 'is empty; "*" is every topic')
+    elif "*" in pattern[:-1]:
+        yield Problem(key, '"*" is any rest, and may only be the last character; nothing else but {key} is special')
+
+
 def _console(console: Console) -> Iterator[Problem]:
     yield from _endpoint("console.endpoint", console.endpoint)
     if console.password is not None:
@@ -212,19 +313,34 @@ def _parsed(text: str) -> Endpoint | None:
         return None
 
 
+def _parsed_mc0(mc0: Mc0) -> ZEndpoint | None:
+    try:
+        return zendpoint.parse(mc0.endpoint)
+    except BadEndpoint:
+        return None
+
+
 def _overlaps(config: Config) -> Iterator[Problem]:
-    texts = [(f"elko.listeners[{index}].endpoint", each.endpoint) for index, each in enumerate(config.elko.listeners)]
+    places: list[tuple[str, Endpoint | ZEndpoint | None]] = [
+        (f"elko.listeners[{index}].endpoint", _parsed(each.endpoint))
+        for index, each in enumerate(config.elko.listeners)
+    ]
     if config.console.enabled:
-        texts.append(("console.endpoint", config.console.endpoint))
-    bound: list[tuple[str, Endpoint]] = []
-    for key, text in texts:
-        where = _parsed(text)
+        places.append(("console.endpoint", _parsed(config.console.endpoint)))
+    if config.mc0.enabled:
+        places.append(("mc0.endpoint", _parsed_mc0(config.mc0)))
+    bound: list[tuple[str, Endpoint | ZEndpoint]] = []
+    for key, where in places:
         if where is None:
             continue
-        other = next((other for other, there in bound if where.overlaps(there)), None)
+        other = next((other for other, there in bound if _overlap(where, there)), None)
         if other is not None:
             yield Problem(key, f"{where.where} is taken by {other}", other)
         bound.append((key, where))
+
+
+def _overlap(one: Endpoint | ZEndpoint, other: Endpoint | ZEndpoint) -> bool:
+    return other.overlaps(one) if isinstance(other, ZEndpoint) else one.overlaps(other)
 
 
 def _launchers(launchers: Launchers) -> Iterator[Problem]:

@@ -78,9 +78,9 @@ class Complaints:
         self._clock = clock
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    def count(self, name: str, reason: str) -> None:
+    def count(self, name: str, reason: str, by: int = 1) -> None:
         """Count what needs no log line."""
-        self._counters.count(name, reason)
+        self._counters.count(name, reason, by)
 
     def add(self, wire: str, address: str, refusal: Refusal) -> None:
         """A peer of that wire, at that address, was refused something."""

@@ -36,6 +36,14 @@ offer = ["a-*"]
 [elko.listeners.limits]
 connections = 1
 write_buffer = 65_536
+[mc0]
+endpoint = "tcp://*:61616"
+secret_key = "0000000000000000000000000000000000000000"
+any_key = true
+handshake = 1
+[[mc0.rules]]
+keys = ["web-*"]
+publish = ["a {key}", "b*"]
 [[launchers.table]]
 name = "chat"
 script = "chat -v 'a b'"
@@ -92,6 +100,7 @@ def test_the_lines_of_a_valid_text_in_any_order(taken: list[str]) -> None:
 
 
 KEYS = [*sorted({line.partition(" = ")[0] for line in LINES if " = " in line}), "zzz", '"odd ]. key"', "limits.waits"]
+KEYS += ["client_keys", "secret_key_file"]
 SCALARS = st.one_of(
     st.integers(-(10**400), 10**400).map(str),
     st.integers(2**2_000, 2**20_000).map(hex),
@@ -114,6 +123,8 @@ SECTIONS = [
     "[console]",
     "[[elko.listeners]]",
     "[elko.listeners.limits]",
+    "[mc0]",
+    "[[mc0.rules]]",
     "[[launchers.table]]",
     "[[x]]",
     "",
@@ -125,7 +136,12 @@ def test_any_value_at_any_key(statements: list[str]) -> None:
     judged("\n".join(statements))
 
 
-@given(st.sampled_from(["broker", "log", "console", "elko", "launchers", "elko.listeners", "launchers.table"]), VALUES)
+@given(
+    st.sampled_from(
+        ["broker", "log", "console", "elko", "mc0", "launchers", "elko.listeners", "mc0.rules", "launchers.table"]
+    ),
+    VALUES,
+)
 def test_any_value_for_a_section(section: str, value: str) -> None:
     judged(f"{section} = {value}\n")
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.config.check import report, resolves
-from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Listener
+from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Listener, Mc0, Mc0Rule
 
-REST = "console: bound to 127.0.0.1:9001, no password\nlaunchers: none, start initial"
+MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
+REST = MC0 + "\nconsole: bound to 127.0.0.1:9001, no password\nlaunchers: none, start initial"
+SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
 
 def lines(*listeners: Listener) -> list[str]:
-    """The report on listeners, without its lines on the console and the launchers. Names with a dot resolve."""
+    """The report on listeners, without its lines on mc0, the console and the launchers. Names with a dot resolve."""
     shown = report(Config(elko=Elko(listeners)), resolves=lambda host: "." in host).split("\n")
     after = len(listeners)
-    assert shown[after : after + 2] == REST.split("\n")
-    return shown[:after] + shown[after + 2 :]
+    assert shown[after : after + 3] == REST.split("\n")
+    return shown[:after] + shown[after + 3 :]
 
 
 def warnings(**keys: object) -> list[str]:
@@ -52,19 +56,23 @@ def test_a_line_for_each_listener() -> None:
 def test_no_secret_is_shown() -> None:
     config = Config(
         elko=Elko((Listener(auth="password", code="hunter2"),)),
+        mc0=Mc0(auth="curve", secret_key=SECRET, any_key=True),
         console=Console(endpoint="tcp:9001", password="hunter2"),
         launchers=Launchers("recover", (LauncherEntry("a", "x --password hunter2"), LauncherEntry("b", "y"))),
     )
-    assert report(config).split("\n")[1:] == [
+    assert report(config).split("\n")[1:4] == [
+        "mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
         "console: bound to 0.0.0.0:9001, password",
         "launchers: a, b, start recover",
     ]
     assert "hunter2" not in report(config)
+    assert SECRET not in report(config)
 
 
 def test_without_a_console_or_listeners() -> None:
-    assert report(Config(elko=Elko(()), console=Console(enabled=False))) == (
-        "console: off\nlaunchers: none, start initial\nwarning: elko.listeners is empty: no server can connect"
+    assert report(Config(elko=Elko(()), mc0=Mc0(enabled=False), console=Console(enabled=False))) == (
+        "mc0: off\nconsole: off\nlaunchers: none, start initial\n"
+        "warning: elko.listeners is empty: no Elko server can connect"
     )
 
 
@@ -107,3 +115,89 @@ def test_what_resolves() -> None:
     assert not resolves("no.such.host.invalid")
     assert not resolves("a" * 300)
     assert not resolves("a..b")
+
+
+# mc0
+
+
+def mc0(**keys: object) -> tuple[str, list[str]]:
+    """The line on mc0, and the warnings."""
+    shown = report(Config(mc0=Mc0(**keys))).split("\n")  # type: ignore[arg-type]
+    return shown[1], [line.removeprefix("warning: ") for line in shown[4:]]
+
+
+EVERYBODY = Mc0Rule(publish=("*",))
+NODES = Mc0Rule(("web-*",))
+REACH = "mc0: open: anybody who reaches 0.0.0.0:61616 may "
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "expected"),
+    [
+        ({"endpoint": "ipc://@x"}, "bound to ipc @x, auth open, rules none", []),
+        ({"endpoint": "tcp://[::1]:1", "rules": (EVERYBODY,)}, "bound to tcp [::1]:1, auth open, rules 1", []),
+        (
+            {"endpoint": "tcp://*:61616", "auth": "open"},
+            "bound to tcp 0.0.0.0:61616, auth open, rules none",
+            [REACH + "read and write every topic"],
+        ),
+        (
+            {"endpoint": "tcp://*:61616", "auth": "open", "rules": (EVERYBODY,)},
+            "bound to tcp 0.0.0.0:61616, auth open, rules 1",
+            [REACH + "do what mc0.rules allow to peers without a key"],
+        ),
+        (
+            {"secret_key": SECRET, "any_key": True},
+            "bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
+            ["mc0.any_key: any client key is let in, also one that was made a moment ago"],
+        ),
+        ({"enabled": False, "endpoint": "tcp://*:61616", "auth": "open", "rules": (NODES,)}, "off", []),
+    ],
+)
+def test_mc0(keys: dict[str, object], line: str, expected: list[str]) -> None:
+    assert mc0(**keys) == (f"mc0: {line}", expected)
+
+
+def test_client_keys(tmp_path: Path) -> None:
+    keys = {"secret_key": SECRET, "client_keys": str(tmp_path)}
+    line = f"mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys {tmp_path}, rules none"
+    nobody = f"mc0.client_keys: {tmp_path} has no file NAME.public yet: nobody can connect"
+    assert mc0(**keys) == (line, [nobody])
+    (tmp_path / ".a.public").touch()
+    (tmp_path / "a.private").touch()
+    assert mc0(**keys) == (line, [nobody])
+    (tmp_path / "a.public").touch()
+    assert mc0(**keys) == (line, [])
+    assert mc0(**{**keys, "client_keys": "/a\0b"})[1] == [
+        "mc0.client_keys: /a\0b has no file NAME.public yet: nobody can connect"
+    ]
+
+
+CURVE = {"secret_key": SECRET, "any_key": True}
+
+
+@pytest.mark.parametrize(
+    ("rules", "open_", "curve"),
+    [
+        ((), [], []),
+        ((NODES, EVERYBODY), ["mc0.rules[0]: never counts, since nobody has a key where auth is open"], []),
+        (
+            (EVERYBODY, NODES, EVERYBODY),
+            [f"mc0.rules[{n}]: never counts, since mc0.rules[0] is for everybody" for n in (1, 2)],
+            [f"mc0.rules[{n}]: never counts, since mc0.rules[0] is for everybody" for n in (1, 2)],
+        ),
+        (
+            (Mc0Rule(("a", "**")), Mc0Rule(("b",))),
+            ["mc0.rules[1]: never counts, since mc0.rules[0] is for everybody"],
+            ["mc0.rules[1]: never counts, since mc0.rules[0] is for everybody"],
+        ),
+        (
+            (NODES, NODES),
+            [f"mc0.rules[{n}]: never counts, since nobody has a key where auth is open" for n in (0, 1)],
+            [],
+        ),
+    ],
+)
+def test_rules_that_never_count(rules: tuple[Mc0Rule, ...], open_: list[str], curve: list[str]) -> None:
+    assert mc0(rules=rules)[1] == open_
+    assert mc0(**CURVE, rules=rules)[1][1:] == curve

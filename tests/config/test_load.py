@@ -11,7 +11,19 @@ import pytest
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
 from broker.config.load import parse, read
-from broker.config.values import Broker, Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Log
+from broker.config.values import (
+    Broker,
+    Config,
+    Console,
+    Elko,
+    LauncherEntry,
+    Launchers,
+    Limits,
+    Listener,
+    Log,
+    Mc0,
+    Mc0Rule,
+)
 
 LOOPBACK = "tcp:9000:interface=127.0.0.1"
 
@@ -43,6 +55,23 @@ def test_every_key_arrives() -> None:
             enabled = false
             endpoint = "tcp:9001"
             password = "p"
+            [mc0]
+            enabled = false
+            endpoint = "ipc:///run/mc0"
+            auth = "curve"
+            secret_key = "0000000000000000000000000000000000000000"
+            client_keys = "/"
+            any_key = false
+            handshake = 1
+            sessions = 2
+            subscriptions = 3
+            high_water = 4
+            max_message = 5_000
+            [[mc0.rules]]
+            keys = ["operator"]
+            publish = ["*"]
+            [[mc0.rules]]
+            subscribe = ["nodes {key}", "all"]
             [launchers]
             start = "recover"
             [[launchers.table]]
@@ -81,6 +110,19 @@ def test_every_key_arrives() -> None:
     assert config == Config(
         broker=Broker(service="east", state="/var/lib/broker", grace=5.0, diagnostics=False),
         log=Log(format="json", level="debug"),
+        mc0=Mc0(
+            enabled=False,
+            endpoint="ipc:///run/mc0",
+            auth="curve",
+            secret_key="0" * 40,
+            client_keys="/",
+            handshake=1.0,
+            sessions=2,
+            subscriptions=3,
+            high_water=4,
+            max_message=5_000,
+            rules=(Mc0Rule(("operator",), publish=("*",)), Mc0Rule(subscribe=("nodes {key}", "all"))),
+        ),
         console=Console(enabled=False, endpoint="tcp:9001", password="p"),
         launchers=Launchers(
             start="recover",
@@ -106,6 +148,7 @@ def test_every_key_arrives() -> None:
     )
     assert isinstance(config.broker.grace, float)
     assert isinstance(config.elko.listeners[0].limits.rate, float)
+    assert isinstance(config.mc0.handshake, float)
 
 
 BAD_TYPES = [
@@ -135,6 +178,10 @@ BAD_TYPES = [
     ("[[elko.listeners]]\ncode = 1234", 2, "elko.listeners[0].code", "must be a string, not an integer"),
     ('[elko.listeners]\nname = "x"', 1, "elko.listeners", "two brackets"),
     ("[elko]\nlisteners = [5]", 2, "elko.listeners[0]", "must be a table, not an integer"),
+    ('[mc0.rules]\nkeys = ["x"]', 1, "mc0.rules", "two brackets"),
+    ('[[mc0.rules]]\nkeys = "x"', 2, "mc0.rules[0].keys", "must be an array, not a string"),
+    ('[[mc0.rules]]\nkey = ["x"]', 2, "mc0.rules[0].key", "unknown key; did you mean 'keys'?"),
+    ('[mc0]\nauth = "password"', 2, "mc0.auth", 'must be "open" or "curve"'),
     ("elko.listeners = [{ name = 5 }]", 1, "elko.listeners[0].name", "must be a string"),
     ('[launchers]\n[[launchers.table]]\nname = "x"', 2, "launchers.table[0].script", "is missing"),
     ('[launchers]\n[[launchers.table]]\nscript = "x"', 2, "launchers.table[0].name", "is missing"),
@@ -247,6 +294,11 @@ def test_no_error_shows_a_secret() -> None:
     with pytest.raises(BadConfig) as caught:
         parse(text, "broker.toml")
     assert "hunter2" not in str(caught.value)
+    curve = f'[mc0]\nsecret_key = "{"0" * 40}"\n'
+    with pytest.raises(BadConfig) as caught:
+        parse(curve, "broker.toml")
+    assert "0" * 40 not in str(caught.value)
+    assert "0" * 40 not in repr(parse(f"{curve}any_key = true\n", "broker.toml"))
     assert "hunter2" not in repr(parse('[[elko.listeners]]\nauth = "password"\ncode = "hunter2"\n', "broker.toml"))
 
 
@@ -315,6 +367,88 @@ def test_a_secret_is_given_once() -> None:
 def test_an_odd_path_of_a_secret() -> None:
     assert errors('[console]\npassword_file = "a\\u0000b"')[0][:2] == (2, "console.password_file")
     assert "Is a directory" in errors('[console]\npassword_file = "."')[0][2]
+
+
+KEY = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
+MC0 = """\
+[mc0]
+secret_key_file = "keys/broker.private"
+client_keys = "keys/clients"
+"""
+
+
+@pytest.mark.parametrize("content", [KEY, KEY + "\n", f"\ufeff  {KEY}\r\n", f"{KEY} made in May\nfor the farm\n"])
+def test_the_secret_key_is_the_first_word_of_its_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "keys" / "clients").mkdir(parents=True)
+    (tmp_path / "keys" / "broker.private").write_text(content)
+    (tmp_path / "broker.toml").write_text(MC0)
+    mc0 = read(tmp_path / "broker.toml").mc0
+    assert (mc0.secret_key, mc0.secret_key_file) == (KEY, "keys/broker.private")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "has no secret key: its first word must be 40 Z85 characters"),
+        (b"made in May\n" + KEY.encode(), "has no secret key"),
+        (KEY.encode() + b"0", "has no secret key"),
+        (b"#" * 40, "has no secret key"),
+        (KEY.encode() + b" " * 4_057, "is larger than 4096 bytes"),
+        (b"\xff" * 40, "is not UTF-8"),
+    ],
+)
+def test_a_bad_secret_key_file(tmp_path: Path, content: bytes | None, why: str) -> None:
+    (tmp_path / "keys" / "clients").mkdir(parents=True)
+    (tmp_path / "broker.toml").write_text(MC0)
+    if content is not None:
+        (tmp_path / "keys" / "broker.private").write_bytes(content)
+    with pytest.raises(BadConfig) as caught:
+        read(tmp_path / "broker.toml")
+    (error,) = caught.value.errors
+    assert (error.line, error.key) == (2, "mc0.secret_key_file")
+    assert error.text.startswith(f"{tmp_path}/keys/broker.private ")
+    assert why in error.text
+    assert KEY not in error.text
+
+
+def test_a_secret_key_is_given_once() -> None:
+    assert errors(f'[mc0]\nany_key = true\nsecret_key = "{KEY}"\nsecret_key_file = "x"\n') == [
+        (4, "mc0.secret_key_file", "secret_key is given too; give one of them")
+    ]
+
+
+def test_a_secret_key_file_that_has_no_effect_is_named(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(KEY)
+    with pytest.raises(BadConfig) as caught:
+        parse('[mc0]\nauth = "open"\nsecret_key_file = "key"\n', str(tmp_path / "x"))
+    assert str(caught.value) == f'{tmp_path}/x:3: mc0.secret_key_file: has no effect with auth = "open"'
+
+
+@pytest.mark.parametrize("config", ["broker.toml", "./sub/../broker.toml"])
+def test_the_directory_of_client_keys_is_relative_to_the_file_and_comes_out_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    (tmp_path / "keys" / "clients").mkdir(parents=True)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "keys" / "broker.private").write_text(KEY)
+    (tmp_path / "broker.toml").write_text(MC0)
+    monkeypatch.chdir(tmp_path)
+    found = read(config).mc0.client_keys
+    assert found is not None
+    assert Path(found).is_absolute()
+    assert Path(found).samefile(tmp_path / "keys" / "clients")
+
+
+def test_a_directory_of_client_keys_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "broker.private").write_text(KEY)
+    (tmp_path / "broker.toml").write_text(MC0)
+    with pytest.raises(BadConfig) as caught:
+        read(tmp_path / "broker.toml")
+    (error,) = caught.value.errors
+    assert (error.line, error.key) == (3, "mc0.client_keys")
+    assert error.text == f"{tmp_path}/keys/clients cannot be read: No such file or directory"
 
 
 # Files

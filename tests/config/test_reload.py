@@ -9,7 +9,19 @@ import attrs
 import pytest
 
 from broker.config.reload import RELOADABLE, changes, refused
-from broker.config.values import Broker, Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Log
+from broker.config.values import (
+    Broker,
+    Config,
+    Console,
+    Elko,
+    LauncherEntry,
+    Launchers,
+    Limits,
+    Listener,
+    Log,
+    Mc0,
+    Mc0Rule,
+)
 
 NOW = {
     "broker.diagnostics",
@@ -29,6 +41,9 @@ NOW = {
     "elko.listeners[main].limits.stalled_after",
     "elko.listeners[main].limits.waits",
     "elko.listeners[main].limits.services",
+    "mc0.sessions",
+    "mc0.subscriptions",
+    "mc0.rules",
     "console.password",
     "console.password_file",
     "launchers.start",
@@ -43,6 +58,16 @@ AT_RESTART = {
     "elko.listeners[main].endpoint",
     "elko.listeners[main].publish",
     "elko.listeners[main].label",
+    "mc0.enabled",
+    "mc0.endpoint",
+    "mc0.auth",
+    "mc0.secret_key",
+    "mc0.secret_key_file",
+    "mc0.client_keys",
+    "mc0.any_key",
+    "mc0.handshake",
+    "mc0.high_water",
+    "mc0.max_message",
     "console.enabled",
     "console.endpoint",
 }
@@ -113,11 +138,19 @@ def test_launchers_are_compared_by_name_and_may_come_and_go() -> None:
     assert refused(old, new) == []
 
 
+def test_rules_are_compared_as_a_whole_since_their_order_counts() -> None:
+    one, two = Mc0Rule(("a",)), Mc0Rule(("b",))
+    old, new = Config(mc0=Mc0(rules=(one, two))), Config(mc0=Mc0(rules=(two, one)))
+    assert changes(old, new) == ["mc0.rules"]
+    assert refused(old, new) == []
+
+
 def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
     new = Config(
         broker=Broker(grace=1.0, service="x"),
         log=Log(level="debug"),
         elko=Elko((Listener(endpoint="tcp:1:interface=127.0.0.1", limits=Limits(waits=1)),)),
+        mc0=Mc0(enabled=False, sessions=5),
         console=Console(password="secret"),
     )
     assert changes(Config(), new) == [
@@ -126,9 +159,11 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         "log.level",
         "elko.listeners[main].endpoint",
         "elko.listeners[main].limits.waits",
+        "mc0.enabled",
+        "mc0.sessions",
         "console.password",
     ]
-    assert refused(Config(), new) == ["broker.service", "elko.listeners[main].endpoint"]
+    assert refused(Config(), new) == ["broker.service", "elko.listeners[main].endpoint", "mc0.enabled"]
 
 
 def test_the_table_names_only_keys_that_exist() -> None:

@@ -14,7 +14,7 @@ from broker.config.check import report
 from broker.config.errors import BadConfig
 from broker.config.load import parse, read
 from broker.config.reload import refused
-from broker.config.values import Broker, Config, Console, LauncherEntry, Launchers, Limits, Listener, Log
+from broker.config.values import Broker, Config, Console, LauncherEntry, Launchers, Limits, Listener, Log, Mc0, Mc0Rule
 from tests.config.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
 
 EXAMPLE = "  # example"
 SETTING = re.compile(r"#(?=[a-z\[])")
-SECTIONS = {"broker": Broker, "log": Log, "console": Console, "launchers": Launchers}
+SECTIONS = {"broker": Broker, "log": Log, "console": Console, "mc0": Mc0, "launchers": Launchers}
 
 
 def uncommented(examples: bool) -> str:
@@ -41,7 +41,7 @@ def listed(value: Any) -> Any:
 def defaults(cls: Any) -> dict[str, Any]:
     """The keys of a section, with their defaults; sections inside are left out."""
     found = {field.name: listed(field.default) for field in attrs.fields(cls)}
-    return {name: value for name, value in found.items() if name not in ("limits", "table")}
+    return {name: value for name, value in found.items() if name not in ("limits", "rules", "table")}
 
 
 def test_as_shipped_it_is_the_defaults() -> None:
@@ -65,9 +65,11 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     data = tomllib.loads(uncommented(examples=True))
     (listener,) = data["elko"]["listeners"]
     (launcher,) = data["launchers"].pop("table")
+    (rule,) = data["mc0"].pop("rules")
     limits = listener.pop("limits")
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
-    for section, cls in [*pairs, (listener, Listener), (limits, Limits), (launcher, LauncherEntry)]:
+    arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (launcher, LauncherEntry)]
+    for section, cls in [*pairs, *arrays]:
         assert list(section) == list(defaults(cls)), "the keys are in the order of the values"
     assert (launcher["initial"], launcher["on"]) == (LauncherEntry("", "").initial, LauncherEntry("", "").on)
 
@@ -76,21 +78,27 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     examples = [line for line in SHIPPED.split("\n") if line.endswith(EXAMPLE)]
     names = {line.removeprefix("#").partition(" = ")[0] for line in examples if " = " in line}
     unset = {name for cls in (*SECTIONS.values(), Listener) for name, value in defaults(cls).items() if value is None}
-    assert names == unset | {"name", "script"}
+    assert names == unset | {"keys", "publish", "subscribe"} | {"name", "script"}
 
 
 def test_the_examples_are_good(tmp_path: Path) -> None:
     text = uncommented(examples=True)
+    (tmp_path / "clients").mkdir()
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
-    config = parse(inline, "x")
+    config = parse(inline, str(tmp_path / "x.toml"))
     assert (config.elko.listeners[0].code, config.console.password) == ("change me", "change me")
+    secret = config.mc0.secret_key
+    assert secret is not None
 
     (tmp_path / "console.password").write_text("change me\n")
     (tmp_path / "main.code").write_text("change me\n")
-    (tmp_path / "x.toml").write_text("\n".join(line for line in text.split("\n") if '"change me"' not in line))
+    (tmp_path / "broker.private").write_text(secret + "\n")
+    filed = (line for line in text.split("\n") if '"change me"' not in line and not line.startswith("secret_key = "))
+    (tmp_path / "x.toml").write_text("\n".join(filed))
     from_files = read(tmp_path / "x.toml")
     assert from_files.elko.listeners[0].code == "change me"
     assert from_files.console.password == "change me"
+    assert from_files.mc0.secret_key == secret
 
 
 def test_prose_and_settings_cannot_be_mixed_up() -> None:
@@ -104,29 +112,44 @@ def test_prose_and_settings_cannot_be_mixed_up() -> None:
 
 def altered(value: Any, name: str) -> Any:
     """A copy with another value at ``name``."""
-    return attrs.evolve(value, **{name: object()})
+    return attrs.evolve(value, **{name: (LauncherEntry("x", "y"),) if name == "table" else object()})
+
+
+def marked_reload() -> set[str]:
+    """What is marked so in the shipped file: keys with the section that they are in, and sections as a whole."""
+    found = set()
+    section = prose = ""
+    for line in SHIPPED.split("\n"):
+        if line.startswith("# "):
+            prose = line
+            continue
+        key = f"{section}.{line[1:].partition(' = ')[0]}"
+        if header := re.match(r"#?\[+([a-z0-9.]+)\]", line):
+            key = section = header[1]
+        if prose.endswith("(reload)"):
+            found.add(key)
+        prose = ""
+    return found
 
 
 def test_what_is_marked_reload_is_what_may_be_reloaded() -> None:
-    blocks = re.findall(r"((?:^# .*\n)+)#(\w+) = ", SHIPPED, re.MULTILINE)
-    marked = {name for prose, name in blocks if prose.rstrip().endswith("(reload)")}
     old = Config()
-    plain = [("broker", Broker), ("log", Log), ("console", Console), ("launchers", Launchers)]
     free = {
-        name
-        for section, cls in plain
-        for name in defaults(cls)
-        if not refused(old, attrs.evolve(old, **{section: altered(getattr(old, section), name)}))
+        f"{section}.{field.name}"
+        for section, cls in SECTIONS.items()
+        for field in attrs.fields(cls)
+        if not refused(old, attrs.evolve(old, **{section: altered(getattr(old, section), field.name)}))
     }
     (listener,) = old.elko.listeners
-    for name in [*defaults(Listener), *defaults(Limits)]:
-        inner = name in defaults(Limits)
-        changed = attrs.evolve(listener, limits=altered(listener.limits, name)) if inner else altered(listener, name)
+    listeners = [("elko.listeners", name, altered(listener, name)) for name in defaults(Listener)]
+    limits = [
+        ("elko.listeners.limits", name, attrs.evolve(listener, limits=altered(listener.limits, name)))
+        for name in defaults(Limits)
+    ]
+    for section, name, changed in [*listeners, *limits]:
         if not refused(old, attrs.evolve(old, elko=attrs.evolve(old.elko, listeners=(changed,)))):
-            free.add(name)
-    # a name that two sections have would hide a difference
-    assert free - {"endpoint"} == marked - {"endpoint"}
-    assert "endpoint" not in marked
+            free.add(f"{section}.{name}")
+    assert free == marked_reload()
 
 
 # The documentation
@@ -142,9 +165,14 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("text", "output"), blocks("toml"))
 def test_the_documented_examples_and_what_is_shown_for_them(tmp_path: Path, text: str, output: str) -> None:
     cert, key = certificate(tmp_path, "x")
-    text = text.replace("/etc/elkobroker/cert.pem", str(cert)).replace("/etc/elkobroker/key.pem", str(key))
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "web1.example.org.public").touch()
+    (tmp_path / "broker.private").write_text("0" * 40)
+    named = {"cert.pem": cert, "key.pem": key, **{name: tmp_path / name for name in ("clients", "broker.private")}}
+    for name, path in named.items():
+        text = text.replace(f"/etc/elkobroker/{name}", str(path))
     config = parse(text, "elkobroker.toml")
-    assert not output or report(config) == output
+    assert not output or report(config).replace(str(tmp_path), "/etc/elkobroker") == output
 
 
 @pytest.mark.parametrize(("text", "output"), blocks("toml bad"))

@@ -11,11 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.config import zendpoint
 from broker.config.errors import BadConfig
 from broker.config.load import parse
-from broker.config.validate import RANGES, effective_auth, effective_offer, hostport, problems
-from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener
+from broker.config.validate import (
+    MC0_RANGES,
+    OWN_TOPICS,
+    RANGES,
+    effective_auth,
+    effective_mc0_auth,
+    effective_offer,
+    hostport,
+    problems,
+)
+from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Mc0, Mc0Rule
+from broker.core.model import OWN_PREFIX
 from tests.config.certificates import certificate
+
+SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
+CURVE = f"[mc0]\nsecret_key = '{SECRET}'\n"
+RULE = "[[mc0.rules]]\n"
 
 OPEN = '[[elko.listeners]]\nauth = "open"\n'
 
@@ -70,6 +85,67 @@ BAD = [
     (OPEN + f'publish = "{"a" * 1024}:1"', 3, "elko.listeners[0].publish", "more than 1024 characters"),
     (OPEN + 'label = " "', 3, "elko.listeners[0].label", "is empty"),
     (OPEN + 'offer = ["a", ""]', 3, "elko.listeners[0].offer[1]", 'is empty; "*" is every name'),
+    ('[mc0]\nendpoint = "tcp:61616"', 2, "mc0.endpoint", "'tcp:61616' is no ZeroMQ endpoint"),
+    ('[mc0]\nendpoint = "tcp://eth0:61616"', 2, "mc0.endpoint", "names of hosts and of network interfaces"),
+    ('[mc0]\nendpoint = "tcp://127.0.0.1:9000"', 2, "mc0.endpoint", "is taken by elko.listeners[0].endpoint"),
+    ('[mc0]\nendpoint = "tcp://*:9001"\nauth = "open"', 2, "mc0.endpoint", "0.0.0.0:9001 is taken by console.endpoint"),
+    (
+        '[[elko.listeners]]\nendpoint = "tcp:61616:interface=127.0.0.1"',
+        2,
+        "mc0.endpoint",
+        "127.0.0.1:61616 is taken by elko.listeners[0].endpoint",
+    ),
+    (
+        '[mc0]\nendpoint = "tcp://*:61616"',
+        1,
+        "mc0.auth",
+        "must be said, since 0.0.0.0:61616 can be reached from elsewhere",
+    ),
+    ('[mc0]\nauth = "curve"\nany_key = true', 2, "mc0.auth", "needs a secret_key, or a secret_key_file"),
+    (CURVE, 1, "mc0.client_keys", 'is needed for "curve"'),
+    (CURVE + 'auth = "curve"', 1, "mc0.client_keys", "or any_key = true, which lets anybody in who has made a key"),
+    (CURVE + 'client_keys = ""', 3, "mc0.client_keys", "is empty"),
+    (CURVE + 'client_keys = "none"', 3, "mc0.client_keys", "/none cannot be read: No such file or directory"),
+    (CURVE + 'client_keys = "/dev/null"', 3, "mc0.client_keys", "/dev/null cannot be read: Not a directory"),
+    (CURVE + 'client_keys = "a\\u0000b"', 3, "mc0.client_keys", "cannot be read: a zero byte in its name"),
+    (
+        CURVE + 'client_keys = "/"\nany_key = true',
+        4,
+        "mc0.any_key",
+        "lets in more than client_keys does; give one of them",
+    ),
+    (CURVE + 'auth = "open"', 2, "mc0.secret_key", 'has no effect with auth = "open"'),
+    ("[mc0]\nany_key = true", 2, "mc0.any_key", "has no effect without a secret_key_file"),
+    ('[mc0]\nany_key = true\nendpoint = "tcp://*:1"', 2, "mc0.any_key", "has no effect without a secret_key_file"),
+    ('[mc0]\nauth = "open"\nclient_keys = "/"', 3, "mc0.client_keys", 'has no effect with auth = "open"'),
+    ("[mc0]\nany_key = true\nsecret_key = ''", 3, "mc0.secret_key", "is no CURVE key, which has 40 Z85 characters"),
+    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET}0'", 3, "mc0.secret_key", "is no CURVE key"),
+    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET[1:]} '", 3, "mc0.secret_key", "is no CURVE key"),
+    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET[1:]}é'", 3, "mc0.secret_key", "is no CURVE key"),
+    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET[5:]}#####'", 3, "mc0.secret_key", "is no CURVE key"),
+    (RULE + "keys = []", 2, "mc0.rules[0].keys", 'is for nobody; "*" is everybody'),
+    (RULE + 'keys = ["a", ""]', 2, "mc0.rules[0].keys[1]", "is empty"),
+    (RULE + RULE + 'publish = [""]', 3, "mc0.rules[1].publish[0]", 'is empty; "*" is every topic'),
+    (RULE + 'subscribe = ["a", ""]', 2, "mc0.rules[0].subscribe[1]", 'is empty; "*" is every topic'),
+    (
+        RULE + 'subscribe = ["a*b"]',
+        2,
+        "mc0.rules[0].subscribe[0]",
+        '"*" is any rest, and may only be the last character',
+    ),
+    (RULE + 'publish = ["**"]', 2, "mc0.rules[0].publish[0]", "nothing else but {key} is special"),
+    (
+        RULE + 'publish = ["elkobroker.x"]',
+        2,
+        "mc0.rules[0].publish[0]",
+        "topics that begin with elkobroker. are the broker's",
+    ),
+    (
+        RULE + 'publish = ["elkobroker.*"]',
+        2,
+        "mc0.rules[0].publish[0]",
+        "topics that begin with elkobroker. are the broker's",
+    ),
     ('[console]\nendpoint = "tcp:9001"', 1, "console.password", "since 0.0.0.0:9001 can be reached from elsewhere"),
     ('[console]\npassword = ""', 2, "console.password", "is empty"),
     ('[[launchers.table]]\nname = ""\nscript = "x"', 2, "launchers.table[0].name", "is empty"),
@@ -97,6 +173,8 @@ def test_bad_values(text: str, line: int, key: str, why: str) -> None:
 def test_the_defaults_are_good() -> None:
     assert problems(Config()) == []
     assert RANGES.keys() == {field.name for field in attrs.fields(Limits)}
+    assert MC0_RANGES.keys() == {field.name for field in attrs.fields(Mc0) if type(field.default) in (int, float)}
+    assert OWN_TOPICS == OWN_PREFIX
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -114,9 +192,32 @@ def test_the_ends_of_each_limit(name: str) -> None:
         assert key == f"elko.listeners[0].limits.{name}"
 
 
+@pytest.mark.parametrize("name", MC0_RANGES)
+def test_the_ends_of_each_limit_of_mc0(name: str) -> None:
+    least, most = MC0_RANGES[name]
+
+    def wrong(value: float) -> list[tuple[str, str]]:
+        changed: dict[str, Any] = {name: value}
+        return problems(Config(mc0=attrs.evolve(Mc0(), **changed)))
+
+    assert wrong(least) == wrong(most) == []
+    for value in (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), math.nan, math.inf, -1):
+        assert [key for key, _ in wrong(value)] == [f"mc0.{name}"]
+
+
 @pytest.mark.parametrize(
     "config",
     [
+        Config(mc0=Mc0(enabled=False, endpoint="tcp://*:9000")),
+        Config(mc0=Mc0(endpoint="tcp://*:61616", auth="open")),
+        Config(mc0=Mc0(endpoint="ipc://@mc0", auth="open")),
+        Config(mc0=Mc0(endpoint="tcp://*:0", secret_key=SECRET, any_key=True)),
+        Config(mc0=Mc0(auth="curve", secret_key=SECRET, secret_key_file="x", client_keys="/")),
+        Config(
+            mc0=Mc0(
+                rules=(Mc0Rule(), Mc0Rule(("a-?", "[b]"), ("*", "{key} {x}?[a]*", "elkobroker*"), ("elkobroker.*",)))
+            )
+        ),
         Config(elko=Elko(())),
         Config(console=Console(enabled=False, endpoint="tcp:9000")),
         Config(console=Console(endpoint="tcp:9001", password="x")),
@@ -147,6 +248,26 @@ def test_good_values(config: Config) -> None:
 def test_what_a_listener_comes_to(listener: Listener, auth: str, offer: tuple[str, ...]) -> None:
     assert effective_auth(listener) == auth
     assert effective_offer(listener) == offer
+
+
+@pytest.mark.parametrize(
+    ("mc0", "auth"),
+    [
+        (Mc0(), "open"),
+        (Mc0(auth="curve"), "curve"),
+        (Mc0(auth="open", secret_key=SECRET), "open"),
+        (Mc0(secret_key=SECRET), "curve"),
+        (Mc0(secret_key_file="x"), "curve"),
+    ],
+)
+def test_what_mc0_comes_to(mc0: Mc0, auth: str) -> None:
+    assert effective_mc0_auth(mc0) == auth
+
+
+def test_a_secret_key_file_that_was_not_read_is_no_secret_key() -> None:
+    assert problems(Config(mc0=Mc0(secret_key_file="x", any_key=True))) == [
+        ("mc0.auth", '"curve" needs a secret_key, or a secret_key_file')
+    ]
 
 
 @pytest.mark.parametrize(
@@ -220,3 +341,26 @@ def test_any_values_are_judged(listener: Listener, entry: LauncherEntry) -> None
     if not problems(config):
         assert effective_auth(listener) == "password" or listener.code is None
         assert effective_offer(listener) is not None
+
+
+@given(
+    st.builds(
+        Mc0,
+        enabled=st.booleans(),
+        endpoint=st.one_of(st.text(max_size=20), st.sampled_from(["tcp://*:1", "ipc://x", "tcp://[::1]:0"])),
+        auth=st.sampled_from(["open", "curve", None]),
+        secret_key=st.one_of(st.none(), st.text(max_size=41), st.just(SECRET)),
+        client_keys=st.one_of(st.none(), st.text(max_size=4), st.just("/")),
+        any_key=st.booleans(),
+        rules=st.lists(
+            st.builds(Mc0Rule, *[st.lists(st.text(st.sampled_from("a*.{"), max_size=3), max_size=2).map(tuple)] * 3),
+            max_size=2,
+        ).map(tuple),
+    )
+)
+def test_any_values_of_mc0_are_judged(mc0: Mc0) -> None:
+    if not problems(Config(mc0=mc0)):
+        curve = effective_mc0_auth(mc0) == "curve"
+        assert (mc0.secret_key is not None) is curve
+        assert (mc0.client_keys is not None) + mc0.any_key == curve
+        assert curve or mc0.auth == "open" or not mc0.enabled or zendpoint.parse(mc0.endpoint).loopback

@@ -1,0 +1,246 @@
+"""The command ``brokerkeys``: CURVE keys for the broker and its clients, in the files that they expect.
+
+A pair is two files, NAME.private and NAME.public, each with one line: the key in 40 Z85 characters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import zmq
+
+from broker import curve
+from broker.config import files
+from broker.config.files import PUBLIC
+
+PRIVATE = ".private"
+
+DESCRIPTION = """Makes and allows CURVE keys. The broker needs a pair; each client needs a pair of its own, and the
+broker's public key. The broker lets in those clients whose public keys are in its directory of client keys
+(mc0.client_keys in its configuration). It notices by itself when some are added or taken away."""
+
+
+class Failed(Exception):
+    """The command cannot do what was asked. Its arguments are sentences that say why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns its exit code."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+        sys.stdout.flush()
+    except Failed as error:
+        for sentence in error.args:
+            print(f"brokerkeys: {sentence}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read the output has enough. Nothing may be written at the exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def new(name: str, directory: str, force: bool) -> tuple[Path, Path]:
+    """Make a pair. Returns the files of the secret and of the public key. Raises `Failed`."""
+    _check_name(name)
+    private, public = Path(directory, name + PRIVATE), Path(directory, name + PUBLIC)
+    for path in (private, public):
+        if not force and os.path.lexists(path):
+            raise Failed(f"{path} is there already; --force replaces it")
+    public_key, secret_key = zmq.curve_keypair()
+    _make(directory, 0o700)
+    write(private, secret_key, 0o600, force)
+    try:
+        write(public, public_key, 0o644, force)
+    except Failed:
+        if not force:
+            private.unlink()
+        raise
+    return private, public
+
+
+def allow(directory: str, paths: Sequence[str], force: bool) -> list[str]:
+    """Copy public keys into a directory, all or, where one cannot be used, none. Returns a line on each.
+
+    Raises `Failed`.
+    """
+    keys: dict[str, str] = {}
+    for path in paths:
+        name = os.path.basename(path).removesuffix(PUBLIC)
+        if not path.endswith(PUBLIC):
+            raise Failed(f"{path} is no file NAME{PUBLIC}")
+        _check_name(name)
+        key = _public_key(path)
+        if keys.setdefault(name, key) != key:
+            raise Failed(f"there are two files {name}{PUBLIC} with different keys")
+    _make(directory, 0o755)
+    lines = {name: _allowing(name, key, directory, force) for name, key in keys.items()}
+    for name, key in keys.items():
+        write(Path(directory, name + PUBLIC), key.encode(), 0o644, force=True)
+    return list(lines.values())
+
+
+def public_of(path: str) -> str:
+    """The public key of the secret one in a file. Raises `Failed`."""
+    try:
+        secret_key = files.curve_secret(Path(path))
+    except files.BadFile as error:
+        raise Failed(f"{path} {error}") from None
+    return str(zmq.curve_public(secret_key.encode()).decode())
+
+
+def listed(directory: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """The names and keys in a directory, and a sentence on each file that is left out. Raises `Failed`."""
+    try:
+        entries = sorted(os.listdir(directory))
+    except OSError as error:
+        raise Failed(f"{directory} cannot be read: {error.strerror}") from None
+    keys: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for entry in entries:
+        if entry.endswith(PUBLIC) and not entry.startswith("."):
+            name = entry.removesuffix(PUBLIC)
+            try:
+                _check_name(name)
+                keys.append((name, _public_key(os.path.join(directory, entry))))
+            except Failed as error:
+                problems.append(str(error))
+    return sorted(keys), problems
+
+
+def _allowing(name: str, key: str, directory: str, force: bool) -> str:
+    """What is said when a key is allowed. Raises `Failed` if its name has another one and that may not be replaced."""
+    path = os.path.join(directory, name + PUBLIC)
+    if not os.path.lexists(path):
+        return f"{name} is allowed"
+    if os.path.isfile(path):
+        with contextlib.suppress(Failed):
+            if _public_key(path) == key:
+                return f"{name} was allowed already"
+    if not force:
+        raise Failed(f"{path} is there with another key; --force replaces it")
+    return f"{name} is allowed, with another key than before"
+
+
+def _make(directory: str, mode: int) -> None:
+    """Make a directory, if it is not there."""
+    try:
+        os.makedirs(directory, mode, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"{directory} cannot be made: {error.strerror}") from None
+
+
+def _check_name(name: str) -> None:
+    if not curve.is_name(name):
+        raise Failed(
+            f"{name!r} is no name for a key: it has letters, digits and _ . @ + = : , - only, begins with a letter, "
+            f"a digit or _, and has {curve.MAX_NAME} characters at most"
+        )
+
+
+def _public_key(path: str) -> str:
+    try:
+        return curve.public_key(curve.read(path))
+    except OSError as error:
+        raise Failed(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Failed(f"{path} {error}") from None
+
+
+def write(path: Path, key: bytes, mode: int, force: bool) -> None:
+    """Write a key file: it appears whole, with its mode, and replaces another one only with ``force``."""
+    temporary = None
+    try:
+        # Its name begins with a dot, so that nobody takes it for a key; and only its owner may read it.
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with open(descriptor, "wb") as file:
+            file.write(key + b"\n")
+            os.fchmod(descriptor, mode)
+            file.flush()
+            os.fsync(descriptor)
+        if force:
+            os.replace(temporary, path)
+            temporary = None
+        else:
+            os.link(temporary, path)
+    except FileExistsError:
+        raise Failed(f"{path} is there already; --force replaces it") from None
+    except OSError as error:
+        raise Failed(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)
+
+
+# the command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="brokerkeys", description=DESCRIPTION)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    command = commands.add_parser("new", help="make a pair of keys", description="Makes NAME.private and NAME.public.")
+    command.add_argument("name", metavar="NAME", help="what the key is called: that of a node, or of the broker")
+    command.add_argument("--dir", default=".", help="where the files go [default: here]")
+    command.add_argument("--force", action="store_true", help="replace files that are there")
+    command.set_defaults(run=_run_new)
+
+    command = commands.add_parser(
+        "allow",
+        help="let clients in",
+        description="Copies public keys into the broker's directory of client keys: all of them, or none.",
+    )
+    command.add_argument("directory", metavar="DIR", help="the broker's directory of client keys")
+    command.add_argument("files", metavar=f"FILE{PUBLIC}", nargs="+", help="the public key of a client")
+    command.add_argument("--force", action="store_true", help="give names that are there another key")
+    command.set_defaults(run=_run_allow)
+
+    command = commands.add_parser(
+        "public", help="print the public key of a secret one", description="Prints the public key."
+    )
+    command.add_argument("file", metavar=f"FILE{PRIVATE}", help="the file of the secret key")
+    command.set_defaults(run=lambda options: print(public_of(options.file)))
+
+    command = commands.add_parser(
+        "list", help="list the keys in a directory", description="Lists the names and the keys in a directory."
+    )
+    command.add_argument("directory", metavar="DIR", help="the directory")
+    command.set_defaults(run=_run_list)
+    return parser
+
+
+def _run_new(options: argparse.Namespace) -> None:
+    private, public = new(options.name, options.dir, options.force)
+    allowing = f"brokerkeys allow DIR {shlex.quote(str(public))}"
+    print(f"{private}: the secret key. It stays with its owner, who alone may read it.")
+    print(f"{public}: the public key.")
+    print(f"For a client: {allowing}, where DIR is the broker's directory of client keys;")
+    print("it needs both files, and the broker's public key.")
+    print(f"For the broker: name {private} in mc0.secret_key_file, and give {public} to every client.")
+
+
+def _run_allow(options: argparse.Namespace) -> None:
+    for line in allow(options.directory, options.files, options.force):
+        print(line)
+
+
+def _run_list(options: argparse.Namespace) -> None:
+    keys, problems = listed(options.directory)
+    width = max((len(name) for name, _ in keys), default=0)
+    for name, key in keys:
+        print(f"{name:{width}}  {key}")
+    if problems:
+        raise Failed(*problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""CURVE keys of clients as they stand in files: NAME.public, with one key of 40 Z85 characters.
+
+Z85 writes four bytes as five printable characters, so that the 32 bytes of a key become 40.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from broker.config.files import KEY_LENGTH, MAX_KEY_FILE, Z85, is_curve_key
+
+KEY_BYTES = 32
+"""The length of a key before it is written in Z85."""
+
+MAX_NAME = 200
+"""Characters of a key's name: a file name has 255 at most, and must hold an ending and what a temporary file adds."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:,-]*")
+"""No separators, no blanks, and nothing that a shell, or a pattern of names or topics, would read as a pattern."""
+
+_CERTIFICATE = re.compile(r'^[ \t]*public-key[ \t]*=[ \t]*"([^"\n]*)"', re.MULTILINE)
+"""Where a certificate of pyzmq has its public key."""
+
+
+def encode(key: bytes) -> str:
+    """A key of `KEY_BYTES` bytes in Z85."""
+    characters = []
+    for at in range(0, len(key), 4):
+        value = int.from_bytes(key[at : at + 4], "big")
+        characters += [Z85[value // 85**place % 85] for place in (4, 3, 2, 1, 0)]
+    return "".join(characters)
+
+
+def public_key(text: str) -> str:
+    """The public key in the text of a key file. Raises ValueError if there is none.
+
+    It is in the line ``public-key = "..."`` of a certificate of pyzmq, or else the first word that is a key.
+    """
+    named = _CERTIFICATE.search(text)
+    for word in ([] if named is None else [named[1]]) + text.split():
+        if is_curve_key(word):
+            return word
+    raise ValueError(f"has no public key: a word of {KEY_LENGTH} Z85 characters")
+
+
+def is_name(name: str) -> bool:
+    """Whether a key may have this name."""
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
+def read(path: str) -> str:
+    """The text of a key file. Raises OSError, and ValueError for what can be no key file.
+
+    Bytes that are no UTF-8 come out as a character that is in no key.
+    """
+    # A pipe with nobody at its other end would keep the reader waiting.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ValueError("is no regular file")
+        data = os.read(file, MAX_KEY_FILE + 1)
+    finally:
+        os.close(file)
+    if len(data) > MAX_KEY_FILE:
+        raise ValueError(f"is larger than {MAX_KEY_FILE} bytes")
+    return data.decode("utf-8-sig", "replace")

@@ -1,0 +1,87 @@
+"""The command line: what it makes of the configuration, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.config.values import Config, Console, Mc0
+from broker.tap import Options
+
+
+def configured(*words: str) -> Config:
+    """The configuration that twistd would be given."""
+    options = Options()
+    options.parseOptions(words)  # type: ignore[no-untyped-call]
+    found = options["configured"]
+    assert isinstance(found, Config)
+    return found
+
+
+def test_without_options_it_is_the_defaults() -> None:
+    assert configured() == Config()
+
+
+@pytest.mark.parametrize(
+    ("port", "mc0"),
+    [
+        ("7000", Mc0(endpoint="tcp://127.0.0.1:7000")),
+        ("0", Mc0(endpoint="tcp://127.0.0.1:0")),
+        ("off", Mc0(enabled=False)),
+    ],
+)
+def test_the_port_of_mc0(port: str, mc0: Mc0) -> None:
+    assert configured("--mc0-port", port) == Config(mc0=mc0)
+
+
+def test_the_port_of_the_elko_listener_leaves_the_others_alone() -> None:
+    config = configured("--port", "7000")
+    assert config.elko != Config().elko
+    assert (config.mc0, config.console) == (Mc0(), Console())
+
+
+def test_the_port_goes_before_the_file_which_keeps_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('[mc0]\nendpoint = "tcp://*:1"\nauth = "open"\nsessions = 5\n')
+    given = configured("--config", str(file), "--mc0-port", "2").mc0
+    assert given == Mc0(endpoint="tcp://127.0.0.1:2", auth="open", sessions=5)
+    file.write_text("[mc0]\nenabled = false\n")
+    assert configured("--config", str(file), "--mc0-port", "2").mc0 == Mc0(endpoint="tcp://127.0.0.1:2")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--mc0-port", "x"), "command line: --mc0-port: 'x' is no port, nor 'off'\n"),
+        (("--mc0-port", ""), "command line: --mc0-port: '' is no port, nor 'off'\n"),
+        (("--mc0-port", "-1"), "command line: --mc0-port: '-1' is no port, nor 'off'\n"),
+        (
+            ("--mc0-port", "65536"),
+            "command line: mc0.endpoint: port must be a number between 0 and 65535, not '65536'\n",
+        ),
+        (
+            ("--mc0-port", "9001"),
+            "command line: mc0.endpoint: 127.0.0.1:9001 is taken by console.endpoint\n",
+        ),
+        (
+            ("--port", "61616"),
+            "command line: mc0.endpoint: 127.0.0.1:61616 is taken by elko.listeners[0].endpoint\n",
+        ),
+        (("--console-port", "x"), "command line: --console-port: 'x' is no port, nor 'off'\n"),
+    ],
+)
+def test_what_is_wrong_is_told_and_ends_it(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        configured(*words)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == told
+
+
+def test_check_says_what_mc0_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        configured("--mc0-port", "7000", "--check")
+    assert ended.value.code == 0
+    assert "mc0: bound to tcp 127.0.0.1:7000, auth open, rules none\n" in capsys.readouterr().out

@@ -1,0 +1,225 @@
+"""ZeroMQ endpoints: what they say, and what is wrong with them. libzmq itself is asked whether it takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.config import endpoint
+from broker.config.endpoint import BadEndpoint
+from broker.config.zendpoint import ZEndpoint, parse
+
+GOOD = [
+    ("tcp://127.0.0.1:61616", "127.0.0.1:61616", "tcp://127.0.0.1:61616", True, False),
+    ("tcp://127.1.2.3:0", "127.1.2.3:0", "tcp://127.1.2.3:*", True, False),
+    ("tcp://127.0.0.1:*", "127.0.0.1:0", "tcp://127.0.0.1:*", True, False),
+    ("tcp://localhost:65535", "localhost:65535", "tcp://127.0.0.1:65535", True, False),
+    ("tcp://192.0.2.1:061", "192.0.2.1:61", "tcp://192.0.2.1:61", False, False),
+    ("tcp://*:5555", "0.0.0.0:5555", "tcp://*:5555", False, True),
+    ("tcp://0.0.0.0:0", "0.0.0.0:0", "tcp://0.0.0.0:*", False, True),
+    ("tcp://[::1]:5555", "[::1]:5555", "tcp://[::1]:5555", True, False),
+    ("tcp://[0:0::1]:0", "[::1]:0", "tcp://[::1]:*", True, False),
+    ("tcp://[::]:5555", "[::]:5555", "tcp://[::]:5555", False, True),
+    ("tcp://[2001:db8::1]:5555", "[2001:db8::1]:5555", "tcp://[2001:db8::1]:5555", False, False),
+    ("tcp://[fe80::1%eth0]:5555", "[fe80::1%eth0]:5555", "tcp://[fe80::1%eth0]:5555", False, False),
+    ("tcp://[::ffff:127.0.0.1]:5555", "127.0.0.1:5555", "tcp://127.0.0.1:5555", True, False),
+    ("tcp://[::ffff:0.0.0.0]:5555", "0.0.0.0:5555", "tcp://0.0.0.0:5555", False, True),
+    ("ipc:///run/mc0.sock", "/run/mc0.sock", "ipc:///run/mc0.sock", True, False),
+    ("ipc://a b:c", "a b:c", "ipc://a b:c", True, False),
+    ("ipc://@mc0", "@mc0", "ipc://@mc0", True, False),
+    ("ipc://" + "é" * 53, "é" * 53, "ipc://" + "é" * 53, True, False),
+]
+
+
+@pytest.mark.parametrize(("text", "where", "address", "loopback", "wildcard"), GOOD)
+def test_where_an_endpoint_is(text: str, where: str, address: str, loopback: bool, wildcard: bool) -> None:
+    found = parse(text)
+    assert (found.where, found.address, found.loopback, found.wildcard) == (where, address, loopback, wildcard)
+
+
+def test_the_parts() -> None:
+    assert parse("tcp://[::1]:5") == ZEndpoint("tcp", "::1", 5)
+    assert parse("tcp://*:*") == ZEndpoint("tcp", "*", 0)
+    assert parse("ipc://@x") == ZEndpoint("ipc", path="@x")
+
+
+NOT_TAKEN = "names of hosts and of network interfaces are not taken"
+BAD = [
+    ("", "'' is no ZeroMQ endpoint; it begins with tcp:// or ipc://"),
+    ("61616", "is no ZeroMQ endpoint"),
+    ("tcp:61616:interface=127.0.0.1", "is no ZeroMQ endpoint"),
+    ("TCP://*:1", "is no ZeroMQ endpoint"),
+    ("inproc://x", "is no ZeroMQ endpoint"),
+    ("udp://*:1", "is no ZeroMQ endpoint"),
+    ("tcp://", "tcp:// needs ADDRESS:PORT, not ''"),
+    ("tcp://127.0.0.1", "tcp:// needs ADDRESS:PORT, not '127.0.0.1'"),
+    ("tcp://[::1]", "tcp:// needs ADDRESS:PORT, not '[::1]'"),
+    ("tcp://[::1]5555", "tcp:// needs ADDRESS:PORT"),
+    ("tcp://x[::1]:5", "tcp:// needs ADDRESS:PORT"),
+    ("tcp://*:", "port must be a number between 0 and 65535, not ''"),
+    ("tcp://*:65536", "port must be a number between 0 and 65535, not '65536'"),
+    ("tcp://*:-1", "port must be a number"),
+    ("tcp://*:5_5", "port must be a number"),
+    ("tcp://*:٩", "port must be a number"),
+    ("tcp://*:1 ", "port must be a number"),
+    ("tcp://*:1/", "port must be a number"),
+    ("tcp://:5555", f"the address must be *, localhost or an IP address, not ''; {NOT_TAKEN}"),
+    ("tcp://eth0:5555", f"not 'eth0'; {NOT_TAKEN}"),
+    ("tcp://broker.example.org:5555", f"not 'broker.example.org'; {NOT_TAKEN}"),
+    ("tcp://127.0.0.l:5555", "the address must be"),
+    ("tcp://127.1:5555", "the address must be"),
+    ("tcp://[]:5555", "not '[]'"),
+    ("tcp://[*]:5555", "not '[*]'"),
+    ("tcp://[localhost]:5555", "not '[localhost]'"),
+    ("tcp://192.0.2.1;127.0.0.1:5555", "not '192.0.2.1;127.0.0.1'"),
+    ("tcp://::1:5555", "an IPv6 address goes in brackets, and no other: not '::1'"),
+    ("tcp://[127.0.0.1]:5555", "an IPv6 address goes in brackets, and no other: not '[127.0.0.1]'"),
+    ("ipc://", "ipc:// needs a path"),
+    ("ipc://@", "ipc://@ needs a name"),
+    ("ipc://*", "a path that nobody can know"),
+    ("ipc://" + "x" * 108, "at most 107 bytes"),
+    ("ipc://@" + "x" * 107, "at most 107 bytes"),
+    ("ipc://" + "é" * 54, "at most 107 bytes"),
+    ("ipc://a\0b", "no zero byte"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), BAD)
+def test_what_is_wrong(text: str, why: str) -> None:
+    with pytest.raises(BadEndpoint) as caught:
+        parse(text)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("tcp://*:1", "tcp://*:1", True),
+        ("tcp://*:1", "tcp://*:2", False),
+        ("tcp://*:0", "tcp://*:0", False),
+        ("tcp://*:1", "tcp://127.0.0.1:1", True),
+        ("tcp://*:1", "tcp://0.0.0.0:1", True),
+        ("tcp://localhost:1", "tcp://127.0.0.1:1", True),
+        ("tcp://127.0.0.1:1", "tcp://127.0.0.2:1", False),
+        ("tcp://[::]:1", "tcp://*:1", True),
+        ("tcp://[::]:1", "tcp://127.0.0.1:1", True),
+        ("tcp://[::]:1", "tcp://[::1]:1", True),
+        ("tcp://[::1]:1", "tcp://127.0.0.1:1", False),
+        ("tcp://[::1]:1", "tcp://*:1", False),
+        ("tcp://*:1", "ipc://1", False),
+        ("ipc://a", "ipc://a", True),
+        ("ipc://a", "ipc://b", False),
+        ("ipc://a", "ipc://@a", False),
+        ("ipc://@a", "ipc://@a", True),
+    ],
+)
+def test_which_cannot_both_be_bound(one: str, other: str, overlap: bool) -> None:
+    assert parse(one).overlaps(parse(other)) is overlap
+    assert parse(other).overlaps(parse(one)) is overlap
+
+
+@pytest.mark.parametrize(
+    ("one", "listener", "overlap"),
+    [
+        ("tcp://127.0.0.1:1", "tcp:1:interface=127.0.0.1", True),
+        ("tcp://127.0.0.1:1", "tls:1:certificate=/c:key=/k:interface=localhost", True),
+        ("tcp://127.0.0.1:1", "tcp:1", True),
+        ("tcp://*:1", "tcp:1:interface=127.0.0.1", True),
+        ("tcp://127.0.0.1:1", "tcp:1:interface=127.0.0.2", False),
+        ("tcp://127.0.0.1:1", "tcp:2:interface=127.0.0.1", False),
+        ("tcp://*:0", "tcp:0", False),
+        ("tcp://[::]:1", "tcp:1", True),
+        ("tcp://[::]:1", r"tcp:1:interface=\:\:1", True),
+        ("tcp://[::1]:1", r"tcp:1:interface=\:\:", True),
+        ("tcp://[::1]:1", "tcp:1", False),
+        # whether it does is a setting of the kernel
+        ("tcp://127.0.0.1:1", r"tcp:1:interface=\:\:", False),
+        ("tcp://127.0.0.1:1", r"tcp:1:interface=\:\:ffff\:127.0.0.1", True),
+        ("tcp://*:1", "unix:1", False),
+        ("tcp://*:1", "systemd:domain=INET:index=1", False),
+        ("ipc:///a", "unix:/a:mode=660", True),
+        ("ipc:///a", "unix:/b", False),
+        ("ipc://@a", "unix:@a", False),
+        ("ipc://a", "tcp:1", False),
+        ("ipc://a", "systemd:domain=UNIX:name=a", False),
+    ],
+)
+def test_which_cannot_be_bound_beside_a_listener(one: str, listener: str, overlap: bool) -> None:
+    assert parse(one).overlaps(endpoint.parse(listener)) is overlap
+
+
+@given(st.one_of(st.text(), st.text(st.sampled_from("tcpi:/*@[]0159.%"), max_size=30), st.text().map("ipc://".__add__)))
+def test_any_text_is_an_endpoint_or_a_bad_one(text: str) -> None:
+    try:
+        found = parse(text)
+    except BadEndpoint:
+        return
+    assert found.where
+    assert parse(found.address.replace(":*", ":0")).address == found.address
+    assert found.overlaps(found) is (found.port != 0)
+
+
+@given(st.ip_addresses(), st.integers(0, 65_535))
+def test_every_address_and_port_is_taken(ip: object, port: int) -> None:
+    found = parse(f"tcp://[{ip}]:{port}" if ":" in str(ip) else f"tcp://{ip}:{port}")
+    assert found.port == port
+
+
+# libzmq
+
+
+@pytest.fixture
+def bound() -> Iterator[Callable[[str], str]]:
+    """Binds a new socket, for as long as the test runs, and tells where libzmq bound it."""
+    context = zmq.Context()
+    sockets = []
+
+    def bind(address: str) -> str:
+        socket = context.socket(zmq.ROUTER)
+        sockets.append(socket)
+        socket.set(zmq.IPV6, int(address.startswith("tcp://[")))
+        socket.bind(address)
+        return bytes(socket.get(zmq.LAST_ENDPOINT)).decode()
+
+    yield bind
+    for socket in sockets:
+        socket.close(0)
+    context.term()
+
+
+@pytest.mark.parametrize(
+    "text", ["tcp://127.0.0.1:0", "tcp://localhost:0", "tcp://*:0", "tcp://[::]:0", "tcp://[::1]:0"]
+)
+def test_libzmq_takes_the_address_and_chooses_a_port(bound: Callable[[str], str], text: str) -> None:
+    found = parse(text)
+    try:
+        taken = parse(bound(found.address))
+    except zmq.ZMQError as error:
+        pytest.skip(f"there is no IPv6 here: {error}")
+    assert taken.port
+    assert (taken.loopback, taken.wildcard) == (found.loopback, found.wildcard)
+
+
+def test_libzmq_takes_the_longest_path(bound: Callable[[str], str], tmp_path: Path) -> None:
+    path = str(tmp_path / "x")
+    path += "x" * (107 - len(path))
+    assert bound(parse(f"ipc://{path}").address) == f"ipc://{path}"
+    assert Path(path).is_socket()
+    name = f"@{tmp_path.name}"
+    assert bound(parse(f"ipc://{name}").address).rstrip("\0") == f"ipc://{name}"
+
+
+def test_libzmq_binds_the_wildcard_of_ipv6_to_ipv4_too(bound: Callable[[str], str]) -> None:
+    try:
+        both = parse(bound(parse("tcp://[::]:0").address))
+    except zmq.ZMQError as error:
+        pytest.skip(f"there is no IPv6 here: {error}")
+    four = parse(f"tcp://127.0.0.1:{both.port}")
+    assert both.overlaps(four)
+    with pytest.raises(zmq.ZMQError, match="in use"):
+        bound(four.address)
