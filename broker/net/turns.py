@@ -5,6 +5,8 @@ Rules:
   served at once takes no more than `TURN` in one turn of the reactor.
 - All others, and what a peer has beyond its quantum, are served in rounds: in each turn of the reactor for `TURN`
   seconds, ordinary ones first, and at least one of the others. A connection is not read from before it was served.
+- A connection that many peers share (a ZeroMQ socket) is served at once in the same way, and what is left in every
+  turn, before the rounds: one quantum, for `TURN` seconds at most.
 - Output that was not caused by the peer's own messages (notices) is gathered, and flushed in the next turn, for `TURN`
   seconds at most; then the reactor sees to others in between.
 
@@ -61,6 +63,7 @@ class Turns:
         self._clock = clock
         self._ordinary: deque[Connection] = deque()
         self._others: deque[Connection] = deque()
+        self._shared: deque[Connection] = deque()
         self._unflushed: deque[Connection] = deque()
         self._serving = False
         self._flushing = False
@@ -80,13 +83,7 @@ class Turns:
     def serve(self, connection: Connection, ordinary: bool) -> None:
         """It has messages: serve it at once if it may be, and what is left in the rounds."""
         if ordinary and self._spent < TURN:
-            start = self._clock.seconds()
-            self._end = start + TURN
-            more = self._guarded(connection, connection.serve)
-            took = self._clock.seconds() - start
-            connection.took(took)
-            self._spend(took)
-            if not more:
+            if not self._serve_at_once(connection):
                 return
             ordinary = False
         self.serve_later(connection, ordinary)
@@ -94,9 +91,13 @@ class Turns:
     def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
         """It has messages: serve it in the rounds."""
         (self._ordinary if ordinary else self._others).append(connection)
-        if not self._serving:
-            self._serving = True
-            self._clock.callLater(0, self._round)
+        self._begin_rounds()
+
+    def serve_shared(self, connection: Connection) -> None:
+        """It has messages of many peers: serve it at once if it may be, and what is left in each turn."""
+        if self._spent >= TURN or self._serve_at_once(connection):
+            self._shared.append(connection)
+            self._begin_rounds()
 
     def flush_later(self, connection: Connection) -> None:
         """It has gathered output."""
@@ -104,6 +105,21 @@ class Turns:
         if not self._flushing:
             self._flushing = True
             self._clock.callLater(0, self._flush)
+
+    def _serve_at_once(self, connection: Connection) -> bool | None:
+        """Serve one quantum now. Returns whether there is more."""
+        start = self._clock.seconds()
+        self._end = start + TURN
+        more = self._guarded(connection, connection.serve)
+        took = self._clock.seconds() - start
+        connection.took(took)
+        self._spend(took)
+        return more
+
+    def _begin_rounds(self) -> None:
+        if not self._serving:
+            self._serving = True
+            self._clock.callLater(0, self._round)
 
     def _spend(self, seconds: float) -> None:
         """Count what was served at once. Short turns are counted together, which spares them a timer each."""
@@ -117,18 +133,20 @@ class Turns:
         self._spent = 0.0
 
     def _round(self) -> None:
+        for _ in range(len(self._shared)):
+            self._serve_first(self._shared, self._shared)
         end = self._clock.seconds() + TURN
         left = ROUND
-        while self._ordinary and left and self._serve_first(self._ordinary) < end:
+        while self._ordinary and left and self._serve_first(self._ordinary, self._others) < end:
             left -= 1
-        while self._others and self._serve_first(self._others) < end and left:
+        while self._others and self._serve_first(self._others, self._others) < end and left:
             left -= 1
-        self._serving = bool(self._ordinary or self._others)
+        self._serving = bool(self._shared or self._ordinary or self._others)
         if self._serving:
             self._clock.callLater(0, self._round)
 
-    def _serve_first(self, queue: deque[Connection]) -> float:
-        """Serve the first of a queue, which goes to the end of the others if it has more. Returns the time."""
+    def _serve_first(self, queue: deque[Connection], then: deque[Connection]) -> float:
+        """Serve the first of a queue, which goes to the end of the queue ``then`` if it has more. Returns the time."""
         connection = queue[0]
         start = self._clock.seconds()
         self._end = start + TURN
@@ -137,7 +155,7 @@ class Turns:
         queue.popleft()
         connection.took(now - start)
         if more:
-            self._others.append(connection)
+            then.append(connection)
         return now
 
     def _flush(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.net.turns import TURN, Turns
+from broker.net.turns import QUANTUM, QUANTUM_ALONE, TURN, Turns
 from tests.net.words import TickingClock
 
 
@@ -162,3 +162,135 @@ def test_one_that_fails_does_not_keep_the_others_from_being_flushed(clock: Ticki
         turns.flush_later(works)
         clock.turn()
     assert (fails.aborted, works.flushes, works.aborted) == (True, 1, False)
+
+
+def test_what_many_share_is_served_at_once_and_what_is_left_once_in_each_turn(
+    clock: TickingClock, turns: Turns
+) -> None:
+    log: list[str] = []
+    turns.serve_shared(Work("socket", 3, log))
+    assert log == ["socket"]
+    clock.turn()
+    assert log == ["socket"] * 2
+    clock.turn()
+    assert log == ["socket"] * 3
+    assert clock.getDelayedCalls() == []
+
+
+def test_what_many_share_is_served_once_in_a_turn_also_if_others_take_all_the_time(
+    clock: TickingClock, turns: Turns
+) -> None:
+    log: list[str] = []
+    turns.serve_later(Work("a", 100, log))
+    turns.serve_later(Work("b", 100, log))
+    turns.serve_shared(Work("socket", 100, log))
+    log.clear()
+    clock.tick = TURN * 10
+    for _ in range(4):
+        clock.turn()
+    assert log == ["socket", "a", "socket", "b", "socket", "a", "socket", "b"]
+
+
+def test_what_many_share_goes_before_the_ordinary_ones_and_those_before_the_others(
+    clock: TickingClock, turns: Turns
+) -> None:
+    log: list[str] = []
+    turns.serve_later(Work("other", 1, log))
+    turns.serve_later(Work("ordinary", 1, log), ordinary=True)
+    turns.serve_shared(Work("socket", 2, log))
+    log.clear()
+    clock.turn()
+    assert log == ["socket", "ordinary", "other"]
+
+
+def test_of_several_that_are_shared_each_has_its_quantum_in_each_turn(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    clock.tick = TURN * 10
+    for name, quanta in (("a", 5), ("b", 2), ("c", 3)):
+        turns.serve_shared(Work(name, quanta, log))
+    log.clear()
+    for _ in range(4):
+        clock.turn()
+        log.append("-")
+    assert "".join(log) == "abc-abc-ac-a-"
+    assert clock.getDelayedCalls() == []
+
+
+def test_what_many_share_waits_for_the_next_turn_when_the_time_of_this_one_is_spent(
+    clock: TickingClock, turns: Turns
+) -> None:
+    log: list[str] = []
+    clock.tick = TURN
+    turns.serve(Work("peer", 1, log), ordinary=True)
+    turns.serve_shared(Work("socket", 1, log))
+    assert log == ["peer"]
+    clock.turn()
+    assert log == ["peer", "socket"]
+    turns.serve_shared(Work("socket", 1, log))
+    assert log == ["peer", "socket", "socket"]
+
+
+def test_what_many_share_spends_the_time_of_the_turn_like_others(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    clock.tick = TURN
+    turns.serve_shared(Work("socket", 1, log))
+    turns.serve(Work("peer", 1, log), ordinary=True)
+    assert log == ["socket"]
+    clock.turn()
+    assert log == ["socket", "peer"]
+
+
+def test_a_shared_one_that_fails_is_aborted_and_keeps_nobody_waiting(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    at_once, later = Work("at once", 2, log), Work("later", 3, log)
+    at_once.fails = True
+    with capturedLogs() as logs:
+        turns.serve_shared(later)
+        turns.serve_shared(at_once)
+        later.fails = True
+        turns.serve_shared(Work("works", 2, log))
+        turns.serve_later(Work("peer", 1, log))
+        clock.turn()
+        clock.turn()
+    assert log == ["later", "at once", "works", "later", "works", "peer"]
+    assert (at_once.aborted, later.aborted) == (True, True)
+    assert len(logs) == 2
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_shared_one_may_bring_in_another_one(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    late = Work("late", 2, log)
+
+    class Inviting(Work):
+        def serve(self) -> bool:
+            more = super().serve()
+            if self.left == 1:
+                turns.serve_shared(late)
+            return more
+
+    turns.serve_shared(Inviting("a", 3, log))
+    clock.turn()
+    assert sorted(log) == ["a", "a", "late"]
+    clock.turn()
+    assert sorted(log) == ["a", "a", "a", "late", "late"]
+    assert clock.getDelayedCalls() == []
+
+
+def test_after_a_pause_a_shared_one_is_served_at_once_again(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    for count in range(1, 4):
+        turns.serve_shared(Work("socket", 1, log))
+        assert log == ["socket"] * count
+        clock.turn()
+    assert log == ["socket"] * 3
+
+
+def test_the_quantum_of_what_many_share_is_smaller_while_others_have_something_to_do(
+    clock: TickingClock, turns: Turns
+) -> None:
+    assert turns.quantum(queued=False) == QUANTUM_ALONE
+    turns.serve_later(Work("peer", 1, []))
+    assert turns.quantum(queued=False) == QUANTUM
+    clock.turn()
+    assert turns.quantum(queued=False) == QUANTUM_ALONE

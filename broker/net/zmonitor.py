@@ -1,0 +1,80 @@
+"""Which connections a ZeroMQ socket has, as libzmq's monitor tells.
+
+Its events come through a socket of their own, so they may be behind or before the messages of the same connection by
+some turns of the reactor: what they say is right in the end, not at each moment.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import zmq
+
+from broker.core.errors import Reason, Refusal
+from broker.net.limits import Complaints
+from broker.net.turns import Turns
+from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.session.router import Part
+
+EVENTS = 100_000
+"""Events that may wait to be read. libzmq's thread would stand still if there were more; each takes some 100 bytes."""
+
+_EVENT = struct.Struct("=Hi")
+
+_HANDSHAKE_FAILURES = {
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "a handshake was broken off, or took too long",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "a handshake was not that of this socket: no ZeroMQ, other keys, or no keys",
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "a handshake was refused",
+}
+
+_WATCHED = (
+    zmq.Event.ACCEPTED
+    | zmq.Event.ACCEPT_FAILED
+    | zmq.Event.DISCONNECTED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+
+
+class Connections:
+    """The open connections of ``socket``, by descriptor. Counts what goes wrong with them under ``wire``."""
+
+    def __init__(self, context: ZContext, socket: ZSocket, turns: Turns, complaints: Complaints, wire: str) -> None:
+        self._socket = socket
+        self._complaints = complaints
+        self._wire = wire
+        self._open: set[int] = set()
+        address = f"inproc://monitor-{wire}"
+        socket.socket.monitor(address, int(_WATCHED))
+        self._events = ZSocket(context, Options(zmq.PAIR, EVENTS), turns, f"{wire} monitor")
+        self._events.connect(address, self._event)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._open
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._socket.socket is not None:
+            self._socket.socket.monitor(None, 0)
+        self._events.shutdown()
+
+    def _event(self, identity: bytes, frames: list[Part], source: int) -> None:
+        number, value = _EVENT.unpack(frames[0])
+        event = zmq.Event(number)
+        if event is zmq.Event.ACCEPTED:
+            self._complaints.count(f"{self._wire}_connections", "accepted")
+            self._open.add(value)
+        elif event is zmq.Event.DISCONNECTED:
+            self._complaints.count(f"{self._wire}_connections", "closed")
+            self._open.discard(value)
+        elif event is zmq.Event.ACCEPT_FAILED:
+            self._complain(Reason.TOO_MANY_CONNECTIONS, f"a connection could not be accepted (error {value})")
+        else:
+            self._complain(Reason.HANDSHAKE, _HANDSHAKE_FAILURES[event])
+
+    def _complain(self, reason: Reason, text: str) -> None:
+        self._complaints.add(self._wire, "unknown", Refusal(reason, text))
