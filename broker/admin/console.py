@@ -2,7 +2,8 @@
 
 Rules:
 - A line that begins with ``{`` is one message of the Elko Broker protocol; ``to`` may be left out.
-- Any other line is a command: ``help``, ``counters``, ``quit``, or an op with parameters: ``find service=bank wait=5``.
+- Any other line is a command: ``help``, ``counters``, ``quit``, a view such as ``mc0 sessions``, or an op with
+  parameters: ``find service=bank wait=5``.
 - Whoever reaches the console is an administrator; where it has a password, the first line must be that.
 - Notices of a watch come as they happen, between the answers.
 """
@@ -36,6 +37,9 @@ ARGUMENT = {"servicedesc": "service", "loaddesc": "service", "find": "service", 
 
 PROVIDING = (WillServe, WontServe, LoadReport)
 """What only a provider says: the console becomes one when it first does."""
+
+Views = Mapping[str, Callable[[str], object]]
+"""What can be looked at besides, by the words to type: each gives JSON for the names that match a shell pattern."""
 
 WATCHES = {"services": True, "load": True}
 """What the command ``watch`` alone means."""
@@ -122,10 +126,11 @@ class ConsoleSession:
     """One operator's conversation with the console. ``counts`` gives the broker's counters, by name."""
 
     def __init__(
-        self, wiring: Wiring, counts: Callable[[], Mapping[str, int]], password: str | None, peer: Peer
+        self, wiring: Wiring, counts: Callable[[], Mapping[str, int]], views: Views, password: str | None, peer: Peer
     ) -> None:
         self._peer = peer
         self._counts = counts
+        self._views = views
         self._password = password
         self._session = BrokerSession(wiring, DOOR, _Printer(peer))
         if password is None:
@@ -196,8 +201,11 @@ class ConsoleSession:
         except ValueError as error:
             self.refuse(Refusal(Reason.SYNTAX, f"not a command: {error}"))
             return
+        view = self._views.get(" ".join((word, *arguments[:1])))
         if word == "help":
-            self._print(_help(arguments[0] if arguments else None))
+            self._print(_help(arguments[0] if arguments else None, self._views))
+        elif view is not None:
+            self._print(_pretty(msgspec.json.encode(view(*(arguments[1:2] or "*")))))
         elif word in ("quit", "exit"):
             self._peer.close()
         elif word == "counters":
@@ -237,9 +245,7 @@ class _Printer:
 
     def write(self, data: bytes) -> None:
         """Print one message."""
-        text = msgspec.json.format(data.rstrip(), indent=2).decode()
-        text = _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
-        self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
+        self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
 
     def refused(self, refusal: Refusal) -> bool:
         """Print what was refused."""
@@ -272,12 +278,19 @@ def _parameter(op: str, argument: str) -> tuple[str, object]:
         return name, value
 
 
-def _help(op: str | None) -> str:
+def _pretty(data: bytes) -> str:
+    """JSON for a terminal."""
+    text = msgspec.json.format(data, indent=2).decode()
+    return _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
+
+
+def _help(op: str | None, views: Views) -> str:
     """What can be typed; or one op with its parameters."""
     if op is not None and op in _MESSAGES:
         return f"{_usage(op)}\n  {' '.join((_MESSAGES[op].__doc__ or '').split())}"
     lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
     lines += [f"  {_usage(op)}" for op in sorted(_MESSAGES)]
+    lines += [f"  {name} [PATTERN]" for name in sorted(views)]
     return "\n".join([*lines, "  counters", "  help [OP]", "  quit"])
 
 

@@ -1,4 +1,4 @@
-"""The wiring: which parts the daemon has, and who is given what. The only module that knows both sockets and the core.
+"""The daemon: which parts it has, and in which order they start and stop.
 
 Order at start: state directory, registry, listeners, launchers. At the stop: listeners (so that nothing is accepted and
 dropped), the final record (so that the peers now disconnected are remembered), connections.
@@ -25,20 +25,24 @@ from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from broker.admin.console import ConsoleReader, ConsoleSession
+from broker.admin.mc0 import views
+from broker.app.mc0 import Mc0Listener, open_mc0
 from broker.config import endpoint as endpoints
 from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.errors import BadConfig
 from broker.config.reload import refused
-from broker.config.validate import effective_auth, effective_offer
+from broker.config.validate import effective_auth, effective_mc0_auth, effective_offer
 from broker.core.counters import Counters
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
+from broker.core.liveness import Leases
 from broker.core.model import BROKER, Auth, Launcher, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
 from broker.core.restored import Restored
 from broker.core.store import StateError, Store
+from broker.core.topics import Topics
 from broker.logs import Level
 from broker.net.limits import Complaints
 from broker.net.lines import Limits, LineFactory, LineProtocol
@@ -47,9 +51,11 @@ from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates, over_tls
 from broker.net.turns import Turns
+from broker.net.zsocket import ZContext
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
+from broker.session.farm_topics import FarmTopics
 from broker.session.peer import Peer, Reader, Session
 from broker.wire.elko import blocks
 from broker.wire.elko.broker import VOCABULARY
@@ -95,8 +101,11 @@ class Parts:
     programs: Programs
     threads: ThreadPool
     wiring: Wiring
+    topics: Topics
+    leases: Leases
     turns: Turns
     complaints: Complaints
+    in_thread: Callable[..., Deferred[Any]]
 
 
 @implementer(IControl)
@@ -132,6 +141,8 @@ class Daemon(TwistedService):
         self.counters = Counters()
         self.listeners: list[ElkoListener] = []
         self.console: tuple[LineFactory, IListeningPort] | None = None
+        self.zmq: ZContext | None = None
+        self.mc0: Mc0Listener | None = None
         self._console_password = config.console.password
 
     # the service
@@ -180,6 +191,7 @@ class Daemon(TwistedService):
             factories.append(self.console[0])
             ports.append(self.console[1])
         yield DeferredList([maybeDeferred(port.stopListening) for port in ports])
+        self._close_mc0()
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
         yield DeferredList([factory.close() for factory in factories])
@@ -239,8 +251,22 @@ class Daemon(TwistedService):
 
         launchers = Launchers(_launchers(self._config), snapshot.launchers_on, programs.spawn, remember)
         wiring = Wiring(registry, Notices(registry), launchers, self)
-        complaints = Complaints(self.counters, clock)
-        return Parts(registry, restored, recorder, launchers, programs, threads, wiring, Turns(clock), complaints)
+        topics = Topics()
+        FarmTopics(registry, topics)
+        return Parts(
+            registry=registry,
+            restored=restored,
+            recorder=recorder,
+            launchers=launchers,
+            programs=programs,
+            threads=threads,
+            wiring=wiring,
+            topics=topics,
+            leases=Leases(clock),
+            turns=Turns(clock),
+            complaints=Complaints(self.counters, clock),
+            in_thread=in_thread,
+        )
 
     def _listen(self) -> None:
         for listener in self._config.elko.listeners:
@@ -276,6 +302,37 @@ class Daemon(TwistedService):
                 raise StartFailed(f"console: {error}") from None
             self.console = (factory, port)
             self.log.info("console on {where}", where=bound(port))
+        if self._config.mc0.enabled:
+            self._open_mc0(self._config.mc0)
+
+    def _open_mc0(self, config: values.Mc0) -> None:
+        parts = self.parts
+        self.zmq = ZContext(self._reactor)
+        try:
+            self.mc0 = open_mc0(
+                config,
+                self.zmq,
+                parts.topics,
+                parts.leases,
+                parts.complaints,
+                parts.turns,
+                self._reactor,
+                parts.in_thread,
+                self._room(),
+            )
+        except OSError as error:
+            raise StartFailed(f"mc0: {error}") from None
+        self.counters.include(self.mc0.sessions.counts)
+        auth = effective_mc0_auth(config)
+        self.log.info("mc0 on {where} ({auth})", where=self.mc0.address, auth=auth)
+
+    def _close_mc0(self) -> None:
+        if self.mc0 is not None:
+            self.mc0.close()
+            self.mc0 = None
+        if self.zmq is not None:
+            self.zmq.close()
+            self.zmq = None
 
     def _factory(
         self, wire: str, converse: Callable[[LineProtocol], tuple[Reader, Session]], limits: Limits, endpoint: Endpoint
@@ -285,9 +342,14 @@ class Daemon(TwistedService):
             wire, converse, limits, parts.turns, parts.complaints, self._reactor, half_close=endpoint.kind != "tls"
         )
 
+    def _room(self) -> int:
+        """Connections that each listener may have, so that there are descriptors for all."""
+        shares = len(self._config.elko.listeners) + self._config.mc0.enabled
+        return max(1, (self._descriptors - SPARE_DESCRIPTORS) // shares)
+
     def _limits(self, listener: values.Listener) -> Limits:
         limits = listener.limits
-        room = max(1, (self._descriptors - SPARE_DESCRIPTORS) // len(self._config.elko.listeners))
+        room = self._room()
         if room < limits.connections:
             self.log.info(
                 "elko listener {name!r} takes {room} connections, since the system allows {most} file descriptors",
@@ -308,7 +370,9 @@ class Daemon(TwistedService):
         return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
-        return ConsoleReader(), ConsoleSession(self.parts.wiring, self.counters.all, self._console_password, peer)
+        parts = self.parts
+        shown = {} if self.mc0 is None else views(self.mc0.sessions, parts.topics, parts.leases)
+        return ConsoleReader(), ConsoleSession(parts.wiring, self.counters.all, shown, self._console_password, peer)
 
     def _own_services(self) -> Iterator[Service]:
         """The broker's own listeners as services of provider 0, named as the original names them."""
@@ -333,6 +397,7 @@ class Daemon(TwistedService):
         if self.console is not None:
             self.console[1].stopListening()
         self.listeners.clear()
+        self._close_mc0()
         self.parts.restored.stop()
         self.parts.threads.stop()
         self._store.close(snapshot.next_provider)
@@ -343,6 +408,8 @@ class Daemon(TwistedService):
             listener = by_name[running.name]
             running.door.policy = _policy(listener, config)
             running.factory.limit(self._limits(listener))
+        if self.mc0 is not None:
+            self.mc0.use(config.mc0)
         self.parts.launchers.replace(_launchers(config))
         self._console_password = config.console.password
         self._level.set(config.log.level)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.console import MAX_LINE, ConsoleReader, ConsoleSession, Line
+from broker.admin.console import MAX_LINE, ConsoleReader, ConsoleSession, Line, Views
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
@@ -60,10 +60,16 @@ def farm() -> Farm:
     return Farm(launchers=[Launcher("web", "run web")])
 
 
-def enter(farm: Farm, password: str | None = None, counters: Counters | None = None, **peer: Any) -> Operator:
+def enter(
+    farm: Farm,
+    password: str | None = None,
+    counters: Counters | None = None,
+    views: Views | None = None,
+    **peer: Any,
+) -> Operator:
     counts = (Counters() if counters is None else counters).all
     return Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, counts, password, to)),
+        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, counts, views or {}, password, to)),
         RecordingPeer(True, "127.0.0.1:7", **peer),
     )
 
@@ -258,6 +264,47 @@ def test_no_op_without_parameters_harms(operator: Operator, op: str) -> None:
     text = operator.type(op)
     assert operator.closed or text.startswith(("error: ", "{")) or text == ""
     assert all(refusal.reason is not Reason.INTERNAL for refusal in operator.peer.refusals)
+
+
+# views
+
+
+def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: Farm) -> None:
+    operator = enter(farm, views={"farm names": lambda pattern: {"names": [pattern]}, "farm size": len})
+    operator.read()
+    assert operator.type("farm names") == '{\n  "names": [\n    "*"\n  ]\n}\n'
+    assert operator.get("farm names a*", "farm  names 'a b'", 'farm names ""') == [
+        {"names": [pattern]} for pattern in ("a*", "a b", "")
+    ]
+    assert operator.type("farm size abc") == "3\n"
+    assert operator.peer.refusals == []
+
+
+def test_a_view_is_found_by_both_words_only(farm: Farm) -> None:
+    operator = enter(farm, views={"farm names": lambda pattern: pattern})
+    operator.read()
+    for line in ("farm", "farm name", "names", "names farm", "Farm names"):
+        assert operator.type(line).startswith("error: there is no command")
+
+
+def test_views_are_in_the_help_and_cost_no_op_its_place(farm: Farm) -> None:
+    operator = enter(farm, views={"farm names": lambda pattern: pattern, "farm size": len})
+    text = operator.read() + operator.type("help")
+    assert text.index("farm names [PATTERN]") < text.index("farm size [PATTERN]") < text.index("quit")
+    assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
+
+
+def test_a_view_is_for_those_who_gave_the_password(farm: Farm) -> None:
+    operator = enter(farm, password="figleaf", views={"farm names": lambda pattern: {"secret": pattern}})
+    assert "secret" not in operator.type("farm names")
+
+
+def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> None:
+    operator = enter(farm, views={"farm names": lambda pattern: "\x1b[2J\x9b1m\x7f"})
+    operator.read()
+    text = operator.type("farm names")
+    assert text.rstrip("\n").isprintable()
+    assert json.loads(text) == "\x1b[2J\x9b1m\x7f"
 
 
 # what is wrong

@@ -6,9 +6,13 @@ behaviour, its role says so by `pytest.skip` with the reason.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+import pytest
+
+from tests.session.mc0_recording import Mc0Farm, Mc0Peer
 from tests.session.recording import Client, Farm, desc
 
 
@@ -42,6 +46,13 @@ class Seeking(Protocol):
 
     def heard(self) -> list[tuple[str, bool]]:
         """Names of services that came (True) or went (False) since the last call."""
+
+
+class Wire(Protocol):
+    """A wire over the farm's registry."""
+
+    def provider(self, label: str) -> Offering: ...
+    def seeker(self) -> Seeking: ...
 
 
 class Elko:
@@ -104,5 +115,46 @@ def _hostports(answers: list[dict[str, Any]]) -> list[str]:
     return [each["hostport"] for answer in answers for each in answer["desc"] if "failure" not in each]
 
 
-WIRES: dict[str, Callable[[Farm], Elko]] = {"elko": Elko}
+class Mc0:
+    """The mc0 wire: it has topics, and no services of its own."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = Mc0Farm(clock=farm.clock, registry=farm.registry)
+
+    def provider(self, label: str) -> NoReturn:
+        pytest.skip("mc0 has no message with which a service or a load could be reported")
+
+    def seeker(self) -> Seeking:
+        return _Mc0Seeking(self._farm.peer("seeker"))
+
+
+class _Mc0Seeking:
+    def __init__(self, peer: Mc0Peer) -> None:
+        self._peer = peer
+
+    def find(self, name: str) -> NoReturn:
+        _no_questions()
+
+    def wait(self, name: str, seconds: int) -> NoReturn:
+        _no_questions()
+
+    def waited(self) -> NoReturn:
+        _no_questions()
+
+    def loads(self) -> NoReturn:
+        _no_questions()
+
+    def watch(self) -> None:
+        assert self._peer.ask("SUB|ID|watch||elkobroker.services") == ["OK|ID|watch"]
+
+    def heard(self) -> list[tuple[str, bool]]:
+        notices = [json.loads(frames[-1]) for frames in self._peer.take_frames()]
+        return [(notice["service"], notice["on"]) for notice in notices]
+
+
+def _no_questions() -> NoReturn:
+    pytest.skip("mc0 has no message with which the registry could be asked: it tells changes, as they happen")
+
+
+WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0}
 """Every wire, by name."""

@@ -50,6 +50,8 @@ class Daemon:
         self._lines: queue.Queue[str | None] = queue.Queue()
         if "--config" not in options:
             options = ("--port", str(port), *options)
+            if "--mc0-port" not in options:
+                options = ("--mc0-port", "0", *options)
         command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             command += ["--state", str(directory / "state")]
@@ -103,6 +105,10 @@ class Daemon:
     def console_port(self) -> int:
         """The TCP port of the console."""
         return int(self.wait_for(r"console on \S+:(\d+)").group(1))
+
+    def mc0_port(self) -> int:
+        """The TCP port of mc0."""
+        return int(self.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(").group(1))
 
     def connect(self, role: str | None = "client", **auth: Any) -> Peer:
         """A connected peer; authenticated unless ``role`` is None."""

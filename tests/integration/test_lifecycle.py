@@ -35,6 +35,8 @@ def find(daemon: Daemon, name: str) -> dict[str, object]:
 
 def run(directory: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected to end by itself."""
+    if not {"--config", "--mc0-port"} & set(options):
+        options = ("--mc0-port", "0", *options)
     command = [twistd(), "-n", "--pidfile=", "elkobroker", *options]
     return subprocess.run(
         command,
@@ -183,6 +185,8 @@ def test_a_bad_configuration_is_refused_with_line_and_key(tmp_path: Path) -> Non
         (("--bind", "nowhere"), "elko.listeners[0].endpoint: "),
         (("--port", "99999"), "elko.listeners[0].endpoint: port must be a number between 0 and 65535"),
         (("--console-port", "x"), "--console-port: 'x' is no port, nor 'off'"),
+        (("--mc0-port", "x"), "--mc0-port: 'x' is no port, nor 'off'"),
+        (("--mc0-port", "65536"), "mc0.endpoint: port must be a number between 0 and 65535"),
         (("--password-file", "missing"), "--password-file: "),
     ],
 )
@@ -211,6 +215,8 @@ auth = "password"
 code = "{code}"
 {more}
 [console]
+enabled = false
+[mc0]
 enabled = false
 """
 
@@ -243,7 +249,7 @@ def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
 def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
     """Nothing is opened before twistd forks."""
     command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]
-    command += ["--console-port", "off", "--state", str(tmp_path / "state")]
+    command += ["--mc0-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
     log = tmp_path / "broker.log"
     wait_until(lambda: "elko listener 'main' on" in log.read_text())
@@ -262,7 +268,7 @@ def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [twistd(), "--pidfile", "b.pid", "--logfile", "b.log", "elkobroker", "--port", str(port)]
-        command += ["--console-port", "off", "--state", str(tmp_path / "state")]
+        command += ["--mc0-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
         ended = subprocess.run(
             command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE
         )
@@ -292,6 +298,7 @@ def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
         '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\noffer = ["*"]\n'
+        "[mc0]\nenabled = false\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         script = (
@@ -315,7 +322,10 @@ def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
 
 def test_a_socket_that_systemd_did_not_pass_is_named(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
-    config.write_text('[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\n')
+    config.write_text(
+        '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\n'
+        "[mc0]\nenabled = false\n"
+    )
     ended = run(tmp_path, "--config", str(config), "--console-port", "off", "--state", str(tmp_path / "state"))
     assert ended.returncode == 1
     assert "elko listener 'main': cannot listen on" in ended.stdout
@@ -327,7 +337,8 @@ def test_launched_programs_and_their_switches_survive_a_restart(tmp_path: Path) 
     program = tmp_path / "program.py"
     program.write_text("print('hello from the program', flush=True)\n")
     config.write_text(
-        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[launchers]\nstart = "recover"\n'
+        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[mc0]\nenabled = false\n'
+        '[launchers]\nstart = "recover"\n'
         f'[[launchers.table]]\nname = "context"\nscript = "{sys.executable} {program}"\n'
     )
     with Daemon(tmp_path, "--config", str(config)) as daemon, daemon.connect("admin") as admin:

@@ -1,0 +1,107 @@
+"""The wiring of mc0: its socket, who may come in, its sessions.
+
+Order at the start: the handler of handshakes, so that nobody comes in unasked; the sessions; the socket, bound last. At
+the stop the socket goes first, and the handler last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import zmq
+from twisted.internet.defer import Deferred
+
+from broker.config import values
+from broker.config.validate import effective_mc0_auth
+from broker.config.zendpoint import parse
+from broker.core.interfaces import ILeases, ITopics
+from broker.net.allowed import AllowedKeys
+from broker.net.limits import Complaints
+from broker.net.turns import Turns
+from broker.net.zap import ENDPOINT, Gate
+from broker.net.zmonitor import Connections
+from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.session.mc0 import Mc0
+from broker.session.mc0_admission import Admission
+from broker.session.topic_rules import TopicRule
+
+WIRE = "mc0"
+"""The name of the wire at the handler of handshakes, and in counters and logs."""
+
+
+@attrs.define
+class Mc0Listener:
+    """The running wire. ``address`` is where it is bound."""
+
+    config: values.Mc0
+    handler: ZSocket
+    socket: ZSocket
+    connections: Connections
+    keys: AllowedKeys | None
+    sessions: Mc0
+    admission: Admission
+    address: str = ""
+
+    def use(self, config: values.Mc0) -> None:
+        """Take what may change while it runs, and look for new keys."""
+        self.admission.use(_rules(config))
+        self.sessions.use(config.sessions, config.subscriptions)
+        if self.keys is not None:
+            self.keys.refresh()
+
+    def close(self) -> None:
+        """Stop."""
+        if self.keys is not None:
+            self.keys.stop()
+        self.connections.close()
+        self.socket.shutdown()
+        self.handler.shutdown()
+
+
+def open_mc0(
+    config: values.Mc0,
+    context: ZContext,
+    topics: ITopics,
+    leases: ILeases,
+    complaints: Complaints,
+    turns: Turns,
+    clock: Any,
+    in_thread: Callable[..., Deferred[Any]],
+    room: int,
+) -> Mc0Listener:
+    """Open the wire, for ``room`` connections at most. Raises OSError with nothing left open."""
+    curve = effective_mc0_auth(config) == "curve"
+    keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
+    options = Options(
+        high_water=config.high_water,
+        max_message=config.max_message,
+        handover=True,
+        secret_key=config.secret_key if curve else None,
+        domain=WIRE if curve else "",
+        handshake=config.handshake,
+    )
+    socket = ZSocket(context, options, turns, WIRE)
+    connections = Connections(context, socket, turns, complaints, WIRE)
+    admission = Admission((lambda key: "") if keys is None else keys.name_of, _rules(config))
+    sessions = Mc0(socket, connections, topics, leases, admission, complaints, config.sessions, config.subscriptions)
+    gate = Gate(complaints, clock, lambda address: len(connections) <= min(room, sessions.most_sessions))
+    if curve:
+        gate.domain(WIRE.encode(), keys, any_key=keys is None)
+    handler = ZSocket(context, Options(), turns, "zap")
+    gate.serve(handler)
+    if keys is not None:
+        keys.changed.append(sessions.revoke)
+    listener = Mc0Listener(config, handler, socket, connections, keys, sessions, admission)
+    try:
+        handler.bind(ENDPOINT, gate.receive)
+        listener.address = socket.bind(parse(config.endpoint).address, sessions.receive)
+    except zmq.ZMQError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {config.endpoint}: {error.strerror}") from None
+    return listener
+
+
+def _rules(config: values.Mc0) -> list[TopicRule]:
+    return [TopicRule(rule.keys, rule.publish, rule.subscribe) for rule in config.rules]

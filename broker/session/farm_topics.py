@@ -1,0 +1,52 @@
+"""The registry on topics: whoever subscribes to the broker's own topics hears what changes in the farm.
+
+The registry is watched only while somebody is subscribed, and each change is encoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core.interfaces import IRegistry, ITopics, IWait
+from broker.core.model import Change, Kind, Load, Service
+from broker.wire import changes
+
+
+class FarmTopics:
+    """Publishes the changes of ``registry`` on ``topics``."""
+
+    def __init__(self, registry: IRegistry, topics: ITopics) -> None:
+        self._registry = registry
+        self._topics = topics
+        self._watches: dict[bytes, IWait] = {}
+        self._own(changes.SERVICES, self._service_changed, Kind.OFFERED, Kind.WITHDRAWN)
+        self._own(changes.LOAD, self._load_changed, Kind.LOAD)
+
+    def _own(self, topic: bytes, changed: Callable[[Change], None], *kinds: Kind) -> None:
+        def wanted(on: bool) -> None:
+            if on:
+                self._watches[topic] = self._registry.watch(changed, kinds)
+            else:
+                self._watches.pop(topic).cancel()
+
+        self._topics.own(topic, wanted)
+
+    def _service_changed(self, change: Change) -> None:
+        service = change.subject
+        assert isinstance(service, Service)
+        notice = changes.ServiceChange(
+            revision=change.revision,
+            on=change.kind is Kind.OFFERED,
+            service=service.name,
+            hostport=service.hostport,
+            protocol=service.protocol,
+            provider=service.provider,
+            label=service.label,
+        )
+        self._topics.publish(changes.SERVICES, (), (changes.encode(notice),))
+
+    def _load_changed(self, change: Change) -> None:
+        load = change.subject
+        assert isinstance(load, Load)
+        notice = changes.LoadChange(change.revision, load.provider, load.label, load.load)
+        self._topics.publish(changes.LOAD, (), (changes.encode(notice),))

@@ -1,0 +1,424 @@
+"""mc0: a conversation for each identity, all of them through one ROUTER.
+
+Rules (mc0 0.3; the marked ones are what the only real client, MCollective's connector, cannot live without):
+- Any message begins a session; CONNECT gives it a TTL. Without one it lasts as long as its connection.
+- (!) The OK to CONNECT, SUB and UNSUB goes out at once, before anything else on that session. An OK that finds no room
+  waits, and everything else for that peer waits (NOOP) or is dropped (MESSAGE) until it is out.
+- The MESSAGEs of a PUT go out before its OK.
+- A session that is not heard of for 1.05 TTL ends, without a word.
+- (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent nothing else.
+- (!) A peer that has no session any more, after a restart or a silence, is not told: its NOOPs begin a new session,
+  which has no TTL and so is sent no NOOP. That is how its connector notices. So refusals that are no answer to an ID
+  are kept from peers that have not sent CONNECT.
+- (!) A SUB that is refused is answered with ERROR; but the connector ends when it reads that. It says VERSION 0.2:
+  there the answer is OK, and what was refused is only counted, logged and shown.
+- An identity belongs to the first client key that used it. When another key uses it, the messages are dropped and the
+  session ends, for what it would be sent would reach the wrong peer.
+- What is refused otherwise is answered with ERROR; what is too short to be a message is not answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from typing import Any
+
+from twisted.logger import Logger
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILeases, ITopics
+from broker.session.mc0_admission import Admission
+from broker.session.mc0_session import Session, shown
+from broker.session.router import Complaints, Part, Router, Sent
+from broker.wire import mc0 as wire
+
+EXPIRES = 1.05
+"""TTLs of silence after which a session ends: the tolerance that both original brokers have."""
+
+NOOP_AFTER = 0.5
+"""TTLs in which nothing was sent, after which a NOOP is. The originals' 0.95 comes too late for the connector, which
+waits for 1.0 at most."""
+
+NOOPS_TOGETHER = 64
+"""Moments of a TTL at which NOOPs go out: the NOOPs of 2,000 sessions wake libzmq's thread twice a second instead of
+a hundred times, and none is later by more than a sixty-fourth of the TTL."""
+
+MIN_TTL = 0.2
+"""Seconds. Shorter ones are taken for this: leases are checked every 50 ms, and a shorter one would end in between."""
+
+LOOK_AFTER = 60.0
+"""Seconds between two looks at whether the connection of a session without a TTL is still there. Its client may
+connect again until then, and go on."""
+
+ANSWER_AGAIN = 0.25
+"""Seconds after which answers that found no room are tried again."""
+
+MAX_ANSWERS = 100
+"""Answers that may wait for a peer that does not read: behind the thousand messages that libzmq holds for it."""
+
+MAX_REFUSED = 100
+"""Refused topics that are remembered of a session, to be shown, and to be taken when the rules change."""
+
+MAX_VERSION = 16
+"""Bytes of a VERSION that are kept: it is only compared."""
+
+CONNECTOR = b"0.2"
+"""The VERSION that the real connector says. It speaks 0.3 for all that; nobody else is known to say so."""
+
+
+class Mc0:
+    """All sessions of the wire. The transport calls `receive`, the topics call `deliver`, leases call `check`.
+
+    ``connections`` has the descriptors of all open connections: in the end, not at each moment.
+    ``sessions`` and ``subscriptions`` are how many there may be, and how many topics each may have.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        router: Router,
+        connections: Container[int],
+        topics: ITopics,
+        leases: ILeases,
+        admission: Admission,
+        complaints: Complaints,
+        sessions: int,
+        subscriptions: int,
+    ) -> None:
+        self._router = router
+        self._open = connections
+        self._topics = topics
+        self._leases = leases
+        self._admission = admission
+        self._complaints = complaints
+        self.most_sessions = sessions
+        self.most_subscriptions = subscriptions
+        self.published = 0
+        self.delivered = 0
+        self._sessions: dict[bytes, Session] = {}
+        self._connections: dict[int, Session] = {}
+        self._unanswered: dict[Session, None] = {}
+        self._answering = False
+        self._verbs: dict[type, Callable[[Session, Any], None]] = {
+            wire.Put: self._put,
+            wire.Noop: self._noop,
+            wire.Sub: self._sub,
+            wire.Unsub: self._unsub,
+            wire.Connect: self._connect,
+            wire.Disconnect: self._disconnect,
+        }
+
+    # from the transport
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """Take one message: the frames after the identity. ``connection`` is the descriptor that it came through."""
+        session = self._sessions.get(identity)
+        # A descriptor is used again by the next connection, so with keys it says too little.
+        if session is None or session.connection != connection or (session.key and session.key != self._router.key()):
+            try:
+                session = self._admit(session, identity, connection)
+            except Refusal as refusal:
+                self._turn_away(identity, frames, refusal)
+                return
+        session.heard = self._leases.now
+        if session.answers:
+            self._answer(session)
+        try:
+            message = wire.parse(frames)
+        except wire.BadMessage as malformed:
+            self._malformed(session, malformed)
+        else:
+            self._verbs[type(message)](session, message)
+
+    # from the topics
+
+    def deliver(
+        self, subscribers: Collection[Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
+    ) -> None:
+        """Send a MESSAGE to all of them."""
+        failed = self._router.send_all(subscribers, wire.message(topic, headers, body), self._leases.now)
+        self.delivered += len(subscribers)
+        for session, why in failed:
+            self.delivered -= 1
+            self._dropped(session, why)
+
+    # from the leases
+
+    def check(self, session: Session, now: float) -> float | None:
+        """Do what is due for a session; returns when to be asked again, None when it has ended."""
+        session.slow = False
+        if not session.ttl:
+            if session.connection in self._open and self._connections.get(session.connection) is session:
+                return now + LOOK_AFTER
+            self._end(session, "gone")
+            return None
+        expires = session.heard + EXPIRES * session.ttl + self._leases.slack
+        if now >= expires:
+            self._end(session, "expired")
+            return None
+        beat = session.sent + NOOP_AFTER * session.ttl
+        if now >= beat:
+            if not session.held and self._router.send(session.identity, wire.NOOP) is not Sent.SENT:
+                self._complaints.count("mc0_dropped", "noop")
+            session.sent = now
+            beat = now + NOOP_AFTER * session.ttl
+        return min(expires, _together(beat, session.ttl))
+
+    # from the operator
+
+    def use(self, sessions: int, subscriptions: int) -> None:
+        """Take new limits, and what the admission allows now.
+
+        Subscriptions that are not allowed any more end; those that were refused before and are not now, begin.
+        """
+        self.most_sessions = sessions
+        self.most_subscriptions = subscriptions
+        for session in self._sessions.values():
+            session.rights = self._admission.rights(session.key_name)
+            lost = [topic for topic in session.topics if not session.rights.may_subscribe(topic)]
+            again = [topic for topic in session.refused if session.rights.may_subscribe(topic)]
+            self._unsubscribe(session, [*lost, *again])
+            self._subscribe_as_may_be(session, [*again, *lost])
+
+    def revoke(self, keys: Collection[str]) -> None:
+        """These client keys are not allowed any more: their sessions end."""
+        self._admission.release(keys)
+        for session in [each for each in self._sessions.values() if each.key in keys]:
+            self._end(session, "revoked")
+
+    def counts(self) -> dict[str, int]:
+        """What is too frequent to be counted elsewhere."""
+        return {"mc0.published": self.published, "mc0.delivered": self.delivered}
+
+    def sessions(self) -> Iterable[Session]:
+        """All sessions, the oldest first."""
+        return self._sessions.values()
+
+    # who comes and goes
+
+    def _admit(self, session: Session | None, identity: bytes, connection: int) -> Session:
+        """The session of an identity that is new, or that comes through another connection. Raises `Refusal`."""
+        sender = self._router.sender()
+        if session is not None and sender.key != session.key:
+            self._end(session, "taken")
+            session = None
+        key_name = self._admission.admit(identity, sender.key)
+        if session is None:
+            if len(self._sessions) >= self.most_sessions:
+                raise Refusal(Reason.LIMIT, f"there are {self.most_sessions} sessions already")
+            session = Session(self, identity, sender, key_name, self._admission.rights(key_name))
+            session.lease = self._leases.hold(session, self._leases.now + LOOK_AFTER)
+            session.sent = self._leases.now
+            self._sessions[identity] = session
+            self._complaints.count("mc0_sessions", "begun")
+        self._disown(session)
+        session.address = sender.address
+        session.connection = connection
+        if connection >= 0:
+            self._connections[connection] = session
+        return session
+
+    def _disown(self, session: Session) -> None:
+        """Its connection is not its own any more."""
+        if self._connections.get(session.connection) is session:
+            del self._connections[session.connection]
+
+    def _turn_away(self, identity: bytes, frames: list[Part], refusal: Refusal) -> None:
+        address = self._router.sender().address
+        refusal.summary = f"{shown(identity)}: {refusal.text}"
+        self._complaints.add("mc0", address, refusal)
+        if refusal.reason is Reason.LIMIT:
+            try:
+                id = wire.parse(frames).id
+            except wire.BadMessage as malformed:
+                id = malformed.id
+            if id is not None:
+                self._router.send(identity, wire.error(refusal.text.encode(), id))
+
+    def _end(self, session: Session, why: str) -> None:
+        del self._sessions[session.identity]
+        self._disown(session)
+        self._unanswered.pop(session, None)
+        if session.answers:
+            self._complaints.count("mc0_dropped", Sent.FULL.value, len(session.answers))
+        self._unsubscribe(session, list(session.topics))
+        session.lease.cancel()
+        self._router.forget(session.identity)
+        self._complaints.count("mc0_sessions", why)
+        self.log.debug("mc0 session of {peer} ended: {why}", peer=session, why=why)
+
+    # the verbs
+
+    def _connect(self, session: Session, message: wire.Connect) -> None:
+        session.version = (message.version or b"")[:MAX_VERSION]
+        if message.ttl is not None:
+            session.ttl = max(MIN_TTL, message.ttl / 1000) if message.ttl else 0.0
+        self._reply(session, message.id)
+        session.sent = self._leases.now
+        session.lease.cancel()
+        due = session.sent + LOOK_AFTER
+        if session.ttl:
+            due = _together(session.sent + NOOP_AFTER * session.ttl, session.ttl)
+        session.lease = self._leases.hold(session, due)
+
+    def _disconnect(self, session: Session, message: wire.Disconnect) -> None:
+        self._end(session, "disconnected")
+        if message.id is not None and self._router.send(session.identity, wire.ok(message.id)) is not Sent.SENT:
+            self._complaints.count("mc0_dropped", "ok")
+
+    def _sub(self, session: Session, message: wire.Sub) -> None:
+        if session.version == CONNECTOR:
+            self._subscribe_as_may_be(session, message.topics)
+        else:
+            try:
+                self._subscribe(session, message.topics)
+            except Refusal as refusal:
+                self._refuse(session, refusal, message.id)
+                return
+        self._reply(session, message.id)
+
+    def _unsub(self, session: Session, message: wire.Unsub) -> None:
+        self._unsubscribe(session, message.topics)
+        self._reply(session, message.id)
+
+    def _put(self, session: Session, message: wire.Put) -> None:
+        topic = message.topic
+        if not session.rights.may_publish(topic):
+            refusal = Refusal(Reason.TOPIC_NOT_ALLOWED, f"may not publish on {_listed([topic])}")
+            self._refuse(session, refusal, message.id)
+            return
+        self._topics.publish(topic, message.headers, message.body)
+        self.published += 1
+        if message.id is not None:
+            self._reply(session, message.id)
+
+    def _noop(self, session: Session, message: wire.Noop) -> None:
+        self._leases.look()
+        self._reply(session, message.id)
+
+    def _subscribe(self, session: Session, topics: Iterable[bytes]) -> None:
+        """Subscribe to all of them, or raise `Refusal` and subscribe to none."""
+        new = [topic for topic in dict.fromkeys(topics) if topic not in session.topics]
+        refused = [topic for topic in new if not session.rights.may_subscribe(topic)]
+        if refused:
+            raise Refusal(Reason.TOPIC_NOT_ALLOWED, f"may not subscribe to {_listed(refused)}")
+        if len(session.topics) + len(new) > self.most_subscriptions:
+            raise Refusal(Reason.LIMIT, f"may have {self.most_subscriptions} subscriptions, and no more")
+        for number, topic in enumerate(new):
+            try:
+                session.topics[self._topics.subscribe(topic, self, session)] = None
+            except Refusal:
+                self._unsubscribe(session, new[:number])
+                raise
+
+    def _subscribe_as_may_be(self, session: Session, topics: Iterable[bytes]) -> None:
+        """Subscribe to those that can be had, and remember the others."""
+        refused: dict[Reason, Refusal] = {}
+        for topic in topics:
+            try:
+                self._subscribe(session, (topic,))
+            except Refusal as refusal:
+                refused.setdefault(refusal.reason, refusal)
+                if len(session.refused) < MAX_REFUSED:
+                    session.refused[topic] = None
+        for first in refused.values():
+            self._complain(session, first)
+
+    def _unsubscribe(self, session: Session, topics: Iterable[bytes]) -> None:
+        for topic in topics:
+            session.refused.pop(topic, None)
+            if topic in session.topics:
+                del session.topics[topic]
+                self._topics.unsubscribe(topic, self, session)
+
+    # answers
+
+    def _reply(self, session: Session, id: bytes | None) -> None:
+        """OK, where it was asked for."""
+        if id is not None:
+            self._send(session, wire.ok(id))
+
+    def _malformed(self, session: Session, malformed: wire.BadMessage) -> None:
+        self._complain(session, malformed)
+        if not isinstance(malformed, wire.TooShort):
+            self._send(session, wire.error(malformed.reply, malformed.id))
+
+    def _refuse(self, session: Session, refusal: Refusal, id: bytes | None) -> None:
+        self._complain(session, refusal)
+        if id is not None or session.version not in (None, CONNECTOR):
+            self._send(session, wire.error(refusal.text.encode(), id))
+
+    def _complain(self, session: Session, refusal: Refusal) -> None:
+        refusal.summary = f"{session}: {refusal.summary}"
+        self._complaints.add("mc0", session.address, refusal)
+
+    def _send(self, session: Session, frames: Sequence[Part]) -> None:
+        """Send an answer, or let it wait for room."""
+        if session.answers:
+            if len(session.answers) < MAX_ANSWERS:
+                session.answers.append(frames)
+            else:
+                self._dropped(session, Sent.FULL)
+            return
+        sent = self._router.send(session.identity, frames)
+        if sent is Sent.SENT:
+            session.sent = self._leases.now
+        elif sent is Sent.FULL:
+            session.answers.append(frames)
+            session.held = True
+            self._wait_for(session)
+        else:
+            self._dropped(session, sent)
+
+    def _wait_for(self, session: Session) -> None:
+        """Try its answers again, until they are out."""
+        self._unanswered[session] = None
+        if not self._answering:
+            self._answering = True
+            self._leases.hold(_Again(self._answer_all), self._leases.now + ANSWER_AGAIN)
+
+    def _answer_all(self, now: float) -> float | None:
+        for session in list(self._unanswered):
+            self._answer(session)
+        self._answering = bool(self._unanswered)
+        return now + ANSWER_AGAIN if self._answering else None
+
+    def _answer(self, session: Session) -> None:
+        """Send what waits, as far as there is room."""
+        while session.answers:
+            sent = self._router.send(session.identity, session.answers[0])
+            if sent is Sent.FULL:
+                return
+            session.answers.popleft()
+            if sent is Sent.GONE:
+                self._dropped(session, sent)
+        session.held = False
+        session.sent = self._leases.now
+        del self._unanswered[session]
+
+    def _dropped(self, session: Session, why: Sent) -> None:
+        session.dropped += 1
+        self._complaints.count("mc0_dropped", why.value)
+        if why is not Sent.GONE and not session.slow:
+            session.slow = True
+            self._complain(session, Refusal(Reason.NOT_READING, "reads too slowly: messages for it are dropped"))
+
+
+class _Again:
+    """Something to be done again, on a lease."""
+
+    def __init__(self, check: Callable[[float], float | None]) -> None:
+        self.check = check
+
+
+def _together(due: float, ttl: float) -> float:
+    """That time or a little later: sessions with the same TTL are due at the same moments, for one wake-up of all."""
+    grain = ttl / NOOPS_TOGETHER
+    return math.ceil(due / grain) * grain
+
+
+def _listed(topics: Sequence[bytes]) -> str:
+    """Some topics, for people."""
+    names = ", ".join(repr(shown(topic)) for topic in topics[:3])
+    return names if len(topics) <= 3 else f"{names} and {len(topics) - 3} others"

@@ -1,0 +1,86 @@
+"""What is known of one mc0 peer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.core.interfaces import ILease
+from broker.session.router import Part, Sender
+from broker.session.topic_rules import TopicRights
+
+MAX_SHOWN = 120
+"""Characters of an identity that are shown: the real connector's have about 100."""
+
+
+class Wire(Protocol):
+    """Where a session belongs."""
+
+    def check(self, session: Session, now: float) -> float | None:
+        """Do what is due for it."""
+
+
+class Session:
+    """One peer. A receiver of messages (`broker.session.router`), and what a lease is held on."""
+
+    __slots__ = (
+        "address",
+        "answers",
+        "connection",
+        "dropped",
+        "heard",
+        "held",
+        "identity",
+        "key",
+        "key_name",
+        "lease",
+        "refused",
+        "rights",
+        "sent",
+        "slow",
+        "topics",
+        "ttl",
+        "version",
+        "wire",
+    )
+
+    def __init__(self, wire: Wire, identity: bytes, sender: Sender, key_name: str, rights: TopicRights) -> None:
+        self.wire = wire
+        self.identity = identity
+        self.address = sender.address
+        self.key = sender.key
+        self.key_name = key_name
+        self.rights = rights
+        self.connection = -1
+        self.lease: ILease
+        self.version: bytes | None = None
+        """What CONNECT said; None before."""
+        self.ttl = 0.0
+        """Seconds; 0 for none."""
+        self.heard = 0.0
+        self.sent = 0.0
+        """Both in the leases' time."""
+        self.topics: dict[bytes, None] = {}
+        self.refused: dict[bytes, None] = {}
+        """Topics that it asked for and may not have."""
+        self.answers: deque[Sequence[Part]] = deque()
+        """What waits until the peer reads."""
+        self.held = False
+        self.dropped = 0
+        self.slow = False
+        """Messages for it were dropped since it was last checked."""
+
+    def check(self, now: float) -> float | None:
+        """Do what is due."""
+        return self.wire.check(self, now)
+
+    def __str__(self) -> str:
+        return shown(self.identity)
+
+
+def shown(identity: bytes) -> str:
+    """An identity, which may be any bytes, for people and logs."""
+    text = identity.decode("utf-8", "backslashreplace")
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -1,0 +1,310 @@
+"""mc0 without sockets: real sessions, topics, leases and codec over a ROUTER of lists, and a clock that tests turn.
+
+Messages are written as in `tests.wire.mc0_examples`: frames between bars, each character one byte, no delimiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+from zope.interface import provider
+
+from broker.core.counters import Counters
+from broker.core.liveness import Leases
+from broker.core.registry import Registry
+from broker.core.restored import Restored
+from broker.core.topics import Topics
+from broker.net.limits import Complaints
+from broker.session.farm_topics import FarmTopics
+from broker.session.mc0 import Mc0
+from broker.session.mc0_admission import Admission
+from broker.session.mc0_session import Session
+from broker.session.router import Part, R, Sender, Sent
+from broker.session.topic_rules import TopicRule
+from tests.wire.mc0_examples import read_as_the_connector
+
+STEP = 0.05
+"""Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
+
+FIRST_DESCRIPTOR = 10
+
+
+class Line:
+    """One connection as the ROUTER has it. ``room`` is how many more messages may wait in it; None for any number."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.room: int | None = None
+        self.inbox: list[list[Part]] = []
+
+
+class RecordingRouter:
+    """A ROUTER that hands an identity over to its newest connection. Keeps what it is given, by connection.
+
+    An identity is *open* while its line has room, *full* while it has none, and *gone* while there is no line.
+    """
+
+    def __init__(self) -> None:
+        self.lines: dict[bytes, Line] = {}
+        self.forgotten: list[bytes] = []
+        self._sender: Sender | None = None
+
+    def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+        """Keep a message. Nothing may be sent that the real connector cannot read: an empty header value, above all."""
+        verb, headers, _ = read_as_the_connector([bytes(frame) for frame in frames])
+        assert verb in (b"OK", b"ERROR", b"MESSAGE", b"NOOP"), verb
+        assert b"" not in headers
+        line = self.lines.get(identity)
+        if line is None:
+            return Sent.GONE
+        if line.room is not None:
+            if line.room == 0:
+                return Sent.FULL
+            line.room -= 1
+        line.inbox.append(list(frames))
+        return Sent.SENT
+
+    def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
+        failed: list[tuple[R, Sent]] = []
+        for receiver in receivers:
+            sent = Sent.HELD if receiver.held else self.send(receiver.identity, frames)
+            if sent is Sent.SENT:
+                receiver.sent = now
+            else:
+                failed.append((receiver, sent))
+        return failed
+
+    def sender(self) -> Sender:
+        assert self._sender is not None, "this may only be asked while a message is received"
+        return self._sender
+
+    def key(self) -> str:
+        return self.sender().key
+
+    def forget(self, identity: bytes) -> None:
+        self.forgotten.append(identity)
+
+    @contextmanager
+    def receiving(self, sender: Sender) -> Iterator[None]:
+        """A message of that sender is received."""
+        self._sender = sender
+        try:
+            yield
+        finally:
+            self._sender = None
+
+
+class Mc0Farm:
+    """The wire over its real neighbours. ``connections`` has the descriptors that are open, as the monitor would.
+
+    ``keys`` has the names of the allowed client keys.
+    """
+
+    def __init__(
+        self,
+        *rules: TopicRule,
+        keys: Mapping[str, str] | None = None,
+        sessions: int = 100,
+        subscriptions: int = 100,
+        clock: Clock | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self.clock = _clock() if clock is None else clock
+        self.counters = Counters()
+        self.complaints = Complaints(self.counters, self.clock)
+        self.router = RecordingRouter()
+        self.connections: set[int] = set()
+        self.keys = dict(keys or {})
+        self._rules = rules
+        self._limits = (sessions, subscriptions)
+        self._start(_registry(self.clock) if registry is None else registry)
+
+    def restart(self) -> None:
+        """The broker begins anew, and knows nothing of its peers; their connections are there again."""
+        for call in self.clock.getDelayedCalls():
+            call.cancel()
+        self._start(_registry(self.clock))
+
+    def _start(self, registry: Registry) -> None:
+        self.registry = registry
+        self.leases = Leases(self.clock)
+        self.topics = Topics()
+        FarmTopics(registry, self.topics)
+        self.admission = Admission(self.keys.get, self._rules)
+        self.wire = Mc0(
+            self.router, self.connections, self.topics, self.leases, self.admission, self.complaints, *self._limits
+        )
+
+    # from the operator
+
+    def use(self, *rules: TopicRule, sessions: int | None = None, subscriptions: int | None = None) -> None:
+        """Take other rules, and other limits if they are given."""
+        self._rules = rules
+        self._limits = (sessions or self._limits[0], subscriptions or self._limits[1])
+        self.admission.use(rules)
+        self.wire.use(*self._limits)
+
+    def revoke(self, key: str) -> None:
+        """That key is not allowed any more."""
+        del self.keys[key]
+        self.wire.revoke({key})
+
+    # what there is
+
+    def peer(self, identity: bytes | str = "A", key: str = "", address: str = "192.0.2.7") -> Mc0Peer:
+        """A peer that has connected, and has said nothing."""
+        return Mc0Peer(self, identity.encode() if isinstance(identity, str) else identity, key, address)
+
+    def session(self, peer: Mc0Peer) -> Session | None:
+        """The session of that peer's identity."""
+        found = [session for session in self.wire.sessions() if session.identity == peer.identity]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def counted(self, name: str) -> int:
+        """The counter NAME.REASON."""
+        return {**self.counters.all(), **self.wire.counts()}.get(name, 0)
+
+    def subscribers(self) -> dict[bytes, int]:
+        """How many subscribers each topic has."""
+        return {each.name: each.subscribers for each in self.topics.describe()}
+
+    # time and connections
+
+    def wait(self, seconds: float, step: float = STEP) -> None:
+        """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
+        self.clock.pump([step] * round(seconds / step))
+
+    def open(self) -> Line:
+        """A new connection. It gets the lowest descriptor that is free, as from the kernel."""
+        descriptor = next(each for each in count(FIRST_DESCRIPTOR) if each not in self.connections)
+        self.connections.add(descriptor)
+        return Line(descriptor)
+
+
+class Mc0Peer:
+    """A client with one DEALER: what it sends, and what it is sent."""
+
+    def __init__(self, farm: Mc0Farm, identity: bytes, key: str, address: str) -> None:
+        self._farm = farm
+        self.identity = identity
+        self.sender = Sender(address, key)
+        self.connect()
+
+    # its connection
+
+    def connect(self) -> None:
+        """Connect, once more if it is connected: its identity is handed over to the new connection."""
+        lines = self._farm.router.lines
+        old = lines.get(self.identity)
+        self.line = lines[self.identity] = self._farm.open()
+        if old is not None:
+            self._farm.connections.discard(old.descriptor)
+
+    def drop(self) -> None:
+        """The connection ends, and what waited in it is lost."""
+        assert self.connected
+        del self._farm.router.lines[self.identity]
+        self._farm.connections.discard(self.line.descriptor)
+        self.line.inbox.clear()
+
+    @property
+    def connected(self) -> bool:
+        return self._farm.router.lines.get(self.identity) is self.line
+
+    def stop_reading(self, after: int = 0) -> None:
+        """From now on so many more messages may wait for it."""
+        self.line.room = after
+
+    def read_on(self) -> None:
+        """It reads again."""
+        self.line.room = None
+
+    # what it says and hears
+
+    def say(self, line: str) -> None:
+        """Send one message."""
+        self.send(b"", *line.encode("latin-1").split(b"|"))
+
+    def send(self, *frames: Part) -> None:
+        """Send frames, the delimiter included."""
+        assert self.connected
+        with self._farm.router.receiving(self.sender):
+            self._farm.wire.receive(self.identity, list(frames), self.line.descriptor)
+
+    def ask(self, line: str) -> list[str]:
+        """Send one message; what came back, and whatever had come before."""
+        self.say(line)
+        return self.take()
+
+    def take(self) -> list[str]:
+        """The messages that came since the last call."""
+        return [b"|".join(frames[1:]).decode("latin-1") for frames in self.take_frames()]
+
+    def take_frames(self) -> list[list[bytes]]:
+        """The same as frames."""
+        return [[bytes(frame) for frame in frames] for frames in self.take_parts()]
+
+    def take_parts(self) -> list[list[Part]]:
+        """The same as the ROUTER was given them."""
+        taken = self.line.inbox[:]
+        self.line.inbox.clear()
+        return taken
+
+    def wait_for(self, line: str, seconds: float, step: float = 0.01) -> float:
+        """Let time pass until that message comes, and nothing else before. Returns the time that it took."""
+        start = self._farm.clock.seconds()
+        while self._farm.clock.seconds() - start <= seconds:
+            if taken := self.take():
+                assert taken == [line]
+                return self._farm.clock.seconds() - start
+            self._farm.clock.advance(step)
+        raise AssertionError(f"nothing came in {seconds} s")
+
+
+@contextmanager
+def nothing_fails() -> Iterator[list[str]]:
+    """Nothing may fail meanwhile: topics, leases and the registry log what fails in them, and go on.
+
+    Gives the texts of the warnings.
+    """
+    failures: list[Failure] = []
+    warnings: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        if "log_failure" in event:
+            failures.append(event["log_failure"])
+        elif event["log_level"] >= LogLevel.warn:
+            warnings.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield warnings
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    assert failures == []
+
+
+def rule(keys: str = "*", publish: str = "", subscribe: str = "") -> TopicRule:
+    """A topic rule, of patterns between spaces."""
+    return TopicRule(tuple(keys.split()), tuple(publish.split()), tuple(subscribe.split()))
+
+
+def _clock() -> Clock:
+    clock = Clock()
+    clock.advance(1_700_000_000)  # like the reactor's, which is the time of day
+    return clock
+
+
+def _registry(clock: Clock) -> Registry:
+    def forget(*_: Any) -> None:
+        """Nothing is recorded here."""
+
+    return Registry(clock, count(1).__next__, Restored((), 60.0, clock, forget))

@@ -1,0 +1,227 @@
+"""mc0: whose an identity is, who may come in, and what becomes of those whose key is not allowed any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.core.errors import Reason, Refusal
+from broker.session import mc0_admission
+from broker.session.mc0_admission import Admission
+from tests.session.mc0_recording import Mc0Farm, nothing_fails, rule
+
+KEYS = {"K1": "one", "K2": "two", "K3": "three"}
+
+
+@pytest.fixture
+def farm() -> Iterator[Mc0Farm]:
+    with nothing_fails():
+        yield Mc0Farm(keys=KEYS)
+
+
+# one identity, two connections
+
+
+@pytest.mark.parametrize("key", ["", "K1"])
+def test_the_same_key_takes_its_session_along_to_a_new_connection(farm: Mc0Farm, key: str) -> None:
+    peer, publisher = farm.peer("A", key), farm.peer("P", "K2")
+    peer.say("SUB||t")
+    peer.connect()
+    publisher.say("PUT|TOPIC|t||1")
+    assert peer.take() == ["MESSAGE|TOPIC|t||1"]
+    assert peer.ask("NOOP|ID|n") == ["OK|ID|n"]
+    publisher.say("PUT|TOPIC|t||2")
+    assert peer.take() == ["MESSAGE|TOPIC|t||2"]
+    assert farm.counted("mc0_sessions.begun") == 2
+
+
+def test_another_key_does_not_get_the_session_of_an_identity(farm: Mc0Farm) -> None:
+    peer, publisher = farm.peer("A", "K1"), farm.peer("P", "K3")
+    peer.say("CONNECT|TTL|30000")
+    peer.say("SUB||t")
+    thief = farm.peer("A", "K2")
+    assert thief.ask("NOOP|ID|n") == []
+    assert thief.ask("SUB|ID|s||t") == []
+    publisher.say("PUT|TOPIC|t||secret")
+    farm.wait(60)
+    assert thief.take() == []
+    assert farm.session(thief) is None
+    assert farm.subscribers() == {}
+    assert farm.counted("mc0_sessions.taken") == 1
+    assert farm.counted("mc0_refused.identity-taken") == 2
+
+
+def test_the_owner_of_a_taken_identity_begins_anew(farm: Mc0Farm) -> None:
+    peer = farm.peer("A", "K1")
+    peer.say("CONNECT|TTL|30000")
+    thief = farm.peer("A", "K2")
+    thief.say("NOOP")
+    peer.connect()
+    assert peer.ask("NOOP") == []
+    farm.wait(40)
+    assert peer.take() == [], "no NOOP comes, so it notices"
+    assert peer.ask("CONNECT|ID|c|TTL|30000") == ["OK|ID|c"]
+
+
+@pytest.mark.parametrize("line", ["PUT|TOPIC|t|ID|p||forged", "DISCONNECT|ID|d", "PING|ID|x", "UNSUB|ID|u||t"])
+def test_what_another_key_says_with_an_identity_is_dropped(farm: Mc0Farm, line: str) -> None:
+    peer, listener = farm.peer("A", "K1"), farm.peer("L", "K3")
+    peer.say("NOOP")
+    listener.say("SUB||t")
+    peer.drop()
+    farm.peer("B", "K2").say("NOOP")  # which has the first one's descriptor now
+    thief = farm.peer("A", "K2")
+    assert thief.ask(line) == []
+    assert listener.take() == []
+
+
+def test_a_new_connection_with_the_descriptor_of_the_old_one_is_not_taken_for_it(farm: Mc0Farm) -> None:
+    farm.use(rule("one", "*", "*"))
+    peer, publisher = farm.peer("A", "K1"), farm.peer("P", "K1")
+    peer.say("CONNECT|TTL|30000")
+    peer.say("SUB||t")
+    publisher.say("SUB||t")
+    peer.drop()
+    thief = farm.peer("A", "K2")
+    assert thief.line.descriptor == peer.line.descriptor
+    assert thief.ask("PUT|TOPIC|t|ID|p||forged") == []
+    assert publisher.take() == []
+    publisher.say("PUT|TOPIC|t||secret")
+    assert thief.take() == []
+    assert farm.counted("mc0_sessions.taken") == 1
+
+
+def test_an_identity_stays_with_its_key_after_its_session(farm: Mc0Farm) -> None:
+    peer = farm.peer("A", "K1")
+    peer.say("DISCONNECT")
+    peer.drop()
+    thief = farm.peer("A", "K2")
+    assert thief.ask("CONNECT|ID|c") == []
+    assert farm.counted("mc0_refused.identity-taken") == 1
+
+
+def test_one_key_may_have_many_identities(farm: Mc0Farm) -> None:
+    peers = [farm.peer(f"P{number}", "K1") for number in range(10)]
+    assert [peer.ask("NOOP|ID|n") for peer in peers] == [["OK|ID|n"]] * 10
+
+
+def test_without_keys_an_identity_is_whoevers_connection_is_the_newest() -> None:
+    farm = Mc0Farm()
+    peer = farm.peer("A")
+    peer.say("SUB||t")
+    other = farm.peer("A", address="192.0.2.8")
+    assert other.ask("PUT|TOPIC|t|ID|p||x") == ["MESSAGE|TOPIC|t||x", "OK|ID|p"]
+    assert peer.take() == []
+
+
+def test_a_session_has_the_address_of_its_present_connection(farm: Mc0Farm) -> None:
+    farm.peer("A", "K1", "192.0.2.7").say("NOOP")
+    moved = farm.peer("A", "K1", "192.0.2.8")
+    moved.say("NOOP")
+    session = farm.session(moved)
+    assert session is not None
+    assert session.address == "192.0.2.8"
+
+
+# keys that are not allowed any more
+
+
+def test_the_sessions_of_a_revoked_key_end_and_no_other(farm: Mc0Farm) -> None:
+    peers = [farm.peer(f"P{number}", key) for number, key in enumerate(("K1", "K2", "K1"))]
+    for peer in peers:
+        peer.say("CONNECT|TTL|30000")
+        peer.say("SUB||t")
+    farm.revoke("K1")
+    assert [farm.session(peer) is None for peer in peers] == [True, False, True]
+    assert farm.subscribers() == {b"t": 1}
+    assert farm.counted("mc0_sessions.revoked") == 2
+    assert peers[1].ask("PUT|TOPIC|t||x") == ["MESSAGE|TOPIC|t||x"]
+    farm.wait(20)
+    assert peers[0].take() == []
+
+
+@pytest.mark.parametrize(
+    "line", ["PUT|TOPIC|t|ID|p||x", "NOOP|ID|n", "CONNECT|ID|c", "SUB|ID|s||t", "PING|ID|x", "NOOP"]
+)
+def test_a_revoked_key_that_is_still_connected_is_not_listened_to(farm: Mc0Farm, line: str) -> None:
+    peer, listener = farm.peer("A", "K1"), farm.peer("L", "K2")
+    peer.say("NOOP")
+    listener.say("SUB||t")
+    farm.revoke("K1")
+    assert peer.ask(line) == []
+    assert listener.take() == []
+    assert farm.session(peer) is None
+    assert farm.counted("mc0_refused.key-not-allowed") == 1
+
+
+def test_a_key_that_is_allowed_again_begins_anew(farm: Mc0Farm) -> None:
+    peer = farm.peer("A", "K1")
+    peer.say("SUB||t")
+    farm.revoke("K1")
+    farm.keys["K1"] = "one again"
+    assert peer.ask("PUT|TOPIC|t|ID|p||x") == ["OK|ID|p"]
+    session = farm.session(peer)
+    assert session is not None
+    assert session.key_name == "one again"
+
+
+def test_the_identity_of_a_revoked_key_is_free(farm: Mc0Farm) -> None:
+    farm.peer("A", "K1").say("NOOP")
+    farm.revoke("K1")
+    heir = farm.peer("A", "K2")
+    assert heir.ask("NOOP|ID|n") == ["OK|ID|n"]
+
+
+def test_the_identities_of_other_keys_are_not(farm: Mc0Farm) -> None:
+    farm.peer("A", "K1").say("DISCONNECT")
+    farm.revoke("K2")
+    assert farm.peer("A", "K3").ask("NOOP|ID|n") == []
+
+
+# the table of identities
+
+
+@pytest.fixture
+def admission(monkeypatch: pytest.MonkeyPatch) -> Admission:
+    monkeypatch.setattr(mc0_admission, "MAX_BOUND", 1_000)
+    return Admission(KEYS.get)
+
+
+def test_an_identity_is_forgotten_when_many_others_have_come_since(admission: Admission) -> None:
+    admission.admit(b"old", "K1")
+    admission.admit(b"kept", "K1")
+    for number in range(999):
+        assert admission.admit(b"%d" % number, "K2") == "two"
+        assert admission.admit(b"kept", "K1") == "one"
+    assert admission.admit(b"old", "K2") == "two"
+    with pytest.raises(Refusal) as refused:
+        admission.admit(b"kept", "K2")
+    assert refused.value.reason is Reason.IDENTITY_TAKEN
+
+
+def test_what_is_refused_takes_no_place_in_the_table(admission: Admission) -> None:
+    admission.admit(b"old", "K1")
+    for number in range(2_000):
+        with pytest.raises(Refusal) as refused:
+            admission.admit(b"%d" % number, "unknown")
+        assert refused.value.reason is Reason.KEY_NOT_ALLOWED
+    with pytest.raises(Refusal):
+        admission.admit(b"old", "K2")
+
+
+def test_who_only_tries_an_identity_does_not_keep_it_from_being_forgotten(admission: Admission) -> None:
+    admission.admit(b"old", "K1")
+    for number in range(1_000):
+        with pytest.raises(Refusal):
+            admission.admit(b"old", "K3")
+        admission.admit(b"%d" % number, "K2")
+    assert admission.admit(b"old", "K3") == "three"
+
+
+def test_peers_without_keys_take_no_place_in_the_table(admission: Admission) -> None:
+    admission.admit(b"old", "K1")
+    for number in range(2_000):
+        assert admission.admit(b"%d" % number, "") == ""
+    with pytest.raises(Refusal):
+        admission.admit(b"old", "K2")
