@@ -59,7 +59,7 @@ def broker(keys: Keys | None = None) -> Iterator[Mc0Server]:
             f"--console-port={console}",
             f"--state={directory}",
         ]
-        server = Mc0Server(servers._spawn(command, log), 0, True, log)
+        server = Mc0Server(servers.spawn(command, log), 0, True, log)
         server.key = None if keys is None else keys.public
         server.elko, server.console = elko, console
         try:
@@ -78,7 +78,7 @@ def reference(kind: str, keys: Keys | None = None) -> Iterator[Mc0Server]:
         command = [sys.executable, str(Path(__file__).with_name("mc0_reference.py")), kind]
         if keys is not None:
             command.append(str(_secret_file(directory, keys)))
-        process = servers._spawn(command, log, stdout=subprocess.PIPE)
+        process = servers.spawn(command, log, stdout=subprocess.PIPE)
         assert process.stdout is not None
         try:
             line = process.stdout.readline()

@@ -87,7 +87,7 @@ def reference(kind: str) -> Iterator[Server]:
     with TemporaryDirectory(prefix="elkobroker-bench-") as directory:
         log = Path(directory, "log")
         command = [sys.executable, str(Path(__file__).with_name("reference.py")), kind]
-        process = _spawn(command, log, stdout=subprocess.PIPE)
+        process = spawn(command, log, stdout=subprocess.PIPE)
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
@@ -117,9 +117,10 @@ def start_broker(directory: Path, wait: bool = True) -> Server:
         f"--port={port}",
         f"--state={state}",
         "--console-port=off",
+        "--mc0-port=off",
     ]
     log = directory / f"log-{port}"
-    server = Server(_spawn(command, log), port, True, log)
+    server = Server(spawn(command, log), port, True, log)
     if wait:
         try:
             wait_for(server)
@@ -136,7 +137,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _spawn(command: list[str], log: Path, stdout: int | None = None) -> subprocess.Popen[bytes]:
+def spawn(command: list[str], log: Path, stdout: int | None = None) -> subprocess.Popen[bytes]:
     environment = dict(os.environ, PYTHONPATH=str(CHECKOUT))
     environment.pop("STATE_DIRECTORY", None)  # it would count before --state
     with log.open("ab") as output:

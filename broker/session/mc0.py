@@ -47,8 +47,8 @@ MIN_TTL = 0.2
 """Seconds. Shorter ones are taken for this: leases are checked every 50 ms, and a shorter one would end in between."""
 
 LOOK_AFTER = 60.0
-"""Seconds between two looks at whether the connection of a session without a TTL is still there. Its client may
-connect again until then, and go on."""
+"""Seconds between two looks at whether the client of a session without a TTL is still there. It may connect again until
+then, and go on."""
 
 ANSWER_AGAIN = 0.25
 """Seconds after which answers that found no room are tried again."""
@@ -149,7 +149,7 @@ class Mc0:
         """Do what is due for a session; returns when to be asked again, None when it has ended."""
         session.slow = False
         if not session.ttl:
-            if session.connection in self._open and self._connections.get(session.connection) is session:
+            if self._connected(session):
                 return now + LOOK_AFTER
             self._end(session, "gone")
             return None
@@ -218,6 +218,13 @@ class Mc0:
         if connection >= 0:
             self._connections[connection] = session
         return session
+
+    def _connected(self, session: Session) -> bool:
+        """Whether the peer of a session without a TTL is still there."""
+        if session.connection in self._open and self._connections.get(session.connection) is session:
+            return True
+        # It may have connected again and only listen, and a NOOP finds it. With keys it might be somebody else by now.
+        return bool(session.topics) and not session.key and self._router.send(session.identity, wire.NOOP) is Sent.SENT
 
     def _disown(self, session: Session) -> None:
         """Its connection is not its own any more."""

@@ -298,6 +298,21 @@ def test_a_peer_without_a_ttl_that_comes_back_goes_on(farm: Mc0Farm) -> None:
     assert peer.take() == ["MESSAGE|TOPIC|t||x"]
 
 
+@pytest.mark.parametrize(("key", "stays"), [("", True), ("K1", False)])
+def test_a_peer_without_a_ttl_that_comes_back_and_only_listens_is_asked_if_it_has_no_key(key: str, stays: bool) -> None:
+    farm = Mc0Farm(keys={"K1": "one"})
+    peer, other = farm.peer("A", key), farm.peer("B", key)
+    peer.say("SUB||t")
+    peer.drop()
+    farm.peer("C", key).say("NOOP")  # has its descriptor now
+    peer.connect()
+    farm.wait(10 * LOOK_AFTER)
+    assert (farm.session(peer) is not None) == stays
+    assert set(peer.take()) == ({"NOOP"} if stays else set())
+    other.say("PUT|TOPIC|t||x")
+    assert peer.take() == (["MESSAGE|TOPIC|t||x"] if stays else [])
+
+
 def test_a_descriptor_that_now_is_of_another_peer_keeps_no_session_alive(farm: Mc0Farm) -> None:
     peer = farm.peer("A")
     peer.say("SUB||t")
