@@ -11,7 +11,10 @@ from broker.session.mc0 import Mc0
 from broker.session.mc0_session import Session, shown
 
 MAX_LISTED = 1_000
-"""Sessions or topics of one answer, and topics of one session in it: more than anybody reads. A pattern finds more."""
+"""Sessions or topics of one answer: more than anybody reads. A pattern finds more."""
+
+MAX_TOPICS = 50
+"""Topics that are shown of one session: a real node has 10 to 20."""
 
 
 def sessions(mc0: Mc0, leases: ILeases, pattern: str = "*") -> list[dict[str, object]]:
@@ -47,8 +50,9 @@ def _session(session: Session, now: float) -> dict[str, object]:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)
     about["heard"] = round(now - session.heard, 1)
-    about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_LISTED)]
+    about["subscriptions"] = len(session.topics)
+    about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
     if session.refused:
-        about["refused"] = [shown(topic) for topic in session.refused]
+        about["refused"] = [shown(topic) for topic in islice(session.refused, MAX_TOPICS)]
     about["dropped"] = session.dropped
     return about

@@ -37,6 +37,10 @@ from broker.session.router import Part, R, Sender, Sent
 SHARED = 256
 """Bytes from which a frame is shared instead of copied: below, counting who holds it costs more than the copy."""
 
+FEW = 32
+FRAME = 64
+"""Bytes that a frame takes in libzmq's queues beside its content; they count in messages of more than a few frames."""
+
 LINGER = 100
 """Milliseconds for which the last answers may still go out when the broker stops; it stands still meanwhile."""
 
@@ -345,6 +349,8 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         send = self._send
         failed: list[tuple[R, Sent]] = []
         size = sum(map(len, frames))
+        if len(frames) > FEW:
+            size += FRAME * len(frames)
         if size >= SHARED:
             if size >= LARGE:
                 return self._send_large(receivers, frames, size, now)

@@ -2,7 +2,8 @@
 
 Rules:
 - The first rule whose key patterns match the key's name counts, and no other. A peer without a key has the empty name.
-- A topic pattern is a topic, or a prefix that ends with ``*``; ``{key}`` in it stands for the key's name.
+- A topic pattern is a topic, or a prefix that ends with ``*``; ``{key}`` in it stands for the key's name. It matches
+  nothing where there is no key.
 - Where there are rules, what none of them allows is refused. Where there are none, everything is allowed.
 - The broker's own topics may be subscribed to as any other, and published on by nobody.
 """
@@ -33,6 +34,8 @@ class Topics:
         names: list[bytes] = []
         prefixes: list[bytes] = []
         for pattern in patterns:
+            if not key and "{key}" in pattern:
+                continue  # it would come to mean everybody's topics
             # before the key's name is put in, which may have any character
             prefix = pattern.endswith("*")
             name = pattern.removesuffix("*").replace("{key}", key).encode("utf-8", "surrogateescape")

@@ -32,6 +32,9 @@ MAX_ID = 65_536
 MAX_HEADERS = 1_000
 """Header pairs of one message: each costs time again for each receiver, and real peers send three."""
 
+MAX_FRAMES = 4_096
+"""Frames of one message. Even empty ones take memory for each receiver; messages of 2,000 are known to be sent."""
+
 MAX_TTL = 86_400_000
 """Milliseconds: one day. A longer silence says nothing about a peer, and huge numbers would overflow clocks."""
 
@@ -118,6 +121,8 @@ def parse(frames: Sequence[Frame]) -> Message:
     """The message of the frames that follow the peer's identity. Raises `BadMessage`."""
     if len(frames) < 2:
         raise TooShort
+    if len(frames) > MAX_FRAMES:
+        raise BadMessage(Reason.PARAMETER, f"the message has more than {MAX_FRAMES} frames", id=_id_of(frames))
     verb = frames[1]
     # A long frame may have no hash, or one that says nothing about its bytes.
     reader = _READERS.get(verb) if type(verb) is bytes else None
@@ -128,15 +133,11 @@ def parse(frames: Sequence[Frame]) -> Message:
 
 def _refuse_verb(frames: Sequence[Frame]) -> NoReturn:
     shown = _start(frames[1])
-    try:
-        id = _id(_headers(frames)[0])
-    except BadMessage as malformed:
-        id = malformed.id
     raise BadMessage(
         Reason.UNKNOWN_OP,
         f"Unknown command verb '{_escaped(shown)}'",
         _escaped(shown),
-        id,
+        _id_of(frames),
         b"Unknown command verb '%b'" % shown,
     )
 
@@ -224,6 +225,14 @@ def _headers(frames: Sequence[Frame]) -> tuple[dict[bytes, Frame], int]:
 
 def _misshapen(frames: Sequence[Frame], headers: dict[bytes, Frame], reason: Reason, text: str) -> BadMessage:
     return BadMessage(reason, text, _escaped(_start(frames[1])), _id(headers))
+
+
+def _id_of(frames: Sequence[Frame]) -> bytes | None:
+    """The ID of a message that is refused for something else."""
+    try:
+        return _id(_headers(frames)[0])
+    except BadMessage as malformed:
+        return malformed.id
 
 
 def _id(headers: dict[bytes, Frame]) -> bytes | None:

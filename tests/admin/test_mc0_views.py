@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.admin.mc0 import MAX_LISTED, sessions, topics, views
+from broker.admin.mc0 import MAX_LISTED, MAX_TOPICS, sessions, topics, views
 from tests.admin.test_console import Operator, enter
 from tests.session.mc0_recording import Mc0Farm, nothing_fails, rule
 from tests.session.recording import Farm
@@ -63,6 +63,7 @@ def test_a_session_is_shown_with_all_that_matters(farm: Mc0Farm, operator: Opera
         "key": "K1",
         "name": "web1",
         "ttl": 30_000,
+        "subscriptions": 3,
         "topics": ["mcollective discovery", "mcollective rpcutil", "elkobroker.load"],
         "refused": ["other"],
         "dropped": 3,
@@ -73,6 +74,7 @@ def test_a_session_is_shown_with_all_that_matters(farm: Mc0Farm, operator: Opera
         "key": "K2",
         "name": "operator",
         "ttl": 0,
+        "subscriptions": 0,
         "topics": [],
         "dropped": 0,
     }
@@ -82,7 +84,15 @@ def test_a_peer_without_a_key_is_shown_without_one() -> None:
     farm = Mc0Farm()
     farm.peer("A").say("NOOP")
     assert sessions(farm.wire, farm.leases) == [
-        {"identity": "A", "address": "192.0.2.7", "ttl": 0, "heard": 0.0, "topics": [], "dropped": 0}
+        {
+            "identity": "A",
+            "address": "192.0.2.7",
+            "ttl": 0,
+            "heard": 0.0,
+            "subscriptions": 0,
+            "topics": [],
+            "dropped": 0,
+        }
     ]
 
 
@@ -116,7 +126,8 @@ def test_only_so_many_sessions_and_topics_are_shown_and_a_pattern_finds_the_othe
     farm.peer("node3", "K2").say("SUB||" + "|".join(f"t{number}" for number in range(MAX_LISTED + 5)))
     shown = sessions(farm.wire, farm.leases)
     assert names(shown) == [f"node{number}" for number in range(MAX_LISTED)]
-    assert shown[3]["topics"] == [f"t{number}" for number in range(MAX_LISTED)]
+    assert shown[3]["topics"] == [f"t{number}" for number in range(MAX_TOPICS)]
+    assert shown[3]["subscriptions"] == MAX_LISTED + 5
     assert names(sessions(farm.wire, farm.leases, f"node{MAX_LISTED + 2}")) == [f"node{MAX_LISTED + 2}"]
     assert len(topics(farm.topics)) == MAX_LISTED
     assert [each["topic"] for each in topics(farm.topics, f"t{MAX_LISTED + 2}")] == [f"t{MAX_LISTED + 2}"]

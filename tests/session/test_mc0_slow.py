@@ -85,6 +85,7 @@ def test_what_is_dropped_in_a_row_is_logged_once(
     for _ in range(100):
         publisher.say("PUT|TOPIC|t||x")
     assert warnings == ["mc0 peer 192.0.2.7: not-reading: slow: reads too slowly: messages for it are dropped"]
+    assert farm.counted("mc0_refused.not-reading") == 1
 
 
 def test_a_peer_that_is_slow_again_and_again_does_not_fill_the_log(
@@ -101,6 +102,7 @@ def test_a_peer_that_is_slow_again_and_again_does_not_fill_the_log(
         slow.take()
     assert farm.counted("mc0_dropped.full") == 300
     assert 1 <= len(warnings) <= 2, "a minute has passed"
+    assert farm.counted("mc0_refused.not-reading") > 100
 
 
 # answers

@@ -58,6 +58,12 @@ def test_a_pattern_is_a_topic_or_a_prefix(pattern: str, topic: bytes, allowed: b
     assert may(pattern, topic) == allowed
 
 
+@pytest.mark.parametrize("pattern", ["{key}", "{key}*", "nodes {key}", "nodes {key}*", "{key}{key}"])
+@pytest.mark.parametrize("topic", [b"", b"nodes ", b"nodes web1", b"{key}", b"anything"])
+def test_a_pattern_with_the_name_of_the_key_means_nothing_where_there_is_no_key(pattern: str, topic: bytes) -> None:
+    assert not may(pattern, topic, key="")
+
+
 @pytest.mark.parametrize("key", ["*", "a*", "{key}", "[a]", "a b", "\udcff"])
 def test_what_looks_like_a_pattern_in_the_name_of_a_key_is_none(key: str) -> None:
     name = key.encode("utf-8", "surrogateescape")
