@@ -27,20 +27,29 @@ class Backlogs:
 
     def has_room(self, identity: bytes, size: int) -> bool:
         """Whether a large message of that size may be sent to that peer now."""
-        waiting = self._waiting.get(identity)
-        if waiting is None:
-            return True
-        while waiting and waiting[0][0].done:
-            waiting.popleft()
-        if not waiting:
-            del self._waiting[identity]
-            return True
-        return sum(each for _, each in waiting) + size <= MAX_BACKLOG
+        waiting = self._left(identity)
+        return not waiting or sum(each for _, each in waiting) + size <= MAX_BACKLOG
 
     def add(self, identity: bytes, tracker: zmq.MessageTracker, size: int) -> None:
         """A large message was sent; ``tracker`` knows when libzmq is done with it."""
         self._waiting.setdefault(identity, deque()).append((tracker, size))
 
     def forget(self, identity: bytes) -> None:
-        """That peer is not sent anything any more."""
-        self._waiting.pop(identity, None)
+        """That peer has no session any more. What waits for it still counts, should it have another one."""
+        self._left(identity)
+        # So that those who never come back are forgotten in the end: one of them for each that goes.
+        oldest = next(iter(self._waiting), None)
+        if oldest is not None and (waiting := self._left(oldest)):
+            del self._waiting[oldest]
+            self._waiting[oldest] = waiting
+
+    def _left(self, identity: bytes) -> deque[tuple[zmq.MessageTracker, int]]:
+        """What waits for that peer now."""
+        waiting = self._waiting.get(identity)
+        if waiting is None:
+            return deque()
+        while waiting and waiting[0][0].done:
+            waiting.popleft()
+        if not waiting:
+            del self._waiting[identity]
+        return waiting

@@ -7,6 +7,7 @@ some turns of the reactor: what they say is right in the end, not at each moment
 from __future__ import annotations
 
 import struct
+from itertools import count
 
 import zmq
 
@@ -20,6 +21,7 @@ EVENTS = 100_000
 """Events that may wait to be read. libzmq's thread would stand still if there were more; each takes some 100 bytes."""
 
 _EVENT = struct.Struct("=Hi")
+_NUMBERS = count()
 
 _HANDSHAKE_FAILURES = {
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "a handshake was broken off, or took too long",
@@ -45,7 +47,8 @@ class Connections:
         self._complaints = complaints
         self._wire = wire
         self._open: set[int] = set()
-        address = f"inproc://monitor-{wire}"
+        # libzmq gives a name free some time after the end only.
+        address = f"inproc://monitor-{wire}-{next(_NUMBERS)}"
         socket.socket.monitor(address, int(_WATCHED))
         self._events = ZSocket(context, Options(zmq.PAIR, EVENTS), turns, f"{wire} monitor")
         self._events.connect(address, self._event)

@@ -15,7 +15,9 @@ Open sockets after the process has forked: libzmq's threads do not survive that.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -111,13 +113,17 @@ class ZContext:
     """libzmq's context, with the one thread that does its input and output. Made when something is to be opened."""
 
     def __init__(self, reactor: Any) -> None:
+        # libzmq numbers peers that have no identity from rand() on, which nobody seeds; and ends the process when one
+        # of them comes with a number before it was given.
+        ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
         self.factory = ZmqFactory()
         self.factory.reactor = reactor
         self.factory.lingerPeriod = LINGER
 
     def close(self) -> None:
         """Close all sockets. Waits `LINGER` at most for what is still to be sent."""
-        self.factory.shutdown()
+        if self.factory.context is not None:
+            self.factory.shutdown()
 
 
 class ZSocket(ZmqConnection):  # type: ignore[misc]
@@ -133,6 +139,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self.socketType = options.kind
         self.highWaterMark = options.high_water
         self._identified = options.identified
+        self._curve = options.secret_key is not None
         self._receive: _Receive = _lose
         self._turns = turns
         self._name = name
@@ -151,7 +158,11 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self._vectors = Vectors(self.socket)
         self._more = Option(self.socket, zmq.RCVMORE)
         self._events = Option(self.socket, zmq.EVENTS)
-        self._configure(options)
+        try:
+            self._configure(options)
+        except BaseException:
+            self.shutdown()
+            raise
         self._queued = False
 
     def _configure(self, options: Options) -> None:
@@ -234,6 +245,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         except zmq.ZMQError as error:
             if self.factory is not None:
                 self.log.error("the socket of {name} failed: {error}", name=self._name, error=str(error))
+                self._clock.removeReader(self)  # it may be readable all the time
                 self._read_soon(RETRY)
         finally:
             self._reading = False
@@ -312,21 +324,29 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         return Sender(address_of(self._property(b"Peer-Address")), self.key())
 
     def key(self) -> str:
-        """The CURVE public key of that sender, empty without CURVE."""
-        return self._property(b"User-Id")
+        """The CURVE public key of that sender, empty without CURVE, where peers may call themselves what they like."""
+        return self._property(b"User-Id") if self._curve else ""
 
     def _property(self, name: bytes) -> str:
         assert self._frame is not None
         try:
             return self._frame.get(name)
-        except zmq.ZMQError:
+        except (zmq.ZMQError, UnicodeDecodeError):
             return ""
 
     # sending
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
         """Send one message, whole or not at all. ``identity`` counts where the kind of socket has any."""
+        if self.factory is None:
+            return Sent.GONE
         self._touched()
+        size = _size(frames)
+        if size >= LARGE:
+            return self._send_large(identity, frames, size)
+        return self._send_frames(identity, frames)
+
+    def _send_frames(self, identity: bytes, frames: Sequence[Part]) -> Sent:
         send = self._send
         *head, last = (identity, *frames) if self._identified else frames
         begun = False
@@ -345,15 +365,15 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
         """Send the same message to many, and stamp their ``sent``. Returns those who did not get it, and why."""
+        if self.factory is None:
+            return [(receiver, Sent.GONE) for receiver in receivers]
         self._touched()
         send = self._send
         failed: list[tuple[R, Sent]] = []
-        size = sum(map(len, frames))
-        if len(frames) > FEW:
-            size += FRAME * len(frames)
+        size = _size(frames)
         if size >= SHARED:
             if size >= LARGE:
-                return self._send_large(receivers, frames, size, now)
+                return self._send_large_to_all(receivers, frames, size, now)
             frames = list(map(_shared, frames))
         self._deliveries += len(receivers)
         if self._vectors.suit(receivers, frames, size):
@@ -378,28 +398,30 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
             raise
         return failed
 
-    def _send_large(
+    def _send_large_to_all(
         self, receivers: Collection[R], frames: Sequence[Part], size: int, now: float
     ) -> list[tuple[R, Sent]]:
-        """The same for a message whose bytes are counted: each receiver gets its own handle on the shared content."""
         failed: list[tuple[R, Sent]] = []
-        largest = max(range(len(frames)), key=lambda index: len(frames[index]))
-        own = list(map(_shared, frames))
+        frames = list(map(_shared, frames))
         for receiver in receivers:
-            if receiver.held:
-                failed.append((receiver, Sent.HELD))
-                continue
-            if not self._backlogs.has_room(receiver.identity, size):
-                failed.append((receiver, Sent.FULL))
-                continue
-            own[largest] = handle = zmq.Frame(frames[largest], track=True, copy=False)
-            sent = self.send(receiver.identity, own)
+            sent = Sent.HELD if receiver.held else self._send_large(receiver.identity, frames, size)
             if sent is Sent.SENT:
-                self._backlogs.add(receiver.identity, handle.tracker, size)
                 receiver.sent = now
             else:
                 failed.append((receiver, sent))
         return failed
+
+    def _send_large(self, identity: bytes, frames: Sequence[Part], size: int) -> Sent:
+        """Send a message whose bytes are counted: with a handle of its own on the content of its largest frame."""
+        if not self._backlogs.has_room(identity, size):
+            return Sent.FULL
+        own = list(frames)
+        largest = max(range(len(own)), key=lambda index: len(own[index]))
+        own[largest] = handle = zmq.Frame(own[largest], track=True, copy=False)
+        sent = self._send_frames(identity, own)
+        if sent is Sent.SENT:
+            self._backlogs.add(identity, handle.tracker, size)
+        return sent
 
     def forget(self, identity: bytes) -> None:
         """That identity is not used any more."""
@@ -417,12 +439,19 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 
     def _wake(self) -> None:
         self._wakeup = None
+        self._clock.addReader(self)
         self.doRead()
 
 
 def _shared(part: Part) -> Part:
     """A part that is sent to many: a long one as libzmq's own, which is not copied for each."""
     return part if type(part) is not bytes or len(part) < SHARED else zmq.Frame(part)
+
+
+def _size(frames: Sequence[Part]) -> int:
+    """The bytes that a message takes in a queue."""
+    size = sum(map(len, frames))
+    return size if len(frames) <= FEW else size + FRAME * len(frames)
 
 
 def _refused(error: zmq.ZMQError) -> Sent:

@@ -53,6 +53,9 @@ then, and go on."""
 ANSWER_AGAIN = 0.25
 """Seconds after which answers that found no room are tried again."""
 
+MAX_IDENTITY = 255
+"""Bytes: what ZeroMQ's document allows. libzmq takes longer ones from peers."""
+
 MAX_ANSWERS = 100
 """Answers that may wait for a peer that does not read: behind the thousand messages that libzmq holds for it."""
 
@@ -200,6 +203,8 @@ class Mc0:
     def _admit(self, session: Session | None, identity: bytes, connection: int) -> Session:
         """The session of an identity that is new, or that comes through another connection. Raises `Refusal`."""
         sender = self._router.sender()
+        if len(identity) > MAX_IDENTITY:
+            raise Refusal(Reason.PARAMETER, f"an identity of {len(identity)} bytes: ZeroMQ allows {MAX_IDENTITY}")
         if session is not None and sender.key != session.key:
             self._end(session, "taken")
             session = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import zmq
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
@@ -98,9 +97,6 @@ class TestConnections(Stage):
         await self.answers(server)
         self.assertEqual(self.count("accepted"), 1)
 
-    @pytest.mark.xfail(
-        strict=True, raises=zmq.ZMQError, reason="libzmq gives the name of a monitor free some time later"
-    )
     def test_a_socket_may_be_opened_and_watched_again_at_once(self) -> None:
         for _ in range(1_000):
             server = self.serve(watch=True)

@@ -745,7 +745,6 @@ class TestEnds(Stage):
             await self.answers(server)
         self.assertEqual(len(self.flushLoggedErrors(MemoryError)), 1)
 
-    @pytest.mark.xfail(strict=True, reason="its descriptor stays readable, and it is read in every turn")
     async def test_a_read_that_goes_on_failing_is_tried_again_after_a_while_only(self) -> None:
         server, other = self.serve(), self.serve(name="other")
         peer = await self.known(server, b"me")
@@ -753,6 +752,16 @@ class TestEnds(Stage):
         peer.send(b"x")
         await until(lambda: len(failures) > 1)
         await self.answers(other)
+        self.assertGreaterEqual(failures[1] - failures[0], 0.9 * RETRY)
+
+    @pytest.mark.xfail(strict=True, reason="its descriptor stays readable, and it is read in every turn")
+    async def test_a_read_that_goes_on_failing_in_another_way_is_tried_again_after_a_while_only(self) -> None:
+        server = self.serve()
+        peer = await self.known(server, b"me")
+        failures = fail_to_read(server.socket, MemoryError(), times=10_000)
+        peer.send(b"x")
+        await until(lambda: len(failures) > 1)
+        self.flushLoggedErrors(MemoryError)
         self.assertGreaterEqual(failures[1] - failures[0], 0.9 * RETRY)
 
     async def test_what_cannot_be_bound_is_refused_and_can_be_closed(self) -> None:
@@ -764,7 +773,6 @@ class TestEnds(Stage):
             socket.shutdown()
         await self.answers(server)
 
-    @pytest.mark.xfail(strict=True, reason="a socket that cannot be configured stays open, and in the reactor")
     def test_what_cannot_be_configured_leaves_nothing_behind(self) -> None:
         readers = set(reactor.getReaders())
         with self.assertRaises(zmq.ZMQError):
@@ -814,11 +822,10 @@ class TestEnds(Stage):
         server = self.serve()
         peer = await self.known(server, b"me")
         for number in range(500):
-            server.socket.send(b"me", [b"%d" % number])
+            server.socket.send(b"me", [b"%d" % number, bytes(4_000)])
         self.context.close()
-        self.assertEqual([int(frame) for [frame] in await peer.receive(500)], list(range(500)))
+        self.assertEqual([int(frames[0]) for frames in await peer.receive(500)], list(range(500)))
 
-    @pytest.mark.xfail(strict=True, raises=zmq.ZMQError, reason="a message to a socket that was closed raises")
     async def test_after_the_end_everybody_is_gone(self) -> None:
         server = self.serve()
         await self.known(server, b"me")
@@ -828,7 +835,6 @@ class TestEnds(Stage):
             failed = server.socket.send_all([Receiver(b"me")] * count, [b"", bytes(size)], 1.0)
             self.assertEqual([why for _, why in failed], [Sent.GONE] * count)
 
-    @pytest.mark.xfail(strict=True, raises=AttributeError, reason="a context cannot be closed again")
     def test_a_context_may_be_closed_again(self) -> None:
         self.context.close()
         self.context.close()

@@ -185,20 +185,6 @@ class TestLimits(Stage):
         await until(heard_again)
         self.assertEqual(server.plain[0], (b"me", [b"", b"again"]))
 
-    @pytest.mark.xfail(strict=True, reason="libzmq takes identities of any length, and nobody looks at it")
-    async def test_an_identity_that_is_longer_than_the_protocol_allows_is_not_heard(self) -> None:
-        server = self.serve()
-        for length in (256, 1_000_000):
-            raw = self.raw(server)
-            await raw.handshake(b"i" * length)
-            raw.send(message(b"", b"x"))
-        await self.answers(server)
-        good = self.raw(server)
-        await good.handshake(b"i" * 255)
-        good.send(message(b"", b"x"))
-        await until(lambda: b"i" * 255 in server.identities)
-        self.assertLessEqual(max(map(len, server.identities)), 255)
-
 
 class TestClaims(Stage):
     async def sender(self, server: Server, **properties: bytes) -> Sender:
@@ -216,11 +202,9 @@ class TestClaims(Stage):
         server = self.serve(domain="test")
         self.assertEqual(await self.sender(server, User_Id=b"a key of somebody else"), Sender("127.0.0.1", ""))
 
-    @pytest.mark.xfail(strict=True, reason="without a domain the peer's own User-Id is taken for its key")
     async def test_nobody_has_a_key_because_it_says_so_where_nobody_asks_for_keys(self) -> None:
         self.assertEqual(await self.sender(self.serve(), User_Id=b"a key of somebody else"), Sender("127.0.0.1", ""))
 
-    @pytest.mark.xfail(strict=True, raises=UnicodeDecodeError, reason="a User-Id that is no UTF-8 makes sender() fail")
     async def test_a_claim_that_is_no_text_does_no_harm(self) -> None:
         server = self.serve()
         failures: list[Exception] = []
@@ -385,7 +369,6 @@ context.close()
 """
 
 
-@pytest.mark.xfail(strict=True, reason="libzmq counts from a number that is the same in every process")
 def test_the_identities_that_peers_are_given_cannot_be_foretold() -> None:
     """Who uses one before it is given makes libzmq end the process."""
     assert script(GENERATED) != script(GENERATED)

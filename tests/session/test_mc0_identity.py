@@ -138,6 +138,14 @@ def test_a_session_has_the_address_of_its_present_connection(farm: Mc0Farm) -> N
     assert session.address == "192.0.2.8"
 
 
+@pytest.mark.parametrize(("length", "heard"), [(1, True), (255, True), (256, False), (1_000_000, False)])
+def test_an_identity_may_be_as_long_as_zeromq_says(farm: Mc0Farm, length: int, heard: bool) -> None:
+    peer = farm.peer(b"i" * length, "K1")
+    assert peer.ask("NOOP|ID|n") == (["OK|ID|n"] if heard else [])
+    assert (farm.session(peer) is not None) == heard
+    assert farm.counted("mc0_refused.parameter") == (not heard)
+
+
 # keys that are not allowed any more
 
 
