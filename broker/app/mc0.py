@@ -86,7 +86,12 @@ def open_mc0(
     connections = Connections(context, socket, turns, complaints, WIRE)
     admission = Admission((lambda key: "") if keys is None else keys.name_of, _rules(config))
     sessions = Mc0(socket, connections, topics, leases, admission, complaints, config.sessions, config.subscriptions)
-    gate = Gate(complaints, clock, lambda address: len(connections) <= min(room, sessions.most_sessions))
+
+    def has_room(address: str) -> bool:
+        within = len(connections) - gate.waiting(config.handshake)
+        return within <= min(room, sessions.most_sessions)
+
+    gate = Gate(complaints, clock, has_room)
     if curve:
         gate.domain(WIRE.encode(), keys, any_key=keys is None)
     handler = ZSocket(context, Options(), turns, "zap")
@@ -97,7 +102,7 @@ def open_mc0(
     try:
         handler.bind(ENDPOINT, gate.receive)
         listener.address = socket.bind(parse(config.endpoint).address, sessions.receive)
-    except zmq.ZMQError as error:
+    except (OSError, zmq.ZMQError) as error:
         listener.close()
         raise OSError(f"cannot listen on {config.endpoint}: {error.strerror}") from None
     return listener

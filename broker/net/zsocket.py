@@ -15,9 +15,12 @@ Open sockets after the process has forked: libzmq's threads do not survive that.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
+import socket
+import stat
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -187,8 +190,10 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
     # opening and closing
 
     def bind(self, address: str, receive: _Receive) -> str:
-        """Listen. Returns the address with the port that it got. Raises `zmq.ZMQError`."""
+        """Listen. Returns the address with the port that it got. Raises `zmq.ZMQError` or OSError."""
         self._receive = receive
+        if address.startswith("ipc:///"):
+            _check_free(address.removeprefix("ipc://"))
         if "[" in address:
             self.socket.set(zmq.IPV6, 1)
         self.socket.bind(address)
@@ -245,8 +250,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         except zmq.ZMQError as error:
             if self.factory is not None:
                 self.log.error("the socket of {name} failed: {error}", name=self._name, error=str(error))
-                self._clock.removeReader(self)  # it may be readable all the time
-                self._read_soon(RETRY)
+                self._rest()
         finally:
             self._reading = False
         return False
@@ -317,7 +321,14 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 
     def abort(self) -> None:
         """A defect of ours must not end it: it goes on."""
-        self._read_soon(RETRY)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Read nothing for a while: it may seem to be readable all the time."""
+        if self.factory is not None:
+            self._queued = False
+            self._clock.removeReader(self)
+            self._read_soon(RETRY)
 
     def sender(self) -> Sender:
         """Who sent the message that is being received."""
@@ -446,6 +457,20 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 def _shared(part: Part) -> Part:
     """A part that is sent to many: a long one as libzmq's own, which is not copied for each."""
     return part if type(part) is not bytes or len(part) < SHARED else zmq.Frame(part)
+
+
+def _check_free(path: str) -> None:
+    """Raise OSError if there is something at that path other than what a dead broker left: libzmq would remove it."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return  # there is nothing, or libzmq will say what is wrong
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is a file that is no socket", path)
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+        probe.setblocking(False)
+        probe.connect(path)
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
 
 
 def _size(frames: Sequence[Part]) -> int:

@@ -1,0 +1,90 @@
+"""The time frame of DBP. The document says "current epoch time" and no more, so that peers have several forms.
+
+Rules:
+- Four bytes are a float32, little-endian: that is what Hermes sends, and all that it can read. It is up to a minute off,
+  so that nothing may be concluded from it.
+- Eight bytes that are no text are a float64, little-endian; big-endian if only that gives a time of our days.
+- Anything else is a decimal number in ASCII.
+- A peer is answered in the form that it used last.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import struct
+
+from broker.core.errors import Malformed, Reason
+
+MAX_TIME = 32
+"""Bytes of a time: of a number of seconds with all the digits that a float64 can have, there are about twenty."""
+
+_OUR_DAYS = (1e9, 1e10)
+"""Seconds, from the year 2001 to 2286. A float64 whose bytes are read in the wrong order is hardly ever between."""
+
+
+class Form(enum.Enum):
+    """How a time is written."""
+
+    FLOAT32 = "<f"
+    FLOAT64 = "<d"
+    FLOAT64_BIG = ">d"
+    TEXT = "text"
+
+
+_FLOAT32 = struct.Struct("<f")
+_FLOAT64 = struct.Struct("<d")
+_FLOAT64_BIG = struct.Struct(">d")
+
+_DECIMAL = re.compile(rb"[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?")
+
+
+class BadTime(Malformed):
+    """Bytes that are no time."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.SYNTAX, "the time is neither a float nor a decimal number")
+
+
+def read_time(data: bytes) -> tuple[Form, float | None]:
+    """The form of a time frame, and its seconds; None for what is no number. Raises `BadTime`."""
+    if len(data) == 4:
+        return Form.FLOAT32, _finite(_FLOAT32.unpack(data)[0])
+    if len(data) == 8 and not _is_text(data):
+        little, big = _FLOAT64.unpack(data)[0], _FLOAT64_BIG.unpack(data)[0]
+        if _is_of_our_days(big) and not _is_of_our_days(little):
+            return Form.FLOAT64_BIG, big
+        return Form.FLOAT64, _finite(little)
+    return Form.TEXT, read_text(data)
+
+
+def read_text(data: bytes) -> float:
+    """The seconds of a time that can only be text. Raises `BadTime`."""
+    if len(data) > MAX_TIME or _DECIMAL.fullmatch(data) is None:
+        raise BadTime
+    seconds = float(data)
+    if math.isinf(seconds):
+        raise BadTime
+    return seconds
+
+
+def _is_text(data: bytes) -> bool:
+    return data.isascii() and data.decode("ascii").isprintable()
+
+
+def _is_of_our_days(seconds: float) -> bool:
+    return _OUR_DAYS[0] <= seconds < _OUR_DAYS[1]
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+def write_time(form: Form, now: float) -> bytes:
+    """The time frame for ``now``, in seconds of the epoch."""
+    if form is Form.FLOAT32:
+        return _FLOAT32.pack(now)
+    if form is Form.TEXT:
+        return b"%.6f" % now
+    return (_FLOAT64 if form is Form.FLOAT64 else _FLOAT64_BIG).pack(now)
