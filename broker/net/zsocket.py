@@ -7,8 +7,9 @@ What it does otherwise than txzmq, and why:
   answers. libzmq refuses a message at its first frame only, so one is never cut short.
 - Nothing takes it out of the reactor: a failing read is logged, and tried again after `RETRY`.
 
-libzmq's descriptor is edge-triggered, and sending may take away its signal: so whoever sends outside of a read has one
-scheduled. Frames of `SHARED` bytes or more stay libzmq's own, so that what is passed on to many is not copied.
+libzmq's descriptor is edge-triggered, and sending (also what is refused) may take away its signal: so whoever sends
+outside of a read has one scheduled. Frames of `SHARED` bytes or more stay libzmq's own, so that what is passed on to
+many is not copied.
 
 Open sockets after the process has forked: libzmq's threads do not survive that.
 """
@@ -36,7 +37,7 @@ from broker.net.backlogs import LARGE, Backlogs
 from broker.net.turns import Turns
 from broker.net.zap import address_of
 from broker.net.zoptions import Option
-from broker.net.zvectors import Vectors
+from broker.net.zvectors import SEVERAL, Vectors
 from broker.session.router import Part, R, Sender, Sent
 
 SHARED = 256
@@ -351,7 +352,8 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         """Send one message, whole or not at all. ``identity`` counts where the kind of socket has any."""
         if self.factory is None:
             return Sent.GONE
-        self._touched()
+        if not self._reading:
+            self._read_soon()
         size = _size(frames)
         if size >= LARGE:
             return self._send_large(identity, frames, size)
@@ -378,16 +380,18 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         """Send the same message to many, and stamp their ``sent``. Returns those who did not get it, and why."""
         if self.factory is None:
             return [(receiver, Sent.GONE) for receiver in receivers]
-        self._touched()
+        if not self._reading:
+            self._read_soon()
         send = self._send
         failed: list[tuple[R, Sent]] = []
-        size = _size(frames)
-        if size >= SHARED:
+        size = sum(map(len, frames))
+        if size >= SHARED or len(frames) > FEW:
+            size = _size(frames)
             if size >= LARGE:
                 return self._send_large_to_all(receivers, frames, size, now)
             frames = list(map(_shared, frames))
         self._deliveries += len(receivers)
-        if self._vectors.suit(receivers, frames, size):
+        if len(receivers) >= SEVERAL and self._vectors.suit(frames, size):
             return self._vectors.send(receivers, frames, now)
         *head, last = frames
         try:
@@ -438,11 +442,6 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         """That identity is not used any more."""
         self._backlogs.forget(identity)
         self._vectors.forget(identity)
-
-    def _touched(self) -> None:
-        """Something is sent, or refused: libzmq looks at its signals, and may take one for us away."""
-        if not self._reading:
-            self._read_soon()
 
     def _read_soon(self, seconds: float = 0) -> None:
         if self._wakeup is None and self.factory is not None:

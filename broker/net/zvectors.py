@@ -41,11 +41,9 @@ class Vectors:
         self._handle = ctypes.c_void_p(socket.underlying)
         self._targets: dict[bytes, _Vector] = {}
 
-    def suit(self, receivers: Collection[object], frames: Sequence[object], size: int) -> bool:
-        """Whether a message of that size is to be sent this way."""
-        if self._send is None or size >= SHORT or len(receivers) < SEVERAL:
-            return False
-        return all(type(frame) is bytes for frame in frames)
+    def suit(self, frames: Sequence[object], size: int) -> bool:
+        """Whether a message of that size can be sent this way."""
+        return self._send is not None and size < SHORT and all(type(frame) is bytes for frame in frames)
 
     def send(self, receivers: Collection[R], frames: Sequence[bytes], now: float) -> list[tuple[R, Sent]]:
         """See `broker.session.router.Router.send_all`."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -36,6 +37,8 @@ _INTERVALS = (
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder(bool | int | float | str)
+
+_T = TypeVar("_T")
 
 
 class Details(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +89,8 @@ def _interval(members: Mapping[str, msgspec.Raw]) -> float | None:
         number = _number(members, key)
         if number:
             in_seconds = number < SECONDS_BELOW or not number.is_integer()
-            return number if in_seconds and key != "liveliness" and not key.endswith("_ms") else number / 1000
+            in_seconds = in_seconds and key != "liveliness" and not key.endswith("_ms")
+            return number if in_seconds else number / 1000 or None
     return None
 
 
@@ -128,5 +132,5 @@ def _object(raw: bytes | msgspec.Raw | None) -> dict[str, msgspec.Raw]:
         return {}
 
 
-def _first[T](values: Iterable[T | None]) -> T | None:
+def _first(values: Iterable[_T | None]) -> _T | None:
     return next((value for value in values if value is not None), None)

@@ -58,15 +58,18 @@ class BadInfo(Malformed):
         self.hermes = hermes
 
 
-def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes]:
-    """The name and the info of a registration, or of an update, which may have no name. Raises `BadInfo`."""
+def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
+    """The name and the info of a registration, or of an update, which may have no name; and whether it is Hermes'.
+
+    Raises `BadInfo`.
+    """
     members = _members(data)
     hermes = is_hermes(members)
     raw = members.pop("name", None)
     if raw is None:
         if registering:
             raise BadInfo("the service information has no name", hermes)
-        return None, _object(members, hermes)
+        return None, _object(members, hermes), hermes
     try:
         name = _TEXT.decode(raw)
     except msgspec.DecodeError:
@@ -77,7 +80,7 @@ def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes]:
         raise BadInfo(f"the name of the service has more than {MAX_NAME} bytes", hermes)
     if registering and (name == ERROR or name.startswith(MMI)):
         raise BadInfo(f"no service may be called {ERROR}, nor {MMI} and more", hermes)
-    return name, _object(members, hermes)
+    return name, _object(members, hermes), hermes
 
 
 def merge(info: bytes, changes: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """The time frame of DBP. The document says "current epoch time" and no more, so that peers have several forms.
 
 Rules:
-- Four bytes are a float32, little-endian: that is what Hermes sends, and all that it can read. It is up to a minute off,
-  so that nothing may be concluded from it.
+- Four bytes are a float32, little-endian: that is what Hermes sends, and all that it can read. It is up to a minute
+  off, so that nothing may be concluded from it.
 - Eight bytes that are no text are a float64, little-endian; big-endian if only that gives a time of our days.
 - Anything else is a decimal number in ASCII.
 - A peer is answered in the form that it used last.
