@@ -60,6 +60,15 @@ def test_the_options_are_explained_from_anywhere(tmp_path: Path) -> None:
     assert "--config" in listed.stdout
 
 
+# the other command
+
+
+def test_brokerkeys_is_a_command_from_anywhere(tmp_path: Path) -> None:
+    made = run(Path(sysconfig.get_path("scripts")) / "brokerkeys", "new", "node", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"node.private", "node.public"}
+
+
 # the wheel
 
 

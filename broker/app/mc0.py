@@ -83,15 +83,10 @@ def open_mc0(
         handshake=config.handshake,
     )
     socket = ZSocket(context, options, turns, WIRE)
-    connections = Connections(context, socket, turns, complaints, WIRE)
+    connections = Connections(context, socket, turns, complaints, clock, WIRE, config.handshake)
     admission = Admission((lambda key: "") if keys is None else keys.name_of, _rules(config))
     sessions = Mc0(socket, connections, topics, leases, admission, complaints, config.sessions, config.subscriptions)
-
-    def has_room(address: str) -> bool:
-        within = len(connections) - gate.waiting(config.handshake)
-        return within <= min(room, sessions.most_sessions)
-
-    gate = Gate(complaints, clock, has_room)
+    gate = Gate(complaints, clock, lambda address: connections.admit(min(room, sessions.most_sessions)))
     if curve:
         gate.domain(WIRE.encode(), keys, any_key=keys is None)
     handler = ZSocket(context, Options(), turns, "zap")
@@ -104,7 +99,7 @@ def open_mc0(
         listener.address = socket.bind(parse(config.endpoint).address, sessions.receive)
     except (OSError, zmq.ZMQError) as error:
         listener.close()
-        raise OSError(f"cannot listen on {config.endpoint}: {error.strerror}") from None
+        raise OSError(f"cannot listen on {config.endpoint}: {zmq.strerror(error.errno or 0)}") from None
     return listener
 
 

@@ -18,7 +18,6 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -40,12 +39,6 @@ address can be enrolled from the log, and whoever makes new keys all the time ca
 
 _LOCAL = re.compile(r"localhost:([0-9]+):[0-9]+:[0-9]+")
 """What libzmq gives as the address of a peer at a unix socket: its user, its group, its process."""
-
-LATER = b"300"
-"""The status for what may change."""
-
-MAX_WAITING = 65_536
-"""Refused peers that are counted: each has a connection, and there are no more descriptors than that."""
 
 _VERSION = b"1.0"
 _WIRE = "zap"
@@ -101,8 +94,6 @@ class Gate:
         self._admit = admit
         self._domains: dict[bytes, _Domain] = {}
         self._replies: Replies | None = None
-        self._clock = clock
-        self._refused_at: deque[float] = deque(maxlen=MAX_WAITING)
         self._due: Rates[tuple[str, str]] = Rates(clock)
         self._shown: Rates[str] = Rates(clock)
 
@@ -116,13 +107,6 @@ class Gate:
         It takes CURVE with these keys, or with any if ``any_key`` is set; with neither it takes NULL.
         """
         self._domains[name] = _Domain(name.decode(), keys, any_key)
-
-    def waiting(self, handshake: float) -> int:
-        """How many refused peers wait for the end of their handshake, which may take so many seconds."""
-        refused, now = self._refused_at, self._clock.seconds()
-        while refused and not 0 <= now - refused[0] < handshake:
-            refused.popleft()
-        return len(refused)
 
     def receive(self, identity: bytes, frames: list[Any], fd: int) -> None:
         """Take one request: the frames after the identity."""
@@ -149,8 +133,6 @@ class Gate:
             case _:
                 result = _never(Reason.HANDSHAKE, "this is no ZAP 1.0 request")
         if isinstance(result, _No):
-            if result.status == LATER:
-                self._refused_at.append(self._clock.seconds())
             self._complain(wire, address, result)
             status, text = result.status, result.refusal.text
         else:
@@ -195,7 +177,7 @@ def public_of(secret: str) -> str:
 
 
 def _later(reason: Reason, text: str, key: str = "") -> _No:
-    return _No(LATER, Refusal(reason, text), key)
+    return _No(b"300", Refusal(reason, text), key)
 
 
 def _never(reason: Reason, text: str) -> _No:

@@ -7,9 +7,11 @@ some turns of the reactor: what they say is right in the end, not at each moment
 from __future__ import annotations
 
 import struct
+from collections import deque
 from itertools import count
 
 import zmq
+from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
 from broker.net.limits import Complaints
@@ -33,6 +35,7 @@ _WATCHED = (
     zmq.Event.ACCEPTED
     | zmq.Event.ACCEPT_FAILED
     | zmq.Event.DISCONNECTED
+    | zmq.Event.HANDSHAKE_SUCCEEDED
     | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
@@ -40,13 +43,32 @@ _WATCHED = (
 
 
 class Connections:
-    """The open connections of ``socket``, by descriptor. Counts what goes wrong with them under ``wire``."""
+    """The open connections of ``socket``, by descriptor. Counts what goes wrong with them under ``wire``.
 
-    def __init__(self, context: ZContext, socket: ZSocket, turns: Turns, complaints: Complaints, wire: str) -> None:
+    ``handshake`` is how many seconds a handshake may take.
+    """
+
+    def __init__(
+        self,
+        context: ZContext,
+        socket: ZSocket,
+        turns: Turns,
+        complaints: Complaints,
+        clock: IReactorTime,
+        wire: str,
+        handshake: float,
+    ) -> None:
         self._socket = socket
         self._complaints = complaints
+        self._clock = clock
         self._wire = wire
+        self._handshake = handshake
         self._open: set[int] = set()
+        self._let_in = 0
+        self._failed = 0
+        """Handshakes that failed, and whose connections are not closed yet."""
+        self._admitted: deque[float] = deque()
+        """When those were admitted whose handshakes have not ended yet."""
         # libzmq gives a name free some time after the end only.
         address = f"inproc://monitor-{wire}-{next(_NUMBERS)}"
         socket.socket.monitor(address, int(_WATCHED))
@@ -58,6 +80,16 @@ class Connections:
 
     def __contains__(self, connection: object) -> bool:
         return connection in self._open
+
+    def admit(self, most: int) -> bool:
+        """Whether one more may be let in, if there may be so many. It counts from now on."""
+        now, admitted = self._clock.seconds(), self._admitted
+        while admitted and not 0 <= now - admitted[0] < self._handshake:
+            admitted.popleft()
+        if self._let_in + len(admitted) >= most:
+            return False
+        admitted.append(now)
+        return True
 
     def close(self) -> None:
         """Watch no more."""
@@ -74,9 +106,19 @@ class Connections:
         elif event is zmq.Event.DISCONNECTED:
             self._complaints.count(f"{self._wire}_connections", "closed")
             self._open.discard(value)
+            # A handshake that fails is told of first, and each connection had one. Neither event has a descriptor.
+            if self._failed:
+                self._failed -= 1
+            else:
+                self._let_in -= 1
+        elif event is zmq.Event.HANDSHAKE_SUCCEEDED:
+            self._let_in += 1
+            if self._admitted:
+                self._admitted.popleft()
         elif event is zmq.Event.ACCEPT_FAILED:
             self._complain(Reason.TOO_MANY_CONNECTIONS, f"a connection could not be accepted (error {value})")
         else:
+            self._failed += 1
             self._complain(Reason.HANDSHAKE, _HANDSHAKE_FAILURES[event])
 
     def _complain(self, reason: Reason, text: str) -> None:

@@ -193,8 +193,9 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
     def bind(self, address: str, receive: _Receive) -> str:
         """Listen. Returns the address with the port that it got. Raises `zmq.ZMQError` or OSError."""
         self._receive = receive
-        if address.startswith("ipc:///"):
-            _check_free(address.removeprefix("ipc://"))
+        kind, _, path = address.partition("://")
+        if kind == "ipc" and not path.startswith("@"):
+            _check_free(path)
         if "[" in address:
             self.socket.set(zmq.IPV6, 1)
         self.socket.bind(address)
@@ -355,15 +356,18 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         if not self._reading:
             self._read_soon()
         size = _size(frames)
+        handle = None
         if size >= LARGE:
-            return self._send_large(identity, frames, size)
-        return self._send_frames(identity, frames)
-
-    def _send_frames(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+            if not self._backlogs.has_room(identity, size):
+                return Sent.FULL
+            frames, handle = _handled(frames)
         send = self._send
-        *head, last = (identity, *frames) if self._identified else frames
+        *head, last = frames
         begun = False
         try:
+            if self._identified:
+                send(identity, _MORE)
+                begun = True
             for part in head:
                 send(part, _MORE)
                 begun = True
@@ -374,6 +378,8 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
             elif isinstance(error, zmq.ZMQError):
                 return _refused(error)
             raise
+        if handle is not None:
+            self._backlogs.add(identity, handle.tracker, size)
         return Sent.SENT
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
@@ -388,7 +394,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         if size >= SHARED or len(frames) > FEW:
             size = _size(frames)
             if size >= LARGE:
-                return self._send_large_to_all(receivers, frames, size, now)
+                return self._send_large(receivers, frames, now)
             frames = list(map(_shared, frames))
         self._deliveries += len(receivers)
         if len(receivers) >= SEVERAL and self._vectors.suit(frames, size):
@@ -413,30 +419,17 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
             raise
         return failed
 
-    def _send_large_to_all(
-        self, receivers: Collection[R], frames: Sequence[Part], size: int, now: float
-    ) -> list[tuple[R, Sent]]:
+    def _send_large(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
+        """The same for a message whose bytes are counted: each receiver gets a handle of its own on what they share."""
         failed: list[tuple[R, Sent]] = []
         frames = list(map(_shared, frames))
         for receiver in receivers:
-            sent = Sent.HELD if receiver.held else self._send_large(receiver.identity, frames, size)
+            sent = Sent.HELD if receiver.held else self.send(receiver.identity, frames)
             if sent is Sent.SENT:
                 receiver.sent = now
             else:
                 failed.append((receiver, sent))
         return failed
-
-    def _send_large(self, identity: bytes, frames: Sequence[Part], size: int) -> Sent:
-        """Send a message whose bytes are counted: with a handle of its own on the content of its largest frame."""
-        if not self._backlogs.has_room(identity, size):
-            return Sent.FULL
-        own = list(frames)
-        largest = max(range(len(own)), key=lambda index: len(own[index]))
-        own[largest] = handle = zmq.Frame(own[largest], track=True, copy=False)
-        sent = self._send_frames(identity, own)
-        if sent is Sent.SENT:
-            self._backlogs.add(identity, handle.tracker, size)
-        return sent
 
     def forget(self, identity: bytes) -> None:
         """That identity is not used any more."""
@@ -470,6 +463,14 @@ def _check_free(path: str) -> None:
         probe.setblocking(False)
         probe.connect(path)
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+
+
+def _handled(frames: Sequence[Part]) -> tuple[Sequence[Part], zmq.Frame]:
+    """The same frames, the largest of them as one that tells when libzmq is done with it. That frame is given too."""
+    own = list(frames)
+    largest = max(range(len(own)), key=lambda index: len(own[index]))
+    own[largest] = handle = zmq.Frame(own[largest], track=True, copy=False)
+    return own, handle
 
 
 def _size(frames: Sequence[Part]) -> int:

@@ -144,23 +144,6 @@ def test_a_peer_too_many_may_try_again(gate: Gate, keys: AllowedKeys, counters: 
     assert status(gate.answer(request(b"CURVE", KEY))) == b"200"
 
 
-def test_who_may_try_again_waits_for_the_time_of_a_handshake(
-    gate: Gate, keys: AllowedKeys, admit: Asked, clock: Clock
-) -> None:
-    gate.domain(WIRE, keys, any_key=False)
-    assert gate.waiting(2.0) == 0
-    gate.answer(request(b"CURVE", OTHER))
-    clock.advance(1.5)
-    admit.answer = False
-    gate.answer(request(b"CURVE", KEY))
-    gate.answer(request(b"CURVE", KEY, domain=b"none"))
-    assert gate.waiting(2.0) == 2, "whoever is refused for good is gone"
-    clock.advance(0.5)
-    assert gate.waiting(2.0) == 1
-    clock.advance(1.5)
-    assert gate.waiting(2.0) == 0
-
-
 def test_a_domain_can_be_defined_anew(gate: Gate, keys: AllowedKeys) -> None:
     gate.domain(WIRE, keys, False)
     assert status(gate.answer(request(b"CURVE", OTHER))) == b"300"

@@ -301,7 +301,9 @@ class Stage(TestCase):
         """A bound socket, a ROUTER unless the options say otherwise; with ``watch`` its connections are watched."""
         server = Server(self.context, Options(**options), self.turns if turns is None else turns, name)
         if watch:
-            server.connections = Connections(self.context, server.socket, self.turns, self.complaints, name)
+            server.connections = Connections(
+                self.context, server.socket, self.turns, self.complaints, reactor, name, Options(**options).handshake
+            )
         server.bind(address)
         return server
 

@@ -1,0 +1,230 @@
+"""mc0 with CURVE from outside: who gets in, who does not, and what becomes of sessions when keys come and go."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import attrs
+import pytest
+import zmq
+
+from tests.integration.daemon import PATIENCE, Daemon
+from tests.integration.mc0_clients import (
+    Client,
+    Clients,
+    Keys,
+    answered,
+    brokerkeys,
+    clients_of,
+    configured,
+    counters,
+    identities,
+    is_served,
+    shown,
+    until,
+    whole_log,
+)
+
+HANDSHAKE = 0.3
+"""Seconds of a handshake: who is not let in tries again after them."""
+
+MC0 = f"""
+secret_key_file = "keys/broker.private"
+client_keys = "clients"
+handshake = {HANDSHAKE}
+
+[[mc0.rules]]
+keys = ["web*"]
+publish = ["*"]
+subscribe = ["nodes {{key}}", "peace"]
+"""
+
+
+@attrs.frozen
+class Farm:
+    """A daemon, and the keys of its clients in files, as `brokerkeys` makes them."""
+
+    directory: Path
+    daemon: Daemon
+
+    def keys(self, name: str) -> Keys:
+        """A pair, which is made if it is not there."""
+        if not (self.directory / "keys" / f"{name}.private").exists():
+            brokerkeys("new", name, "--dir", self.directory / "keys")
+        return keys_in(self.directory, name)
+
+    def allow(self, name: str) -> None:
+        """Let that key in."""
+        brokerkeys("allow", self.directory / "clients", self.directory / "keys" / f"{name}.public")
+
+    def disallow(self, name: str) -> None:
+        """Let that key in no more."""
+        (self.directory / "clients" / f"{name}.public").unlink()
+
+
+def keys_in(directory: Path, name: str) -> Keys:
+    """What a client has, of the files in a directory."""
+    words = [
+        (directory / "keys" / file).read_bytes() for file in (f"{name}.public", f"{name}.private", "broker.public")
+    ]
+    return Keys(*map(bytes.strip, words))
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A farm that knows web1 and web2. In the end its daemon must have had no defect."""
+    directory = tmp_path_factory.mktemp("curve")
+    for name in ("broker", "web1", "web2"):
+        brokerkeys("new", name, "--dir", directory / "keys")
+    brokerkeys("allow", directory / "clients", *(directory / "keys" / f"{name}.public" for name in ("web1", "web2")))
+    with Daemon(directory, *configured(directory, MC0)) as daemon:
+        daemon.wait_for(r"mc0 on \S+ \(curve\)")
+        yield Farm(directory, daemon)
+        daemon.signal(signal.SIGTERM)
+        log = whole_log(daemon)
+        assert "Traceback" not in log
+        assert " critical " not in log
+
+
+@pytest.fixture
+def clients(farm: Farm) -> Iterator[Clients]:
+    with clients_of(farm.daemon) as clients:
+        yield clients
+
+
+@pytest.fixture
+def bystander(farm: Farm, clients: Clients) -> Client:
+    return clients.subscribed(b"bystander", "peace", keys=farm.keys("web1"))
+
+
+def refused(farm: Farm, reason: str) -> int:
+    """How often something was refused for that reason."""
+    return counters(farm.daemon)[f"mc0_refused.{reason}"]
+
+
+# who gets in
+
+
+def test_an_allowed_client_is_served_and_shown_with_its_key(farm: Farm, bystander: Client) -> None:
+    is_served(bystander)
+    [session] = shown(farm.daemon, "mc0 sessions web1")  # by the name of the key
+    assert session["identity"] == "bystander"
+    assert (session["name"], session["key"]) == ("web1", farm.keys("web1").public.decode())
+
+
+def test_rules_are_by_the_name_of_the_key(farm: Farm, clients: Clients) -> None:
+    web2 = clients.subscribed(b"node", "nodes web2", keys=farm.keys("web2"))
+    assert web2.ask("SUB|ID|s||nodes web1") == "ERROR|MESSAGE|may not subscribe to 'nodes web1'|ID|s"
+
+
+def test_a_waiting_client_gets_in_by_itself_when_its_key_is_allowed(farm: Farm, clients: Clients) -> None:
+    keys = farm.keys("web3")
+    newcomer = clients.new(b"newcomer", keys=keys)
+    newcomer.say("SUB|ID|s||nodes web3")
+    farm.daemon.wait_for(re.escape(f"mc0 peer 127.0.0.1 with key {keys.public.decode()}: key-not-allowed: "))
+    assert newcomer.hears_nothing(0)
+    farm.allow("web3")
+    assert newcomer.hear() == "OK|ID|s"
+
+
+def test_the_sessions_of_a_key_that_is_taken_away_end_and_begin_anew_when_it_is_back(
+    farm: Farm, clients: Clients, bystander: Client
+) -> None:
+    fired = clients.subscribed(b"fired", "peace", "nodes web2", keys=farm.keys("web2"))
+    before = counters(farm.daemon)
+    farm.disallow("web2")
+    until(lambda: counters(farm.daemon)["mc0_sessions.revoked"] > before["mc0_sessions.revoked"])
+    assert identities(farm.daemon, "fired") == []
+    fired.say("PUT|TOPIC|peace||nobody hears it")
+    until(lambda: refused(farm, "key-not-allowed") > before["mc0_refused.key-not-allowed"])
+    is_served(bystander)
+    assert fired.hears_nothing(0)
+    farm.allow("web2")
+
+    def back() -> bool:
+        fired.say("NOOP|ID|back")
+        return not fired.hears_nothing(0.1)
+
+    until(back)
+    assert fired.hear() == "OK|ID|back"
+    assert identities(farm.daemon, "fired") == ["fired"]
+
+
+# who does not
+
+
+def test_a_client_with_another_key_of_the_broker_stays_out(farm: Farm, clients: Clients, bystander: Client) -> None:
+    before = refused(farm, "handshake")
+    public, _ = zmq.curve_keypair()
+    lost = clients.new(b"lost", keys=attrs.evolve(farm.keys("web2"), server=public))
+    lost.say("PUT|TOPIC|peace|ID|p||x")
+    until(lambda: refused(farm, "handshake") > before)
+    is_served(bystander)
+    assert lost.hears_nothing(0)
+
+
+def test_a_client_without_keys_stays_out(farm: Farm, clients: Clients, bystander: Client) -> None:
+    before = refused(farm, "handshake")
+    plain = clients.new(b"plain")
+    plain.say("PUT|TOPIC|peace|ID|p||x")
+    until(lambda: refused(farm, "handshake") > before)
+    is_served(bystander)
+    assert plain.hears_nothing(0)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: mc0\r\n\r\n", id="a browser"),
+        pytest.param(bytes(range(256)) * 256, id="bytes of all values"),
+        pytest.param(b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47) + b"\x04\xff" * 500, id="half of CURVE"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_what_is_no_client_is_closed(farm: Farm, bystander: Client, noise: bytes) -> None:
+    before = counters(farm.daemon)["mc0_connections.closed"]
+    with socket.create_connection(("127.0.0.1", farm.daemon.mc0_port()), PATIENCE) as stranger:
+        with suppress(ConnectionError):
+            stranger.sendall(noise)
+            is_served(bystander)
+            while stranger.recv(65536):  # a greeting, perhaps
+                pass
+        until(lambda: counters(farm.daemon)["mc0_connections.closed"] > before)
+        is_served(bystander)
+
+
+def test_another_key_does_not_get_what_is_meant_for_an_identity(
+    farm: Farm, clients: Clients, bystander: Client
+) -> None:
+    owner = clients.subscribed(b"mine", "peace", keys=farm.keys("web1"))
+    before = counters(farm.daemon)
+    thief = clients.new(b"mine", keys=farm.keys("web2"))
+    thief.say("SUB|ID|s||peace")
+    until(lambda: counters(farm.daemon)["mc0_sessions.taken"] > before["mc0_sessions.taken"])
+    is_served(bystander)
+    assert refused(farm, "identity-taken") > before["mc0_refused.identity-taken"]
+    assert thief.hears_nothing(0)
+    thief.close()
+    owner.close()
+    again = clients.new(b"mine", keys=farm.keys("web1"))
+    assert again.ask("NOOP|ID|1") == "OK|ID|1"
+    assert again.heard() == []
+
+
+def test_strangers_who_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
+    brokerkeys("new", "broker", "--dir", tmp_path / "keys")
+    mc0 = 'secret_key_file = "keys/broker.private"\nany_key = true\nsessions = 3\nhandshake = 20'
+    server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
+    with Daemon(tmp_path, *configured(tmp_path, mc0)) as daemon, clients_of(daemon) as clients, ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(("127.0.0.1", daemon.mc0_port()), PATIENCE))
+        until(lambda: counters(daemon)["mc0_connections.accepted"] == 5)
+        client = clients.new(keys=Keys(*zmq.curve_keypair(), server))
+        client.say("NOOP|ID|x")
+        until(lambda: answered([client]) or counters(daemon)["mc0_refused.too-many-connections"])
+        assert answered([client])
