@@ -234,9 +234,13 @@ ROWS = [
     *_rows(True),
     *(
         Row(
-            f"{kind}-{count}", f"{kind}: 100 B to {count}, a delivery", cpu(puts(count, 100)), False, None, subject=kind
+            f"txzmq-{count}",
+            f"txzmq: 100 B to {count}, a delivery",
+            cpu(puts(count, 100)),
+            False,
+            None,
+            subject="txzmq",
         )
-        for kind in ("txzmq", "iovec")
         for count in (1, 10, 100)
     ),
 ]
@@ -327,7 +331,7 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=2.0, help="of each measured stretch")
     arguments.add_argument(
         "--subject",
-        choices=["tuned", "iovec", "txzmq"],
+        choices=["tuned", "txzmq"],
         help="measure this server of mc0_reference.py instead of the broker; tuned tells how far ratios can be trusted",
     )
     arguments.add_argument(

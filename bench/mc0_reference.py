@@ -1,6 +1,6 @@
 """Bare mc0 servers that do no more than forward messages: what the broker is compared with.
 
-    python bench/mc0_reference.py tuned|iovec|txzmq [SECRET-KEY-FILE]
+    python bench/mc0_reference.py tuned|txzmq [SECRET-KEY-FILE]
 
 Each binds a ROUTER to a free port of 127.0.0.1, and prints its number. They receive any message whole, answer commands
 that have an ID, keep who subscribed to which topic, and forward what is published. They forget nobody, check nothing,
@@ -8,7 +8,6 @@ and trust their peers. Where there is nothing to do they wait inside libzmq.
 
 - ``tuned`` is pyzmq as fast as it goes: the methods of the extension itself with plain numbers for flags, libzmq asked
   directly whether there is more, long bodies shared by all receivers, and a way of its own for each usual message.
-- ``iovec`` sends short messages with one call each, libzmq's `zmq_sendiov`, which its manual does not mention.
 - ``txzmq`` is what comes without any tuning: txZMQ's ROUTER connection as it is.
 """
 
@@ -60,13 +59,7 @@ class Topics(dict[bytes, list[bytes]]):
             yield identity, [b"", b"OK", b"ID", answered]
 
 
-class _Vector(ctypes.Structure):
-    """The system's struct iovec."""
-
-    _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
-
-
-def tuned(router: zmq.Socket[bytes], iovec: bool = False) -> None:
+def tuned(router: zmq.Socket[bytes]) -> None:
     """Forward for ever."""
     extension: Any = super(zmq.Socket, router)
     send, recv = extension.send, extension.recv
@@ -74,9 +67,6 @@ def tuned(router: zmq.Socket[bytes], iovec: bool = False) -> None:
     socket = ctypes.c_void_p(router.underlying)
     more, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
     ask, question = _lib.zmq_getsockopt, (socket, int(zmq.RCVMORE), ctypes.byref(more), ctypes.byref(size))
-    vectors = (_Vector * 7)(*map(_vector, (b"", b"", b"MESSAGE", b"", b"", b"", b"")))
-    send_vectors, what = _lib.zmq_sendiov, (socket, ctypes.byref(vectors), ctypes.c_size_t(7), _MORE)
-    targets: dict[bytes, _Vector] = {}
     while True:
         identity = recv(0)
         recv(0)
@@ -95,14 +85,6 @@ def tuned(router: zmq.Socket[bytes], iovec: bool = False) -> None:
         if len(frames) == 5 and frames[0] == b"PUT":
             _, key, topic, _, body = frames
             receivers = topics.get(topic, ())
-            if iovec and type(body) is bytes:
-                vectors[3], vectors[4], vectors[6] = _vector(key), _vector(topic), _vector(body)
-                for receiver in receivers:
-                    if receiver not in targets:
-                        targets[receiver] = _vector(receiver)
-                    vectors[0] = targets[receiver]
-                    send_vectors(*what)
-                continue
             for receiver in receivers:
                 send(receiver, _MORE)
                 send(b"", _MORE)
@@ -120,10 +102,6 @@ def tuned(router: zmq.Socket[bytes], iovec: bool = False) -> None:
         else:
             for receiver, message in topics.handle(identity, frames):
                 router.send_multipart([receiver, *message], _LAST)
-
-
-def _vector(data: bytes) -> _Vector:
-    return _Vector(data, len(data))
 
 
 def txzmq(secret_key: bytes | None) -> None:
@@ -159,7 +137,8 @@ def main() -> None:
         return
     router = zmq.Context().socket(zmq.ROUTER)
     _open(router, secret_key)
-    tuned(router, {"tuned": False, "iovec": True}[kind])
+    assert kind == "tuned", kind
+    tuned(router)
 
 
 if __name__ == "__main__":

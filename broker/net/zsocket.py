@@ -355,12 +355,13 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
             return Sent.GONE
         if not self._reading:
             self._read_soon()
-        size = _size(frames)
-        handle = None
-        if size >= LARGE:
-            if not self._backlogs.has_room(identity, size):
-                return Sent.FULL
-            frames, handle = _handled(frames)
+        size, handle = sum(map(len, frames)), None
+        if size >= LARGE or len(frames) > FEW:
+            size = _size(frames)
+            if size >= LARGE:
+                if not self._backlogs.has_room(identity, size):
+                    return Sent.FULL
+                frames, handle = _handled(frames)
         send = self._send
         *head, last = frames
         begun = False

@@ -167,11 +167,15 @@ def _unsub(frames: Sequence[Frame]) -> Unsub:
 
 
 def _put(frames: Sequence[Frame]) -> Put:
+    # What nearly all are: a topic and no other header, or an ID before it. The same comes out below.
     if len(frames) > 4 and not frames[4] and frames[2] == b"TOPIC":
-        # What nearly all are: no other header. The same comes out below.
         name = frames[3]
         if type(name) is bytes and 0 < len(name) <= MAX_TOPIC:
             return Put(None, name, [], frames[5:])
+    elif len(frames) > 6 and not frames[6] and frames[2] == b"ID" and frames[4] == b"TOPIC":
+        number, name = frames[3], frames[5]
+        if type(number) is bytes and type(name) is bytes and 0 < len(number) <= MAX_ID and 0 < len(name) <= MAX_TOPIC:
+            return Put(number, name, [], frames[7:])
     headers, end = _headers(frames)
     id = _take_id(headers, "PUT") if b"ID" in headers else None
     topic = headers.pop(b"TOPIC", None)
