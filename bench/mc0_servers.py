@@ -48,7 +48,10 @@ def broker(keys: Keys | None = None) -> Iterator[Mc0Server]:
         if keys is not None:
             config += _CURVE.format(file=_secret_file(directory, keys))
         (directory / "config.toml").write_text(config)
-        elko, console, log = servers.free_port(), servers.free_port(), directory / "log"
+        elko = console = servers.free_port()
+        while console == elko:
+            console = servers.free_port()
+        log = directory / "log"
         command = [
             str(Path(sys.executable).with_name("twistd")),
             "-n",
