@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 import machine
@@ -47,6 +47,9 @@ VISIT_GOAL = 1.3
 
 HALF = 0.5
 """The most that it may cost on one pipelined connection, as a ratio to the original."""
+
+
+S = TypeVar("S", bound=Server)
 
 
 class Load(Protocol):
@@ -86,10 +89,10 @@ class Row:
 # how a row is measured
 
 
-def cpu(prepare: Callable[[Server], Load]) -> Callable[[Server, float], Result]:
+def cpu(prepare: Callable[[S], Load]) -> Callable[[S, float], Result]:
     """CPU time for each message of a load."""
 
-    def measure(server: Server, seconds: float) -> Result:
+    def measure(server: S, seconds: float) -> Result:
         before = server.cpu()
         time.sleep(IDLE)
         idle = (server.cpu() - before) / IDLE

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 import attrs
+import elko
 import mc0_servers
 import traffic
 import zmq
-from elko import IDLE, WARM_UP
+from elko import WARM_UP
 from machine import describe, load_average, raise_descriptor_limit
 from mc0_peers import TOPIC, opened, subscribed
 from mc0_servers import Mc0Server
@@ -84,21 +85,11 @@ class Row:
 def cpu(prepare: Callable[[Mc0Server], Flow]) -> Callable[[Mc0Server, float], Result]:
     """CPU time for each message of a load."""
 
+    measured = elko.cpu(prepare)
+
     def measure(server: Mc0Server, seconds: float) -> Result:
-        before = server.cpu()
-        time.sleep(IDLE)
-        idle = (server.cpu() - before) / IDLE
-        flow = prepare(server)
-        try:
-            flow.run(WARM_UP)
-            server_before, own_before = server.cpu(), time.process_time()
-            sample = flow.run(seconds)
-            own = time.process_time() - own_before
-            used = server.cpu() - server_before - idle * sample.seconds
-        finally:
-            flow.close()
-        each = 1e6 / sample.messages
-        return Result(used * each, own * each, sample.messages / sample.seconds)
+        result = measured(server, seconds)
+        return Result(result.cost, result.generator, result.rate)
 
     return measure
 

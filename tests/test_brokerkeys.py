@@ -232,6 +232,12 @@ def test_the_directory_of_allowed_keys_is_made(tmp_path: Path) -> None:
 # public and list
 
 
+def test_the_public_key_of_a_secret_one(tmp_path: Path) -> None:
+    public, secret = zmq.curve_keypair()
+    (tmp_path / "web1.private").write_bytes(secret)
+    assert brokerkeys.public_of(str(tmp_path / "web1.private")) == public.decode()
+
+
 def test_a_file_without_a_secret_key_is_refused_without_being_shown(tmp_path: Path) -> None:
     file = tmp_path / "web1.private"
     file.write_text("hush")

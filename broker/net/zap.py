@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
-import zmq
 from twisted.internet.interfaces import IReactorTime
 
 from broker import curve
@@ -169,11 +168,6 @@ class Gate:
             self._complaints.add(wire, where, no.refusal)
         else:
             self._complaints.count(f"{wire}_refused", no.refusal.reason.code)
-
-
-def public_of(secret: str) -> str:
-    """The public key of a secret one, both in Z85."""
-    return str(zmq.curve_public(secret.encode()).decode())
 
 
 def _later(reason: Reason, text: str, key: str = "") -> _No:

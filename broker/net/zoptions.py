@@ -12,6 +12,8 @@ from functools import partial
 
 import zmq
 
+from broker.net import zlibrary
+
 
 class Option:
     """A number that one socket has. After ``ask()`` it is in ``answer.value``."""
@@ -24,12 +26,9 @@ class Option:
 
 
 def _direct(socket: zmq.Socket[bytes], option: int, answer: ctypes.c_int) -> Callable[[], object] | None:
-    """libzmq's own function, if it can be found; without giving up the interpreter's lock, as it never waits."""
-    try:
-        from zmq.backend.cython import _zmq
-
-        getsockopt = ctypes.PyDLL(_zmq.__file__).zmq_getsockopt
-    except (ImportError, OSError, AttributeError):
+    """libzmq's own function for that, if it can be found."""
+    getsockopt = zlibrary.function("zmq_getsockopt")
+    if getsockopt is None:
         return None
     handle, number = ctypes.c_void_p(socket.underlying), ctypes.c_int(int(option))
     size = ctypes.c_size_t(ctypes.sizeof(answer))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import zmq
 
+from broker.net import zlibrary
 from broker.session.router import R, Sent
 
 SHORT = 1_024
@@ -37,7 +37,7 @@ class Vectors:
     """Sends through one socket. Keeps where the identities of receivers are, until they are forgotten."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._send = _function()
+        self._send = zlibrary.function("zmq_sendiov")
         self._handle = ctypes.c_void_p(socket.underlying)
         self._targets: dict[bytes, _Vector] = {}
 
@@ -73,17 +73,6 @@ class Vectors:
 
 def _vector(data: bytes) -> _Vector:
     return _Vector(data, len(data))
-
-
-def _function() -> Callable[..., int] | None:
-    """libzmq's function, called without giving up the interpreter's lock, as it never waits."""
-    try:
-        from zmq.backend.cython import _zmq
-
-        function: Any = ctypes.PyDLL(_zmq.__file__, use_errno=True).zmq_sendiov
-    except (ImportError, OSError, AttributeError):
-        return None
-    return function  # type: ignore[no-any-return]
 
 
 def _refusal() -> Sent:

@@ -18,7 +18,7 @@ from broker import curve
 from broker.core.counters import Counters
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import COMPLAIN_EVERY, Complaints
-from broker.net.zap import KEYS_LOGGED, Gate, address_of, public_of
+from broker.net.zap import KEYS_LOGGED, Gate, address_of
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -307,8 +307,3 @@ def test_a_key_that_tries_again_and_again_keeps_no_other_one_from_the_log(gate: 
 )
 def test_addresses_are_such_as_the_log_can_be_kept_by(given: str, shown: str) -> None:
     assert address_of(given) == shown
-
-
-def test_the_public_key_of_a_secret_one() -> None:
-    public, secret = zmq.curve_keypair()
-    assert public_of(secret.decode()) == public.decode()
