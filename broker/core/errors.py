@@ -53,6 +53,14 @@ class Reason(enum.Enum):
     """A client key that is not allowed here, or not any more."""
     IDENTITY_TAKEN = ("identity-taken", True)
     """An identity that another client key has used."""
+    UNEXPECTED = ("unexpected", True)
+    """A message that is none for the peer's present state, or none that a peer sends."""
+    NOT_REGISTERED = ("not-registered", False)
+    """A message of, or about, a service that is not registered."""
+    NAME_TAKEN = ("name-taken", False)
+    """A name that belongs to somebody else."""
+    WRONG_ADDRESS = ("wrong-address", False)
+    """A message about a service from an address that did not register it."""
     INTERNAL = ("internal", False)
     """A defect of the broker: it cost this message, and was logged."""
 

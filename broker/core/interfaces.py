@@ -51,6 +51,14 @@ class IRegistry(Interface):
     def withdraw(provider: int, names: Iterable[str]) -> None:
         """Remove all services of the provider with one of these names, in every protocol. Unknown names are ignored."""
 
+    def amend(service: Service) -> Refusal | None:
+        """The provider's service of that name and protocol, the first of several, from now on is like this one.
+
+        It may differ in ``info`` and ``lasting`` only, and keeps its place in every order. The watchers hear of it if
+        it differs at all; those who wait for the name do not, since it is where it was. Returns a `Refusal` that says
+        why when it may not be changed so; then nothing has changed.
+        """
+
     def load(provider: int, load: float) -> None:
         """Set a provider's load; a negative one counts as 0.0."""
 
@@ -208,6 +216,13 @@ class ILeases(Interface):
         "Seconds to add to the interval that a peer must keep. The stamp of a message is as old as the last tick, and "
         "the next message may lie unread while a late tick counts; with this no peer that is in time is thought silent."
     )
+
+    def moment() -> float:
+        """Life time at this moment: ``now``, and what the clock did since the last tick, as far as a tick counts it.
+
+        For exact stamps: with these, half of ``slack`` is enough. Never falls, and ``now`` is never less at the next
+        tick. While nothing is held it is ``now``.
+        """
 
     stalled: float = Attribute("Seconds that did not count, in all: those in which the broker stood still.")
 

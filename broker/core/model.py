@@ -24,6 +24,9 @@ MAX_NAME = 255
 MAX_TEXT = 1_024
 """Characters of a label, a host:port, a tag that must be kept, or a secret: a host name has at most 253."""
 
+MAX_INFO = 16_384
+"""Characters of what a wire gave besides: real services give under 500, and 10,000 with so much take some 160 MB."""
+
 ANONYMOUS = "<anonymous>"
 """The label of a provider that gave none, in the original's spelling."""
 
@@ -46,7 +49,9 @@ class Service:
 
     ``hostport`` is where it is offered, ``host:port`` by convention and never checked; ``auth`` tells how to
     authenticate there and is shown to trusted peers only. ``restored`` marks a service known from before a restart,
-    whose provider has not come back yet.
+    whose provider has not come back yet. ``info`` is what the wire gave besides, a JSON object, kept unchanged.
+    ``lasting`` says that its provider will not offer it again by itself after a restart of the broker: it is kept, and
+    restored.
     """
 
     name: str
@@ -56,6 +61,8 @@ class Service:
     label: str | None = None
     auth: Auth | None = None
     restored: bool = False
+    info: str | None = None
+    lasting: bool = False
 
 
 @attrs.frozen
@@ -91,6 +98,7 @@ class Kind(enum.StrEnum):
     LEFT = "left"
     OFFERED = "offered"
     WITHDRAWN = "withdrawn"
+    AMENDED = "amended"
     LOAD = "load"
 
 
@@ -98,7 +106,9 @@ class Kind(enum.StrEnum):
 class Change:
     """One change of the registry. Revisions rise by one from change to change.
 
-    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the `Load` for LOAD, and None for JOINED and LEFT.
+    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
+    for JOINED and LEFT. AMENDED says that the ``info`` or the ``lasting`` of a service changed, and nothing that tells
+    where it is.
     """
 
     revision: int

@@ -39,7 +39,7 @@ RETRY_SECONDS = 1.0
 RETRY_SECONDS_MOST = 30.0
 """The longest wait after a failed write: the disk may be full for hours, and is written soon after it is not."""
 
-_STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN)
+_STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
 """The changes that are written. Loads come often, and are old by the time of a restart."""
 
 

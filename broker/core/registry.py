@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import BROKER, MAX_NAME, MAX_TEXT, Change, Kind, Load, Provider, Rights, Service
+from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Change, Kind, Load, Provider, Rights, Service
 from broker.core.restored import Restored
 from broker.core.telling import Telling
 from broker.core.waits import Waits
@@ -66,6 +67,11 @@ class _Same:
         del self._services[id(service)]
         self.all = ()
         return not self._services
+
+    def replace(self, old: Service, new: Service) -> None:
+        """Put ``new`` in the place of ``old``."""
+        self._services = {id(each): each for each in (new if s is old else s for s in self._services.values())}
+        self.all = ()
 
     def gather(self) -> tuple[Service, ...]:
         self.all = tuple(self._services.values())
@@ -161,6 +167,28 @@ class Registry:
         gone = [service for service in member.services if service.name in unwanted]
         member.services = [service for service in member.services if service.name not in unwanted]
         self._tell(self._remove(provider, gone))
+
+    def amend(self, service: Service) -> Refusal | None:
+        member = self._members.get(service.provider)
+        key = (service.name, service.protocol)
+        own = [] if member is None else member.services
+        place = next((n for n, s in enumerate(own) if (s.name, s.protocol) == key), None)
+        if member is None or place is None:
+            return Refusal(Reason.PARAMETER, f"service {service.name!r} is not offered, and cannot be changed")
+        old = own[place]
+        # Never the object that was given: it may be registered already, as another service of the same name.
+        new = attrs.evolve(old, info=service.info, lasting=service.lasting)
+        if new != service:
+            return Refusal(Reason.PARAMETER, f"service {service.name!r} cannot be changed but in what is said of it")
+        problem = _too_long(service)
+        if problem is not None:
+            return problem
+        member.heard = self._clock.seconds()
+        if new != old:
+            own[place] = new
+            self._index[key].replace(old, new)
+            self._tell([self._watches.record(Kind.AMENDED, member.id, new)])
+        return None
 
     def lookup(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
@@ -265,10 +293,18 @@ def _problem(service: Service, rights: Rights) -> Refusal | None:
         return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
     if not rights.permits(name):
         return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
+    return _too_long(service)
+
+
+def _too_long(service: Service) -> Refusal | None:
+    """Why what is said of this service may not be kept; None if it may."""
+    name = service.name
     longest = max(len(service.hostport), len(service.label or ""))
     if service.auth is not None:
         auth = service.auth
         longest = max(longest, len(auth.mode), len(auth.code or ""), len(auth.id or ""))
     if longest > MAX_TEXT:
         return Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
+    if len(service.info or "") > MAX_INFO:
+        return Refusal(Reason.PARAMETER, f"service {name!r} gives more than {MAX_INFO} characters of information")
     return None

@@ -5,7 +5,8 @@ Rules:
 - They are marked (`Service.restored`), and are in no listing, wait, monitor or watch.
 - They go, all of one provider together, as soon as that provider is back: when a live provider on the same wire offers
   a service of the same name and protocol at the same host:port, or with the same label of its own.
-- All go when the grace ends.
+- All go when the grace ends. Those with a lasting service (`Service.lasting`) stay in the store even so, for the next
+  start: nothing but their wire brings them back, and that may be switched off just now.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _Key = tuple[str, str]
 class Restored:
     """What is remembered, until its provider comes back or ``grace`` seconds have passed on ``clock``.
 
-    ``forget`` is called with the ids of remembered providers that need not be remembered any more.
+    ``forget`` is called with the ids of remembered providers that need not stay in the store any more.
     """
 
     def __init__(
@@ -63,12 +64,15 @@ class Restored:
                     back.add(provider.id)
         if back:
             self._remove(back)
+            self._forget(back)
 
     def drop(self) -> None:
-        """The grace is over: forget all."""
+        """The grace is over: all go, and those without a lasting service from the store as well."""
         self._timer = None
-        if self._providers:
-            self._remove(set(self._providers))
+        passing = {id for id, p in self._providers.items() if not any(service.lasting for service in p.services)}
+        self._remove(set(self._providers))
+        if passing:
+            self._forget(passing)
 
     def last(self, grace: float) -> None:
         """Another grace, counted from the start."""
@@ -96,4 +100,3 @@ class Restored:
         if not self._providers and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._forget(ids)

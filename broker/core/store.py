@@ -257,6 +257,8 @@ def _describe(provider: Provider) -> dict[str, Any]:
                 "protocol": s.protocol,
                 "label": s.label,
                 "auth": s.auth and {"mode": s.auth.mode, "code": s.auth.code, "id": s.auth.id},
+                "info": s.info,
+                "lasting": s.lasting,
             }
             for s in provider.services
         ],
@@ -280,6 +282,9 @@ def _provider(id: int, value: Any) -> Provider:
                 protocol=_text(s["protocol"]),
                 label=_optional(s["label"]),
                 auth=_auth(s["auth"]),
+                # Rows of older versions lack these two.
+                info=_optional(s.get("info")),
+                lasting=_flag(s.get("lasting", False)),
             )
             for s in value["services"]
         ),
@@ -294,6 +299,12 @@ def _auth(value: Any) -> Auth | None:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
         raise TypeError(value)
     return value
 

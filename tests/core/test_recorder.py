@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -141,6 +142,10 @@ class RecorderTests(SynchronousTestCase):
         run.registry.withdraw(one, ["a"])
         run.flush()
         assert self.remembered(run) == {one: ["b"], two: ["x"]}
+        [service] = run.registry.lookup("b", "tcp")
+        assert run.registry.amend(attrs.evolve(service, info='{"topics": null}', lasting=True)) is None
+        run.flush()
+        assert self.after_a_kill(run).providers == run.registry.providers()
         run.registry.leave(two)
         run.flush()
         assert self.remembered(run) == {one: ["b"]}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
@@ -13,7 +15,7 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import BROKER, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
+from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
 from broker.core.registry import MAX_SERVICES, Registry
 from broker.core.restored import Restored
 
@@ -211,6 +213,126 @@ def test_an_offer_of_nothing_is_no_change() -> None:
     assert registry.revision == revision
 
 
+# amending
+
+
+@pytest.mark.parametrize("more", [{"info": '{"port": 1}'}, {"lasting": True}, {"info": "{}", "lasting": True}])
+def test_what_is_said_of_a_service_can_be_changed_and_only_watchers_hear_of_it(more: dict[str, Any]) -> None:
+    registry = make()
+    id = join(registry)
+    [service] = offer(registry, id, "bank")
+    changes = recorded(registry)
+    registry.monitor("bank", None, lambda service: fail(), fail)
+    registry.find("bank", None).addCallback(lambda service: fail())
+    new = attrs.evolve(service, **more)
+    assert registry.amend(new) is None
+    assert registry.lookup("bank", "tcp") == (new,)
+    assert list(registry.services()) == list(registry.services("bank")) == [new]
+    assert [(change.kind, change.provider, change.subject) for change in changes] == [(Kind.AMENDED, id, new)]
+    assert registry.revision == changes[0].revision
+    registry.withdraw(id, ["bank"])
+    assert (registry.lookup("bank", "tcp"), list(registry.services())) == ((), [])
+    assert changes[1].subject == new
+
+
+def test_an_amended_service_keeps_its_place_in_every_order() -> None:
+    registry = make()
+    one, two, three = (join(registry) for _ in range(3))
+    offer(registry, one, "a", "bank", "z")
+    [old] = offer(registry, two, "bank")
+    offer(registry, three, "bank")
+    names = [(s.name, s.provider) for s in registry.services()]
+    new = attrs.evolve(old, info="{}")
+    assert registry.amend(new) is None
+    assert registry.amend(attrs.evolve(registry.lookup("bank", "tcp")[0], info="[]")) is None
+    assert [(s.provider, s.info) for s in registry.lookup("bank", "tcp")] == [(one, "[]"), (two, "{}"), (three, None)]
+    assert [(s.name, s.provider) for s in registry.services()] == names
+
+
+def test_of_several_of_the_same_name_and_protocol_the_first_is_amended() -> None:
+    registry = make()
+    id = join(registry)
+    http, first, second = Service("bank", "h:1", id, "http"), Service("bank", "h:1", id), Service("bank", "h:1", id)
+    assert registry.offer([http, first, second], FREE) == []
+    amended = attrs.evolve(first, info="{}")
+    assert registry.amend(amended) is None
+    assert list(registry.services()) == [http, amended, second]
+    changes = recorded(registry)
+    assert registry.amend(second) is None, "the very object that is registered as the second"
+    assert registry.lookup("bank", "tcp") == (first, second)
+    registry.leave(id)
+    assert [change.kind for change in changes] == [Kind.AMENDED, *[Kind.WITHDRAWN] * 3, Kind.LEFT]
+    assert list(registry.services()) == []
+
+
+def test_amending_without_a_difference_is_a_sign_of_life_and_no_change() -> None:
+    clock = Clock()
+    registry = make(clock)
+    id = join(registry)
+    [service] = offer(registry, id, "bank")
+    revision = registry.revision
+    clock.advance(5)
+    assert registry.amend(attrs.evolve(service)) is None
+    assert registry.revision == revision
+    provider = registry.provider(id)
+    assert provider is not None
+    assert provider.heard == 5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"name": "shop"},
+        {"protocol": "http"},
+        {"provider": 2},
+        {"provider": 99},
+        {"hostport": "h:2"},
+        {"label": "other"},
+        {"auth": Auth("open")},
+        {"restored": True},
+        {"info": "i" * (MAX_INFO + 1)},
+    ],
+)
+def test_a_service_that_may_not_be_amended_so_stays_as_it_is(more: dict[str, Any]) -> None:
+    registry = make()
+    id = join(registry)
+    assert (id, join(registry)) == (1, 2)
+    service = Service("bank", "h:1", id, info="old")
+    assert registry.offer([service], FREE) == []
+    changes = recorded(registry)
+    refusal = registry.amend(attrs.evolve(service, **{"info": "new", **more}))
+    assert refusal is not None
+    assert refusal.reason is Reason.PARAMETER
+    assert len(refusal.text) < 400
+    assert list(registry.services()) == [service]
+    assert changes == []
+
+
+def test_info_at_its_limit_is_taken() -> None:
+    registry = make()
+    [service] = offer(registry, join(registry), "bank")
+    assert registry.amend(attrs.evolve(service, info="i" * MAX_INFO)) is None
+
+
+def test_who_amends_while_told_is_told_of_afterwards() -> None:
+    registry = make()
+    id = join(registry)
+
+    def amend(change: Change) -> None:
+        assert isinstance(change.subject, Service)
+        assert registry.amend(attrs.evolve(change.subject, info="{}")) is None
+
+    registry.watch(amend, (Kind.OFFERED,))
+    changes = recorded(registry)
+    offer(registry, id, "a", "b")
+    assert [(change.kind, getattr(change.subject, "name", None)) for change in changes] == [
+        (Kind.OFFERED, "a"),
+        (Kind.OFFERED, "b"),
+        (Kind.AMENDED, "a"),
+        (Kind.AMENDED, "b"),
+    ]
+
+
 # rights and limits
 
 
@@ -258,6 +380,7 @@ def test_a_pattern_matches_the_whole_name_even_with_newlines() -> None:
         Service("x", "h:1", 1, auth=Auth("m" * (MAX_TEXT + 1))),
         Service("x", "h:1", 1, auth=Auth("password", "c" * (MAX_TEXT + 1))),
         Service("x", "h:1", 1, auth=Auth("password", "c", "i" * (MAX_TEXT + 1))),
+        Service("x", "h:1", 1, info="i" * (MAX_INFO + 1)),
     ],
 )
 def test_a_text_over_its_limit_is_refused(service: Service) -> None:
@@ -273,7 +396,7 @@ def test_texts_at_their_limit_are_taken() -> None:
     registry = make()
     id = join(registry)
     text = "t" * MAX_TEXT
-    service = Service("x" * MAX_NAME, text, id, "p" * MAX_NAME, text, Auth(text, text, text))
+    service = Service("x" * MAX_NAME, text, id, "p" * MAX_NAME, text, Auth(text, text, text), info="i" * MAX_INFO)
     assert registry.offer([service], FREE) == []
 
 

@@ -179,6 +179,42 @@ def test_all_go_when_the_grace_ends() -> None:
     assert len(broker.restored) == 0
 
 
+def lasting(provider: int, hostport: str, name: str = "bank") -> Service:
+    return Service(name, hostport, provider, info="{}", lasting=True)
+
+
+def test_at_the_end_of_the_grace_who_has_a_lasting_service_stays_in_the_store() -> None:
+    broker = Broker(
+        known(1, service(1, "h:1")),
+        known(2, lasting(2, "h:2"), wire="dbp"),
+        known(3, service(3, "h:3"), lasting(3, "h:3")),
+    )
+    assert broker.old() == ["h:1", "h:2", "h:3", "h:3"]
+    broker.clock.advance(GRACE)
+    assert broker.old() == []
+    assert broker.forgotten == [{1}]
+    assert len(broker.restored) == 0
+    broker.offer(("bank", "h:2", "tcp"), wire="dbp")
+    assert broker.forgotten == [{1}]
+
+
+def test_where_all_last_nothing_is_forgotten_at_the_end_of_the_grace() -> None:
+    broker = Broker(known(1, lasting(1, "h:1")))
+    broker.clock.advance(GRACE)
+    assert (broker.forgotten, len(broker.restored)) == ([], 0)
+    assert broker.clock.getDelayedCalls() == []
+
+
+def test_who_has_a_lasting_service_is_forgotten_when_it_is_back() -> None:
+    broker = Broker(
+        known(1, lasting(1, "h:1"), label="bank", wire="dbp"), known(2, lasting(2, "h:2", "shop"), wire="dbp")
+    )
+    broker.offer(("bank", "h:1", "tcp"), label="bank", wire="dbp")
+    assert broker.forgotten == [{1}]
+    broker.clock.advance(GRACE)
+    assert broker.forgotten == [{1}]
+
+
 def test_what_is_remembered_stays_in_the_store_when_the_broker_stops() -> None:
     broker = Broker(known(1, service(1, "h:1")))
     broker.restored.stop()

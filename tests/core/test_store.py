@@ -33,6 +33,7 @@ PROVIDER = Provider(
     services=(
         Service("context-user", "10.0.0.7:9000", 7, label="users", auth=Auth("password", "s3cret", "x")),
         Service("context-user", "10.0.0.7:9002", 7, protocol="http"),
+        Service("Rohan", "10.0.0.7:5247", 7, info='{"topics": ["\u00e9", null]}', lasting=True),
     ),
 )
 
@@ -85,9 +86,29 @@ def test_all_of_a_provider_comes_back(store: Store, directory: Path) -> None:
 @pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])
 @pytest.mark.parametrize("load", [0.0, 1e308, float("inf")])
 def test_no_text_or_load_of_a_peer_stops_a_write(store: Store, directory: Path, label: str, load: float) -> None:
-    odd = attrs.evolve(PROVIDER, label=label, load=load, services=(Service(label, label, 7, label, label),))
+    odd = attrs.evolve(PROVIDER, label=label, load=load, services=(Service(label, label, 7, label, label, info=label),))
     store.record([odd], [], 8)
     assert reopened(store, directory).providers == [odd]
+
+
+def test_a_row_of_an_older_version_is_read(store: Store, directory: Path) -> None:
+    """Those lacked what a wire gives besides, and whether a service lasts."""
+    service = '{"name":"bank","hostport":"h:1","protocol":"tcp","label":null,"auth":null}'
+    row = f'{{"label":"old","wire":"elko","address":"h:9","load":0.5,"heard":1.0,"services":[{service}]}}'
+    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
+        other.execute("INSERT INTO provider VALUES (3, ?)", (row,))
+    expected = Provider(3, "old", "elko", "h:9", 0.5, 1.0, (Service("bank", "h:1", 3, info=None, lasting=False),))
+    assert reopened(store, directory).providers == [expected]
+
+
+@pytest.mark.parametrize("more", ['"info":5', '"lasting":1', '"lasting":null', '"info":{}'])
+def test_a_row_whose_additions_are_no_such_values_is_damage(store: Store, directory: Path, more: str) -> None:
+    service = f'{{"name":"bank","hostport":"h:1","protocol":"tcp","label":null,"auth":null,{more}}}'
+    row = f'{{"label":"old","wire":"elko","address":"h:9","load":0.5,"heard":1.0,"services":[{service}]}}'
+    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
+        other.execute("INSERT INTO provider VALUES (3, ?)", (row,))
+    with pytest.raises(StateUnusable, match="provider 3 cannot be understood"):
+        reopened(store, directory)
 
 
 def test_providers_are_replaced_and_forgotten(store: Store, directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
@@ -25,14 +26,17 @@ def history(registry: Registry) -> list[tuple[int, Kind, int, object]]:
     service = Service("bank", "h:1", id)
     registry.offer([service], Rights())
     registry.load(id, 0.5)
+    amended = attrs.evolve(service, info="{}")
+    assert registry.amend(amended) is None
     registry.withdraw(id, ["bank"])
     registry.leave(id)
     return [
         (1, Kind.JOINED, id, None),
         (2, Kind.OFFERED, id, service),
         (3, Kind.LOAD, id, Load(id, "one", 0.5)),
-        (4, Kind.WITHDRAWN, id, service),
-        (5, Kind.LEFT, id, None),
+        (4, Kind.AMENDED, id, amended),
+        (5, Kind.WITHDRAWN, id, amended),
+        (6, Kind.LEFT, id, None),
     ]
 
 
@@ -47,10 +51,10 @@ def test_every_change_is_told_in_order(registry: Registry) -> None:
     assert shown(heard) == []
     expected = history(registry)
     assert shown(heard) == expected
-    assert registry.revision == 5
+    assert registry.revision == 6
 
 
-@pytest.mark.parametrize("kinds", [(Kind.LOAD,), (Kind.OFFERED, Kind.WITHDRAWN), ()])
+@pytest.mark.parametrize("kinds", [(Kind.LOAD,), (Kind.OFFERED, Kind.WITHDRAWN), (Kind.AMENDED,), ()])
 def test_a_watcher_hears_of_the_kinds_that_it_asked_for(registry: Registry, kinds: tuple[Kind, ...]) -> None:
     heard: list[Change] = []
     registry.watch(heard.append, kinds)
@@ -81,7 +85,7 @@ def test_a_cancelled_watch_hears_nothing_and_cancelling_twice_is_harmless(regist
     watch.cancel()
     history(registry)
     assert heard == []
-    assert len(stays) == 5
+    assert len(stays) == 6
 
 
 def test_a_watch_cancelled_by_another_watcher_hears_nothing(registry: Registry) -> None:
@@ -133,7 +137,7 @@ def test_a_failing_watcher_keeps_no_one_from_hearing(registry: Registry) -> None
     with capturedLogs() as logs:
         expected = history(registry)
     assert shown(heard) == expected
-    assert [event["log_failure"].type for event in logs] == [ZeroDivisionError] * 5
+    assert [event["log_failure"].type for event in logs] == [ZeroDivisionError] * 6
 
 
 # taking up
@@ -141,7 +145,7 @@ def test_a_failing_watcher_keeps_no_one_from_hearing(registry: Registry) -> None
 
 def test_changes_since_a_revision_are_exactly_those_after_it(registry: Registry) -> None:
     expected = history(registry)
-    for revision in range(6):
+    for revision in range(7):
         assert shown(registry.changes_since(revision)) == expected[revision:]
 
 
