@@ -14,7 +14,7 @@ from twisted.python import usage
 
 from broker.config import check, endpoint, files, load, validate
 from broker.config.errors import BadConfig, ConfigError
-from broker.config.values import Config, Console, Listener, Mc0
+from broker.config.values import Config, Console, Dbp, Listener, Mc0
 
 
 class Options(usage.Options):
@@ -23,8 +23,8 @@ class Options(usage.Options):
     synopsis = "twistd [twistd options] elkobroker [options]"
 
     longdesc = """Runs a broker through which servers find each other. Without options: the Elko Broker protocol on
-    tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, and the console on 127.0.0.1:9001. Everything else is in the
-    configuration file; what is given here counts before it."""
+    tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, DBP on tcp and udp 127.0.0.1:5246, and the console on
+    127.0.0.1:9001. Everything else is in the configuration file; what is given here counts before it."""
 
     optParameters: ClassVar = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
@@ -33,6 +33,7 @@ class Options(usage.Options):
         ["config", "c", None, "Configuration file, TOML [default: none]"],
         ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
         ["mc0-port", None, None, "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]"],
+        ["dbp-port", None, None, "Port of DBP on 127.0.0.1, TCP and UDP, or 'off'; 0 takes a free one [default: 5246]"],
         ["console-port", None, None, "Port of the console on 127.0.0.1, or 'off' [default: 9001]"],
         ["log-format", None, None, "text or json [default: text]"],
         ["log-level", None, None, "debug, info, warn or error [default: info]"],
@@ -72,6 +73,9 @@ class Options(usage.Options):
         mc0 = self["mc0-port"]
         if mc0 is not None:
             config = attrs.evolve(config, mc0=_mc0(config.mc0, mc0))
+        dbp = self["dbp-port"]
+        if dbp is not None:
+            config = attrs.evolve(config, dbp=_dbp(config.dbp, dbp))
         console = self["console-port"]
         if console is not None:
             config = attrs.evolve(config, console=_console(config.console, console))
@@ -125,6 +129,12 @@ def _mc0(mc0: Mc0, port: str) -> Mc0:
     if _off("mc0-port", port):
         return attrs.evolve(mc0, enabled=False)
     return attrs.evolve(mc0, enabled=True, endpoint=f"tcp://127.0.0.1:{port}")
+
+
+def _dbp(dbp: Dbp, port: str) -> Dbp:
+    if _off("dbp-port", port):
+        return attrs.evolve(dbp, enabled=False)
+    return attrs.evolve(dbp, enabled=True, endpoint=f"tcp://127.0.0.1:{port}", udp_port=None)
 
 
 def _console(console: Console, port: str) -> Console:

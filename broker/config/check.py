@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterator
 
 from broker.config import endpoint, files, zendpoint
 from broker.config.endpoint import Endpoint
-from broker.config.validate import effective_auth, effective_mc0_auth, effective_offer, hostport
-from broker.config.values import Config, Console, Listener, Mc0
+from broker.config.validate import (
+    effective_auth,
+    effective_dbp_beacon,
+    effective_dbp_offer,
+    effective_mc0_auth,
+    effective_offer,
+    hostport,
+)
+from broker.config.values import Config, Console, Dbp, Listener, Mc0
 
 
 def resolves(host: str) -> bool:
@@ -20,12 +27,13 @@ def resolves(host: str) -> bool:
 
 
 def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
-    """A line for each listener, mc0, the console and the launchers, then a line for each warning.
+    """A line for each listener, mc0, DBP, the console and the launchers, then a line for each warning.
 
     ``config`` is one that was found valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [_listener(each) for each in config.elko.listeners]
     lines.append(_mc0(config.mc0))
+    lines.append(_dbp(config.dbp))
     lines.append(_console(config.console))
     names = ", ".join(entry.name for entry in config.launchers.table) or "none"
     lines.append(f"launchers: {names}, start {config.launchers.start}")
@@ -35,6 +43,8 @@ def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
         lines += [f"warning: elko.listeners[{each.name}]: {text}" for text in _warnings(each, resolves)]
     if config.mc0.enabled:
         lines += [f"warning: {text}" for text in _mc0_warnings(config.mc0)]
+    if config.dbp.enabled:
+        lines += [f"warning: {text}" for text in _dbp_warnings(config.dbp)]
     return "\n".join(lines)
 
 
@@ -66,6 +76,20 @@ def _mc0(mc0: Mc0) -> str:
         parts.append("client keys any")
     parts.append(f"rules {len(mc0.rules) or 'none'}")
     return f"mc0: {', '.join(parts)}"
+
+
+def _dbp(dbp: Dbp) -> str:
+    if not dbp.enabled:
+        return "dbp: off"
+    where = zendpoint.parse(dbp.endpoint)
+    beacon = " ".join(f"{address}:{dbp.beacon_port}" for address in effective_dbp_beacon(dbp)) or "none"
+    parts = (
+        f"bound to tcp {where.where}",
+        f"udp {where.port if dbp.udp_port is None else dbp.udp_port}",
+        f"beacon {beacon}",
+        f"offer {' '.join(effective_dbp_offer(dbp)) or 'nothing'}",
+    )
+    return f"dbp: {', '.join(parts)}"
 
 
 def _console(console: Console) -> str:
@@ -139,3 +163,19 @@ def _rule_warnings(mc0: Mc0, unkeyed: bool) -> Iterator[str]:
             for_all = here
         elif unkeyed:
             yield f"{here}: never counts, since nobody has a key where auth is open"
+
+
+def _dbp_warnings(dbp: Dbp) -> Iterator[str]:
+    where = zendpoint.parse(dbp.endpoint)
+    offer = effective_dbp_offer(dbp)
+    if not where.loopback:
+        yield f"dbp: open: anybody who reaches {where.where} may find every service"
+        if any(pattern.startswith("*") for pattern in offer):
+            yield "dbp: open: anybody may register a service of any name, and collect what others send to it"
+        elif offer:
+            yield "dbp: open: anybody may register what dbp.offer allows, and collect what others send to it"
+        if not dbp.check_address:
+            yield "dbp.check_address: anybody may end any service, or keep up one that is gone"
+    if not offer:
+        why = "" if dbp.offer is not None else f"; by default, since {where.where} can be reached from elsewhere"
+        yield f"dbp.offer: nothing may be registered{why}"

@@ -1,8 +1,8 @@
 """A TOML file to the frozen configuration, or to all that is wrong with it.
 
 The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
-``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[console]``, ``[launchers]`` with
-``[[launchers.table]]``.
+``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[dbp]``, ``[console]``, ``[launchers]``
+with ``[[launchers.table]]``.
 """
 
 from __future__ import annotations

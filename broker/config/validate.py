@@ -1,4 +1,7 @@
-"""What the types cannot say: whether the values of a configuration make sense, alone and together."""
+"""What the types cannot say: whether the values of a configuration make sense, alone and together.
+
+`validate_mc0` and `validate_dbp` judge their wires; here is the rest, and where one part disagrees with another.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,26 @@ import shlex
 from collections.abc import Iterator
 from typing import Literal
 
-import attrs
-
-from broker.config import endpoint, zendpoint
+from broker.config import endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
-from broker.config.files import KEY_LENGTH, MAX_SECRET, BadFile, check_tls, has_public_keys, is_curve_key
-from broker.config.values import Config, Console, Launchers, Limits, Listener, Mc0, Mc0Rule
+from broker.config.files import MAX_SECRET, BadFile, check_tls
+from broker.config.problem import Problem, in_range, in_ranges
+from broker.config.validate_dbp import dbp_place, dbp_problems, effective_dbp_beacon, effective_dbp_offer
+from broker.config.validate_mc0 import effective_mc0_auth, mc0_place, mc0_problems
+from broker.config.values import Config, Console, Launchers, Limits, Listener
 from broker.config.zendpoint import ZEndpoint
+
+__all__ = [
+    "Problem",
+    "effective_auth",
+    "effective_dbp_beacon",
+    "effective_dbp_offer",
+    "effective_mc0_auth",
+    "effective_offer",
+    "found",
+    "hostport",
+    "problems",
+]
 
 MAX_LABEL = 1_024
 """Characters of a label or an address: what the broker takes from peers."""
@@ -40,33 +56,8 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """The least and the most of each limit, in the units of `Limits`."""
 
-MC0_RANGES: dict[str, tuple[float, float]] = {
-    # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try
-    "handshake": (0.1, 60),
-    # as connections
-    "sessions": (1, 1_000_000),
-    "subscriptions": (0, 100_000),
-    # ZeroMQ takes 0 for no limit at all
-    "high_water": (1, 1_000_000),
-    # ordinary frames must fit, and the memory must hold a few of the largest
-    "max_message": (1_024, 1024 * 1024 * 1024),
-}
-"""The least and the most of each limit of mc0, in the units of `Mc0`."""
-
-OWN_TOPICS = "elkobroker."
-"""How the broker's own topics begin, on which nobody else may publish."""
-
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
-
-
-@attrs.frozen
-class Problem:
-    """Something wrong at ``key``. ``other`` is the key that it disagrees with, where there is one."""
-
-    key: str
-    text: str
-    other: str = ""
 
 
 def problems(config: Config) -> list[tuple[str, str]]:
@@ -82,7 +73,8 @@ def found(config: Config) -> list[Problem]:
     return [
         *_broker(config),
         *_listeners(config),
-        *_mc0(config.mc0),
+        *mc0_problems(config.mc0),
+        *dbp_problems(config.dbp),
         *_console(config.console),
         *_overlaps(config),
         *_launchers(config.launchers),
@@ -110,16 +102,6 @@ def effective_offer(listener: Listener) -> tuple[str, ...]:
     return ("*",) if known else ()
 
 
-def effective_mc0_auth(mc0: Mc0) -> Literal["open", "curve"]:
-    """How peers of mc0 authenticate: as it says, else by CURVE where the broker has a key for it.
-
-    `problems` refuses what would be open to other machines without saying so.
-    """
-    if mc0.auth is not None:
-        return mc0.auth
-    return "open" if mc0.secret_key is None and mc0.secret_key_file is None else "curve"
-
-
 def hostport(text: str) -> tuple[str, int] | None:
     """The parts of ``host:port``, an IPv6 address in brackets; None where it is something else."""
     match = _HOSTPORT.fullmatch(text)
@@ -127,12 +109,6 @@ def hostport(text: str) -> tuple[str, int] | None:
         return None
     host = match["six"] or match["host"]
     return None if (":" in host) != bool(match["six"]) else (host, int(match["port"]))
-
-
-def _range(key: str, value: float, least: float, most: float) -> Iterator[Problem]:
-    # a NaN is in no range
-    if not least <= value <= most:
-        yield Problem(key, f"must be between {least:.15g} and {most:.15g}, not {value:.15g}")
 
 
 def _printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
@@ -158,7 +134,7 @@ def _broker(config: Config) -> Iterator[Problem]:
     yield from _printable("broker.service", broker.service, MAX_SUFFIX)
     if broker.state is not None and (not broker.state or "\0" in broker.state):
         yield Problem("broker.state", "is no path")
-    yield from _range("broker.grace", broker.grace, 0, MAX_GRACE)
+    yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
 
 
 def _listeners(config: Config) -> Iterator[Problem]:
@@ -211,81 +187,7 @@ def _listener_auth(here: str, listener: Listener) -> Iterator[Problem]:
 
 
 def _limits(here: str, limits: Limits) -> Iterator[Problem]:
-    for name, (least, most) in RANGES.items():
-        yield from _range(f"{here}.{name}", getattr(limits, name), least, most)
-
-
-def _mc0(mc0: Mc0) -> Iterator[Problem]:
-    try:
-        zendpoint.parse(mc0.endpoint)
-    except BadEndpoint as error:
-        yield Problem("mc0.endpoint", str(error))
-    for name, (least, most) in MC0_RANGES.items():
-        yield from _range(f"mc0.{name}", getattr(mc0, name), least, most)
-    if mc0.secret_key is not None and not is_curve_key(mc0.secret_key):
-        yield Problem("mc0.secret_key", f"is no CURVE key, which has {KEY_LENGTH} Z85 characters")
-    if mc0.client_keys is not None:
-        try:
-            has_public_keys(mc0.client_keys)
-        except BadFile as error:
-            yield Problem("mc0.client_keys", str(error))
-    yield from _mc0_curve(mc0) if effective_mc0_auth(mc0) == "curve" else _mc0_open(mc0)
-    for index, rule in enumerate(mc0.rules):
-        yield from _mc0_rule(f"mc0.rules[{index}]", rule)
-
-
-def _mc0_curve(mc0: Mc0) -> Iterator[Problem]:
-    if mc0.secret_key is None:
-        yield Problem("mc0.auth", '"curve" needs a secret_key, or a secret_key_file')
-    if mc0.client_keys is None and not mc0.any_key:
-        yield Problem(
-            "mc0.client_keys",
-            'is needed for "curve": the directory with the public keys of those who are let in; '
-            "or any_key = true, which lets anybody in who has made a key",
-        )
-    if mc0.client_keys is not None and mc0.any_key:
-        yield Problem("mc0.any_key", "lets in more than client_keys does; give one of them", "mc0.client_keys")
-
-
-def _mc0_open(mc0: Mc0) -> Iterator[Problem]:
-    given = {
-        "secret_key": mc0.secret_key is not None and mc0.secret_key_file is None,
-        "secret_key_file": mc0.secret_key_file is not None,
-        "client_keys": mc0.client_keys is not None,
-        "any_key": mc0.any_key,
-    }
-    useless = [name for name, is_given in given.items() if is_given]
-    why = "without a secret_key_file" if mc0.auth is None else 'with auth = "open"'
-    for name in useless:
-        yield Problem(f"mc0.{name}", f"has no effect {why}")
-    where = _parsed_mc0(mc0)
-    if mc0.enabled and mc0.auth is None and not useless and where is not None and not where.loopback:
-        yield Problem(
-            "mc0.auth",
-            f'must be said, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
-            'or "open", which lets anybody who reaches it in without a key',
-        )
-
-
-def _mc0_rule(here: str, rule: Mc0Rule) -> Iterator[Problem]:
-    if not rule.keys:
-        yield Problem(f"{here}.keys", 'is for nobody; "*" is everybody')
-    for number, pattern in enumerate(rule.keys):
-        if not pattern:
-            yield Problem(f"{here}.keys[{number}]", 'is empty; "*" is everybody, without a key too')
-    for number, pattern in enumerate(rule.publish):
-        yield from _topic(f"{here}.publish[{number}]", pattern)
-        if pattern.startswith(OWN_TOPICS):
-            yield Problem(f"{here}.publish[{number}]", f"topics that begin with {OWN_TOPICS} are the broker's own")
-    for number, pattern in enumerate(rule.subscribe):
-        yield from _topic(f"{here}.subscribe[{number}]", pattern)
-
-
-def _topic(key: str, pattern: str) -> Iterator[Problem]:
-    if not pattern:
-        yield Problem(key, 'is empty; "*" is every topic')
-    elif "*" in pattern[:-1]:
-        yield Problem(key, '"*" is any rest, and may only be the last character; nothing else but {key} is special')
+    yield from in_ranges(here, limits, RANGES)
 
 
 def _console(console: Console) -> Iterator[Problem]:
@@ -313,13 +215,6 @@ def _parsed(text: str) -> Endpoint | None:
         return None
 
 
-def _parsed_mc0(mc0: Mc0) -> ZEndpoint | None:
-    try:
-        return zendpoint.parse(mc0.endpoint)
-    except BadEndpoint:
-        return None
-
-
 def _overlaps(config: Config) -> Iterator[Problem]:
     places: list[tuple[str, Endpoint | ZEndpoint | None]] = [
         (f"elko.listeners[{index}].endpoint", _parsed(each.endpoint))
@@ -328,7 +223,9 @@ def _overlaps(config: Config) -> Iterator[Problem]:
     if config.console.enabled:
         places.append(("console.endpoint", _parsed(config.console.endpoint)))
     if config.mc0.enabled:
-        places.append(("mc0.endpoint", _parsed_mc0(config.mc0)))
+        places.append(("mc0.endpoint", mc0_place(config.mc0)))
+    if config.dbp.enabled:
+        places.append(("dbp.endpoint", dbp_place(config.dbp)))
     bound: list[tuple[str, Endpoint | ZEndpoint]] = []
     for key, where in places:
         if where is None:

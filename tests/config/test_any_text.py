@@ -44,6 +44,15 @@ handshake = 1
 [[mc0.rules]]
 keys = ["web-*"]
 publish = ["a {key}", "b*"]
+[dbp]
+endpoint = "tcp://*:5246"
+udp_port = 5247
+auth = "open"
+offer = ["sensor-*"]
+beacon = ["192.0.2.255"]
+beacon_port = 5300
+interval = 2
+liveness = 4
 [[launchers.table]]
 name = "chat"
 script = "chat -v 'a b'"
@@ -125,6 +134,7 @@ SECTIONS = [
     "[elko.listeners.limits]",
     "[mc0]",
     "[[mc0.rules]]",
+    "[dbp]",
     "[[launchers.table]]",
     "[[x]]",
     "",
@@ -138,7 +148,18 @@ def test_any_value_at_any_key(statements: list[str]) -> None:
 
 @given(
     st.sampled_from(
-        ["broker", "log", "console", "elko", "mc0", "launchers", "elko.listeners", "mc0.rules", "launchers.table"]
+        [
+            "broker",
+            "log",
+            "console",
+            "elko",
+            "mc0",
+            "dbp",
+            "launchers",
+            "elko.listeners",
+            "mc0.rules",
+            "launchers.table",
+        ]
     ),
     VALUES,
 )

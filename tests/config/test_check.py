@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from broker.config.check import report, resolves
-from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Listener, Mc0, Mc0Rule
+from broker.config.values import Config, Console, Dbp, Elko, LauncherEntry, Launchers, Listener, Mc0, Mc0Rule
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
-REST = MC0 + "\nconsole: bound to 127.0.0.1:9001, no password\nlaunchers: none, start initial"
+DBP = "dbp: bound to tcp 127.0.0.1:5246, udp 5246, beacon 127.255.255.255:5245, offer *"
+REST = MC0 + "\n" + DBP + "\nconsole: bound to 127.0.0.1:9001, no password\nlaunchers: none, start initial"
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
 
 def lines(*listeners: Listener) -> list[str]:
-    """The report on listeners, without its lines on mc0, the console and the launchers. Names with a dot resolve."""
+    """The report on listeners, without those on the wires, the console and the launchers. Names with a dot resolve."""
     shown = report(Config(elko=Elko(listeners)), resolves=lambda host: "." in host).split("\n")
     after = len(listeners)
-    assert shown[after : after + 3] == REST.split("\n")
-    return shown[:after] + shown[after + 3 :]
+    assert shown[after : after + 4] == REST.split("\n")
+    return shown[:after] + shown[after + 4 :]
 
 
 def warnings(**keys: object) -> list[str]:
@@ -60,8 +61,9 @@ def test_no_secret_is_shown() -> None:
         console=Console(endpoint="tcp:9001", password="hunter2"),
         launchers=Launchers("recover", (LauncherEntry("a", "x --password hunter2"), LauncherEntry("b", "y"))),
     )
-    assert report(config).split("\n")[1:4] == [
+    assert report(config).split("\n")[1:5] == [
         "mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
+        DBP,
         "console: bound to 0.0.0.0:9001, password",
         "launchers: a, b, start recover",
     ]
@@ -70,8 +72,10 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_without_a_console_or_listeners() -> None:
-    assert report(Config(elko=Elko(()), mc0=Mc0(enabled=False), console=Console(enabled=False))) == (
-        "mc0: off\nconsole: off\nlaunchers: none, start initial\n"
+    assert report(
+        Config(elko=Elko(()), mc0=Mc0(enabled=False), dbp=Dbp(enabled=False), console=Console(enabled=False))
+    ) == (
+        "mc0: off\ndbp: off\nconsole: off\nlaunchers: none, start initial\n"
         "warning: elko.listeners is empty: no Elko server can connect"
     )
 
@@ -123,7 +127,7 @@ def test_what_resolves() -> None:
 def mc0(**keys: object) -> tuple[str, list[str]]:
     """The line on mc0, and the warnings."""
     shown = report(Config(mc0=Mc0(**keys))).split("\n")  # type: ignore[arg-type]
-    return shown[1], [line.removeprefix("warning: ") for line in shown[4:]]
+    return shown[1], [line.removeprefix("warning: ") for line in shown[5:]]
 
 
 EVERYBODY = Mc0Rule(publish=("*",))
@@ -201,3 +205,65 @@ CURVE = {"secret_key": SECRET, "any_key": True}
 def test_rules_that_never_count(rules: tuple[Mc0Rule, ...], open_: list[str], curve: list[str]) -> None:
     assert mc0(rules=rules)[1] == open_
     assert mc0(**CURVE, rules=rules)[1][1:] == curve
+
+
+# DBP
+
+
+def dbp(**keys: object) -> tuple[str, list[str]]:
+    """The line on DBP, and the warnings."""
+    shown = report(Config(dbp=Dbp(**keys))).split("\n")  # type: ignore[arg-type]
+    return shown[2], [line.removeprefix("warning: ") for line in shown[5:]]
+
+
+ALL = {"endpoint": "tcp://*:5246", "auth": "open"}
+FOUND = "dbp: open: anybody who reaches 0.0.0.0:5246 may find every service"
+ANY_NAME = "dbp: open: anybody may register a service of any name, and collect what others send to it"
+SOME = "dbp: open: anybody may register what dbp.offer allows, and collect what others send to it"
+NOTHING = "dbp.offer: nothing may be registered"
+FORGED = "dbp.check_address: anybody may end any service, or keep up one that is gone"
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "expected"),
+    [
+        (
+            {"endpoint": "tcp://127.0.0.2:1", "auth": "open", "check_address": False, "probe": 5.0},
+            "bound to tcp 127.0.0.2:1, udp 1, beacon 127.255.255.255:5245, offer *",
+            [],
+        ),
+        (
+            {"udp_port": 7, "beacon": ("127.0.0.1", "127.0.0.2"), "beacon_port": 9, "offer": ("a", "b-*")},
+            "bound to tcp 127.0.0.1:5246, udp 7, beacon 127.0.0.1:9 127.0.0.2:9, offer a b-*",
+            [],
+        ),
+        (
+            {"endpoint": "tcp://localhost:*", "udp_port": 0, "beacon": (), "offer": ()},
+            "bound to tcp localhost:0, udp 0, beacon none, offer nothing",
+            [NOTHING],
+        ),
+        (
+            ALL,
+            "bound to tcp 0.0.0.0:5246, udp 5246, beacon 255.255.255.255:5245, offer nothing",
+            [FOUND, NOTHING + "; by default, since 0.0.0.0:5246 can be reached from elsewhere"],
+        ),
+        (
+            {**ALL, "offer": (), "check_address": False},
+            "bound to tcp 0.0.0.0:5246, udp 5246, beacon 255.255.255.255:5245, offer nothing",
+            [FOUND, FORGED, NOTHING],
+        ),
+        (
+            {**ALL, "offer": ("a", "*-b"), "beacon": ("192.0.2.255",)},
+            "bound to tcp 0.0.0.0:5246, udp 5246, beacon 192.0.2.255:5245, offer a *-b",
+            [FOUND, ANY_NAME],
+        ),
+        (
+            {**ALL, "offer": ("a-*",)},
+            "bound to tcp 0.0.0.0:5246, udp 5246, beacon 255.255.255.255:5245, offer a-*",
+            [FOUND, SOME],
+        ),
+        ({**ALL, "enabled": False, "check_address": False, "offer": ()}, "off", []),
+    ],
+)
+def test_dbp(keys: dict[str, object], line: str, expected: list[str]) -> None:
+    assert dbp(**keys) == (f"dbp: {line}", expected)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.values import Config, Console, Mc0
+from broker.config.values import Config, Console, Dbp, Mc0
 from broker.tap import Options
 
 
@@ -35,10 +35,22 @@ def test_the_port_of_mc0(port: str, mc0: Mc0) -> None:
     assert configured("--mc0-port", port) == Config(mc0=mc0)
 
 
+@pytest.mark.parametrize(
+    ("port", "dbp"),
+    [
+        ("7000", Dbp(endpoint="tcp://127.0.0.1:7000")),
+        ("0", Dbp(endpoint="tcp://127.0.0.1:0")),
+        ("off", Dbp(enabled=False)),
+    ],
+)
+def test_the_port_of_dbp(port: str, dbp: Dbp) -> None:
+    assert configured("--dbp-port", port) == Config(dbp=dbp)
+
+
 def test_the_port_of_the_elko_listener_leaves_the_others_alone() -> None:
     config = configured("--port", "7000")
     assert config.elko != Config().elko
-    assert (config.mc0, config.console) == (Mc0(), Console())
+    assert (config.mc0, config.dbp, config.console) == (Mc0(), Dbp(), Console())
 
 
 def test_the_port_goes_before_the_file_which_keeps_the_rest(tmp_path: Path) -> None:
@@ -48,6 +60,15 @@ def test_the_port_goes_before_the_file_which_keeps_the_rest(tmp_path: Path) -> N
     assert given == Mc0(endpoint="tcp://127.0.0.1:2", auth="open", sessions=5)
     file.write_text("[mc0]\nenabled = false\n")
     assert configured("--config", str(file), "--mc0-port", "2").mc0 == Mc0(endpoint="tcp://127.0.0.1:2")
+
+
+def test_the_port_of_dbp_goes_before_both_ports_in_the_file_which_keeps_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('[dbp]\nendpoint = "tcp://*:1"\nudp_port = 3\nauth = "open"\nbeacon = []\nservices = 5\n')
+    given = configured("--config", str(file), "--dbp-port", "2").dbp
+    assert given == Dbp(endpoint="tcp://127.0.0.1:2", auth="open", beacon=(), services=5)
+    file.write_text("[dbp]\nenabled = false\n")
+    assert configured("--config", str(file), "--dbp-port", "2").dbp == Dbp(endpoint="tcp://127.0.0.1:2")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +89,17 @@ def test_the_port_goes_before_the_file_which_keeps_the_rest(tmp_path: Path) -> N
             ("--port", "61616"),
             "command line: mc0.endpoint: 127.0.0.1:61616 is taken by elko.listeners[0].endpoint\n",
         ),
+        (("--dbp-port", "x"), "command line: --dbp-port: 'x' is no port, nor 'off'\n"),
+        (
+            ("--dbp-port", "5245"),
+            "command line: dbp.endpoint: heartbeats would arrive on UDP port 5245, since there is no udp_port; but "
+            "that is where peers wait for the beacon: were the broker bound to it, those on this machine could not "
+            "find it\n",
+        ),
+        (
+            ("--dbp-port", "61616"),
+            "command line: dbp.endpoint: 127.0.0.1:61616 is taken by mc0.endpoint\n",
+        ),
         (("--console-port", "x"), "command line: --console-port: 'x' is no port, nor 'off'\n"),
     ],
 )
@@ -80,8 +112,10 @@ def test_what_is_wrong_is_told_and_ends_it(
     assert capsys.readouterr().err == told
 
 
-def test_check_says_what_mc0_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_what_the_ports_come_to(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        configured("--mc0-port", "7000", "--check")
+        configured("--mc0-port", "7000", "--dbp-port", "7001", "--check")
     assert ended.value.code == 0
-    assert "mc0: bound to tcp 127.0.0.1:7000, auth open, rules none\n" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "mc0: bound to tcp 127.0.0.1:7000, auth open, rules none\n" in told
+    assert "dbp: bound to tcp 127.0.0.1:7001, udp 7001, beacon 127.255.255.255:5245, offer *\n" in told

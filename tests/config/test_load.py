@@ -15,6 +15,7 @@ from broker.config.values import (
     Broker,
     Config,
     Console,
+    Dbp,
     Elko,
     LauncherEntry,
     Launchers,
@@ -72,6 +73,24 @@ def test_every_key_arrives() -> None:
             publish = ["*"]
             [[mc0.rules]]
             subscribe = ["nodes {key}", "all"]
+            [dbp]
+            enabled = false
+            endpoint = "tcp://*:7000"
+            udp_port = 7001
+            auth = "open"
+            offer = ["a-*", "b"]
+            beacon = ["192.0.2.255"]
+            beacon_port = 7002
+            check_address = false
+            interval = 2
+            least_interval = 1
+            most_interval = 60
+            liveness = 5
+            fall_back = false
+            probe = 10
+            services = 8
+            high_water = 9
+            max_message = 6_000
             [launchers]
             start = "recover"
             [[launchers.table]]
@@ -122,6 +141,25 @@ def test_every_key_arrives() -> None:
             high_water=4,
             max_message=5_000,
             rules=(Mc0Rule(("operator",), publish=("*",)), Mc0Rule(subscribe=("nodes {key}", "all"))),
+        ),
+        dbp=Dbp(
+            enabled=False,
+            endpoint="tcp://*:7000",
+            udp_port=7001,
+            auth="open",
+            offer=("a-*", "b"),
+            beacon=("192.0.2.255",),
+            beacon_port=7002,
+            check_address=False,
+            interval=2.0,
+            least_interval=1.0,
+            most_interval=60.0,
+            liveness=5,
+            fall_back=False,
+            probe=10.0,
+            services=8,
+            high_water=9,
+            max_message=6_000,
         ),
         console=Console(enabled=False, endpoint="tcp:9001", password="p"),
         launchers=Launchers(
@@ -181,6 +219,12 @@ BAD_TYPES = [
     ('[mc0.rules]\nkeys = ["x"]', 1, "mc0.rules", "two brackets"),
     ('[[mc0.rules]]\nkeys = "x"', 2, "mc0.rules[0].keys", "must be an array, not a string"),
     ('[[mc0.rules]]\nkey = ["x"]', 2, "mc0.rules[0].key", "unknown key; did you mean 'keys'?"),
+    ('[dbp]\nauth = "curve"', 2, "dbp.auth", 'must be "open"'),
+    ('[dbp]\nudp_port = "5246"', 2, "dbp.udp_port", "must be an integer, not a string"),
+    ('[dbp]\nbeacon = "192.0.2.255"', 2, "dbp.beacon", "must be an array, not a string"),
+    ("[dbp]\nbeacon = [5245]", 2, "dbp.beacon[0]", "must be a string, not an integer"),
+    ("[dbp]\nliveness = 3.5", 2, "dbp.liveness", "must be an integer, not a number with a fraction"),
+    ("[dbp]\nport = 5246", 2, "dbp.port", "unknown key"),
     ('[mc0]\nauth = "password"', 2, "mc0.auth", 'must be "open" or "curve"'),
     ("elko.listeners = [{ name = 5 }]", 1, "elko.listeners[0].name", "must be a string"),
     ('[launchers]\n[[launchers.table]]\nname = "x"', 2, "launchers.table[0].script", "is missing"),

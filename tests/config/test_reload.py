@@ -13,6 +13,7 @@ from broker.config.values import (
     Broker,
     Config,
     Console,
+    Dbp,
     Elko,
     LauncherEntry,
     Launchers,
@@ -44,6 +45,15 @@ NOW = {
     "mc0.sessions",
     "mc0.subscriptions",
     "mc0.rules",
+    "dbp.offer",
+    "dbp.check_address",
+    "dbp.interval",
+    "dbp.least_interval",
+    "dbp.most_interval",
+    "dbp.liveness",
+    "dbp.fall_back",
+    "dbp.probe",
+    "dbp.services",
     "console.password",
     "console.password_file",
     "launchers.start",
@@ -68,6 +78,14 @@ AT_RESTART = {
     "mc0.handshake",
     "mc0.high_water",
     "mc0.max_message",
+    "dbp.enabled",
+    "dbp.endpoint",
+    "dbp.udp_port",
+    "dbp.auth",
+    "dbp.beacon",
+    "dbp.beacon_port",
+    "dbp.high_water",
+    "dbp.max_message",
     "console.enabled",
     "console.endpoint",
 }
@@ -151,6 +169,7 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         log=Log(level="debug"),
         elko=Elko((Listener(endpoint="tcp:1:interface=127.0.0.1", limits=Limits(waits=1)),)),
         mc0=Mc0(enabled=False, sessions=5),
+        dbp=Dbp(auth="open", offer=("a",)),
         console=Console(password="secret"),
     )
     assert changes(Config(), new) == [
@@ -161,9 +180,11 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         "elko.listeners[main].limits.waits",
         "mc0.enabled",
         "mc0.sessions",
+        "dbp.auth",
+        "dbp.offer",
         "console.password",
     ]
-    assert refused(Config(), new) == ["broker.service", "elko.listeners[main].endpoint", "mc0.enabled"]
+    assert refused(Config(), new) == ["broker.service", "elko.listeners[main].endpoint", "mc0.enabled", "dbp.auth"]
 
 
 def test_the_table_names_only_keys_that_exist() -> None:

@@ -14,7 +14,19 @@ from broker.config.check import report
 from broker.config.errors import BadConfig
 from broker.config.load import parse, read
 from broker.config.reload import refused
-from broker.config.values import Broker, Config, Console, LauncherEntry, Launchers, Limits, Listener, Log, Mc0, Mc0Rule
+from broker.config.values import (
+    Broker,
+    Config,
+    Console,
+    Dbp,
+    LauncherEntry,
+    Launchers,
+    Limits,
+    Listener,
+    Log,
+    Mc0,
+    Mc0Rule,
+)
 from tests.config.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +35,7 @@ DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
 
 EXAMPLE = "  # example"
 SETTING = re.compile(r"#(?=[a-z\[])")
-SECTIONS = {"broker": Broker, "log": Log, "console": Console, "mc0": Mc0, "launchers": Launchers}
+SECTIONS = {"broker": Broker, "log": Log, "console": Console, "mc0": Mc0, "dbp": Dbp, "launchers": Launchers}
 
 
 def uncommented(examples: bool) -> str:

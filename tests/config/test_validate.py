@@ -15,8 +15,6 @@ from broker.config import zendpoint
 from broker.config.errors import BadConfig
 from broker.config.load import parse
 from broker.config.validate import (
-    MC0_RANGES,
-    OWN_TOPICS,
     RANGES,
     effective_auth,
     effective_mc0_auth,
@@ -24,6 +22,7 @@ from broker.config.validate import (
     hostport,
     problems,
 )
+from broker.config.validate_mc0 import MC0_RANGES, OWN_TOPICS
 from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Mc0, Mc0Rule
 from broker.core.model import OWN_PREFIX
 from tests.config.certificates import certificate
