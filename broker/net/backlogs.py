@@ -33,11 +33,15 @@ class Backlogs:
     def add(self, identity: bytes, tracker: zmq.MessageTracker, size: int) -> None:
         """A large message was sent; ``tracker`` knows when libzmq is done with it."""
         self._waiting.setdefault(identity, deque()).append((tracker, size))
+        self._look_at_oldest()
 
     def forget(self, identity: bytes) -> None:
         """That peer has no session any more. What waits for it still counts, should it have another one."""
         self._left(identity)
-        # So that those who never come back are forgotten in the end: one of them for each that goes.
+        self._look_at_oldest()
+
+    def _look_at_oldest(self) -> None:
+        """One for each that comes or goes, so that those who never come back are forgotten in the end."""
         oldest = next(iter(self._waiting), None)
         if oldest is not None and (waiting := self._left(oldest)):
             del self._waiting[oldest]

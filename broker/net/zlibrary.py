@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 
+@functools.cache
 def function(name: str) -> Any:
     """A function of the libzmq that pyzmq's extension uses, or None if it cannot be found.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 
 import zmq
@@ -45,7 +46,8 @@ _WATCHED = (
 class Connections:
     """The open connections of ``socket``, by descriptor. Counts what goes wrong with them under ``wire``.
 
-    ``handshake`` is how many seconds a handshake may take.
+    ``handshake`` is how many seconds a handshake may take. ``closed`` is called with the descriptor of each connection
+    that ended; a message of the next connection that has this descriptor may have been received by then.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class Connections:
         clock: IReactorTime,
         wire: str,
         handshake: float,
+        closed: Callable[[int], object] | None = None,
     ) -> None:
         self._socket = socket
         self._complaints = complaints
         self._clock = clock
         self._wire = wire
         self._handshake = handshake
+        self._closed = closed
         self._open: set[int] = set()
         self._let_in = 0
         self._failed = 0
@@ -111,6 +115,8 @@ class Connections:
                 self._failed -= 1
             else:
                 self._let_in -= 1
+            if self._closed is not None:
+                self._closed(value)
         elif event is zmq.Event.HANDSHAKE_SUCCEEDED:
             self._let_in += 1
             if self._admitted:

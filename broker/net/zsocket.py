@@ -50,6 +50,10 @@ FRAME = 64
 LINGER = 100
 """Milliseconds for which the last answers may still go out when the broker stops; it stands still meanwhile."""
 
+SOCKETS = 4_096
+"""Sockets that libzmq lets the process have: a few for each wire, those of probes, and those that it has not quite
+closed yet. It costs eight bytes for each."""
+
 BATCH = 64
 """Messages that are received before the first of them is handled. What is sent then comes so closely that libzmq's
 thread, once it is awake, finds the next message before it sleeps again: that halves its work."""
@@ -96,7 +100,8 @@ class Options:
     ``high_water`` is how many messages may wait for one peer, or from it; ``max_message`` the bytes of one frame.
     ``handover`` lets a new connection take an identity over from an old one. ``secret_key`` (Z85) makes it a CURVE
     server; ``domain`` names its rules at the ZAP handler, ``handshake`` is the time that a handshake may take, in
-    seconds. ``identified`` says that messages begin with the identity of their peer: those of a ROUTER do.
+    seconds. ``linger`` is how long what was sent may still go out after a close, in milliseconds. ``identified`` says
+    that messages begin with the identity of their peer: those of a ROUTER do.
     """
 
     kind: int = zmq.ROUTER
@@ -106,6 +111,7 @@ class Options:
     secret_key: str | None = attrs.field(default=None, repr=False)
     domain: str = ""
     handshake: float = 30.0
+    linger: int = LINGER
 
     @property
     def identified(self) -> bool:
@@ -122,7 +128,7 @@ class ZContext:
         ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
         self.factory = ZmqFactory()
         self.factory.reactor = reactor
-        self.factory.lingerPeriod = LINGER
+        self.factory.context.set(zmq.MAX_SOCKETS, SOCKETS)
 
     def close(self) -> None:
         """Close all sockets. Waits `LINGER` at most for what is still to be sent."""
@@ -171,6 +177,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 
     def _configure(self, options: Options) -> None:
         set_option = self.socket.set
+        set_option(zmq.LINGER, options.linger)  # over txzmq's, which is the same for all
         set_option(zmq.MAXMSGSIZE, options.max_message)
         set_option(zmq.HANDSHAKE_IVL, int(options.handshake * 1000))
         set_option(zmq.BACKLOG, BACKLOG)
@@ -334,7 +341,8 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 
     def sender(self) -> Sender:
         """Who sent the message that is being received."""
-        return Sender(address_of(self._property(b"Peer-Address")), self.key())
+        address = address_of(self._property(b"Peer-Address"))
+        return Sender(address, self.key(), self._property(b"Socket-Type"))
 
     def key(self) -> str:
         """The CURVE public key of that sender, empty without CURVE, where peers may call themselves what they like."""

@@ -46,10 +46,15 @@ R = TypeVar("R", bound=Receiver)
 
 @attrs.frozen
 class Sender:
-    """Where a message came from: the peer's address, and its CURVE public key in Z85 (empty without CURVE)."""
+    """Where a message came from: the peer's address, and its CURVE public key in Z85 (empty without CURVE).
+
+    ``socket_type`` is the kind of socket that the peer says it has, such as "REQ" or "DEALER". Of a peer that speaks a
+    version of ZMTP before 3 nothing is known: all is empty, the address too.
+    """
 
     address: str
     key: str = ""
+    socket_type: str = ""
 
 
 class Router(Protocol):

@@ -122,6 +122,64 @@ class TestConnections(Stage):
         server.socket.shutdown()
         server.connections.close()
 
+    async def test_who_asked_is_told_of_each_connection_that_ended_by_its_descriptor(self) -> None:
+        closed: list[int] = []
+        server = self.serve(watch=True, closed=closed.append)
+        one, source_of_one = await self.connected(server, b"one")
+        other, source_of_other = await self.connected(server, b"other")
+        await until(lambda: len(server.connections) == 2)
+        self.assertEqual(closed, [])
+        other.close()
+        await until(lambda: closed)
+        self.assertEqual(closed, [source_of_other])
+        self.assertNotIn(source_of_other, server.connections)
+        one.close()
+        await until(there_are(2, closed))
+        self.assertEqual(closed, [source_of_other, source_of_one])
+
+    async def test_who_asked_is_told_each_time_that_a_descriptor_was_used(self) -> None:
+        closed: list[int] = []
+        server = self.serve(watch=True, closed=closed.append)
+        sources = []
+        for number in range(20):
+            raw, source = await self.connected(server, b"me %d" % number)
+            sources.append(source)
+            raw.close()
+            await until(there_are(number + 1, closed))
+        self.assertEqual(closed, sources)
+        self.assertLess(len(set(sources)), len(sources))
+
+    async def test_a_connection_whose_handshake_failed_is_told_of_too(self) -> None:
+        closed: list[int] = []
+        server = self.serve(watch=True, closed=closed.append)
+        raw = self.raw(server)
+        raw.send(greeting(b"CURVE"))
+        await raw.wait_closed()
+        await until(lambda: closed)
+        self.assertEqual((len(closed), len(server.connections)), (1, 0))
+
+    async def test_what_fails_when_it_is_told_spoils_no_count(self) -> None:
+        def fail(descriptor: int) -> None:
+            raise ZeroDivisionError("as it is meant to")
+
+        server = self.serve(watch=True, closed=fail)
+        for _ in range(3):
+            raw, _ = await self.connected(server, b"me")
+            await until(lambda: len(server.connections) == 1)
+            raw.close()
+            await until(lambda: len(server.connections) == 0)
+        self.assertTrue(server.connections.admit(1))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 3)
+
+    async def test_nobody_is_told_of_connections_that_are_open_at_the_end(self) -> None:
+        closed: list[int] = []
+        server = self.serve(watch=True, closed=closed.append)
+        raw, _ = await self.connected(server, b"me")
+        server.connections.close()
+        server.socket.shutdown()
+        await raw.wait_closed()
+        self.assertEqual(closed, [])
+
     @pytest.mark.xfail(strict=True, reason="libzmq does not look at a connection any more that lost its identity")
     async def test_a_connection_whose_identity_was_taken_over_is_noticed_when_it_ends(self) -> None:
         server = self.serve(watch=True, handover=True)

@@ -15,13 +15,14 @@ import zmq
 
 from broker.net.backlogs import LARGE
 from broker.net.turns import QUANTUM_ALONE, Turns
-from broker.net.zsocket import LINGER, RETRY, SHARED, Options, ZSocket
-from broker.session.router import Sent
+from broker.net.zsocket import LINGER, RETRY, SHARED, SOCKETS, Options, ZSocket
+from broker.session.router import Sender, Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import (
     BULKY,
     LITTLE_PATIENCE,
     PATIENCE,
+    SIGNATURE,
     Receiver,
     Stage,
     message,
@@ -195,6 +196,38 @@ class TestMessages(Stage):
         self.peer(server).send(b"x")
         await until(lambda: seen)
         self.assertEqual(seen, ["127.0.0.1"])
+
+    async def test_what_kind_of_socket_sent_a_message_is_known_while_it_is_received(self) -> None:
+        server = self.serve()
+        senders: list[Sender] = []
+        server.react = lambda identity, frames, source: senders.append(server.socket.sender())
+        for kind, name in ((zmq.REQ, "REQ"), (zmq.DEALER, "DEALER")):
+            senders.clear()
+            self.peer(server, kind=kind).send(b"hello")
+            await until(there_are(1, senders))
+            self.assertEqual(senders, [Sender("127.0.0.1", "", name)])
+
+    async def test_each_message_has_the_kind_of_its_own_sender(self) -> None:
+        server = self.serve()
+        seen: list[tuple[bytes, str]] = []
+        server.react = lambda identity, frames, source: seen.append((identity, server.socket.sender().socket_type))
+        dealer, req = self.peer(server, b"d"), self.peer(server, b"r", kind=zmq.REQ, req_relaxed=1)
+        for _ in range(20):
+            dealer.send(b"x")
+            req.send(b"x")
+        await until(there_are(40, seen))
+        self.assertEqual(set(seen), {(b"d", "DEALER"), (b"r", "REQ")})
+
+    async def test_of_a_peer_that_speaks_an_old_version_nothing_is_known(self) -> None:
+        server = self.serve()
+        senders: list[Sender] = []
+        server.react = lambda identity, frames, source: senders.append(server.socket.sender())
+        raw = self.raw(server)
+        version_2, dealer = b"\x01", b"\x05"
+        raw.send(SIGNATURE + version_2 + dealer + message(b"me") + message(b"hello"))
+        await until(lambda: senders)
+        self.assertEqual(server.plain, [(b"me", [b"hello"])])
+        self.assertEqual(senders, [Sender("", "", "")])
 
     async def test_an_outgoing_socket_is_answered(self) -> None:
         server = self.serve()
@@ -560,6 +593,30 @@ class TestEnds(Stage):
         began = time.monotonic()
         self.context.close()
         self.assertLess(time.monotonic() - began, 10 * LINGER / 1000)
+
+    def time_to_close(self, **options: Any) -> float:
+        """How long it takes to close what has sent something that nobody takes."""
+        socket = ZSocket(self.context, Options(kind=zmq.DEALER, **options), self.turns, "out")
+        socket.connect("tcp://127.0.0.1:1", lambda identity, frames, source: None)
+        self.assertIs(socket.send(b"", [b"to nobody"]), Sent.SENT)
+        socket.shutdown()
+        began = time.monotonic()
+        self.context.close()
+        return time.monotonic() - began
+
+    def test_what_was_sent_does_not_linger_where_that_is_said(self) -> None:
+        self.context.factory.lingerPeriod = int(1000 * PATIENCE)
+        self.assertLess(self.time_to_close(linger=0), PATIENCE / 2)
+
+    def test_what_was_sent_lingers_for_as_long_as_is_said(self) -> None:
+        self.assertGreaterEqual(self.time_to_close(linger=500), 0.5)
+
+    def test_what_was_sent_lingers_for_a_while_where_nothing_is_said(self) -> None:
+        self.assertGreaterEqual(self.time_to_close(), LINGER / 1000)
+
+    def test_there_is_room_for_more_sockets_than_libzmq_has_by_itself(self) -> None:
+        self.serve()
+        self.assertEqual(self.context.factory.context.get(zmq.MAX_SOCKETS), SOCKETS)
 
     async def test_what_was_sent_before_the_end_arrives(self) -> None:
         server = self.serve()

@@ -200,10 +200,14 @@ class TestClaims(Stage):
     async def test_nobody_has_a_key_because_it_says_so(self) -> None:
         self.gate("test")
         server = self.serve(domain="test")
-        self.assertEqual(await self.sender(server, User_Id=b"a key of somebody else"), Sender("127.0.0.1", ""))
+        self.assertEqual(
+            await self.sender(server, User_Id=b"a key of somebody else"), Sender("127.0.0.1", "", "DEALER")
+        )
 
     async def test_nobody_has_a_key_because_it_says_so_where_nobody_asks_for_keys(self) -> None:
-        self.assertEqual(await self.sender(self.serve(), User_Id=b"a key of somebody else"), Sender("127.0.0.1", ""))
+        self.assertEqual(
+            await self.sender(self.serve(), User_Id=b"a key of somebody else"), Sender("127.0.0.1", "", "DEALER")
+        )
 
     async def test_a_claim_that_is_no_text_does_no_harm(self) -> None:
         server = self.serve()
@@ -262,7 +266,7 @@ class TestKeys(Stage):
         peer = self.peer(self.server, b"web1", **self.keys())
         peer.send(b"", b"x" * 1_000_000)
         await until(there_are(1, senders))
-        self.assertEqual(senders, [Sender("127.0.0.1", self.client_public.decode())])
+        self.assertEqual(senders, [Sender("127.0.0.1", self.client_public.decode(), "DEALER")])
         self.server.socket.send(b"web1", self.server.messages[0])
         self.assertEqual(await peer.receive(), [[b"", b"x" * 1_000_000]])
 

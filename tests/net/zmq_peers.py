@@ -165,10 +165,10 @@ class Peer:
 
 
 class RawPeer:
-    """A TCP connection that sends what it is told, and keeps what comes."""
+    """A TCP connection that sends what it is told, and keeps what comes. It is made to a port, or was accepted."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, port: int | socket.socket) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port)) if isinstance(port, int) else port
         self.socket.setblocking(False)
         self.data = bytearray()
         self.closed = False
@@ -219,15 +219,43 @@ class RawPeer:
         self.send(greeting())
         await until(lambda: len(self.look()) >= GREETING)
 
-    async def handshake(self, identity: bytes = b"", **properties: bytes) -> None:
-        """Shake hands as a DEALER without keys; the names of properties have - for _."""
+    async def handshake(self, identity: bytes = b"", kind: bytes = b"DEALER", **properties: bytes) -> None:
+        """Shake hands without keys, as a DEALER if nothing else is said; the names of properties have - for _."""
         await self.greet()
         named = {name.replace("_", "-").encode(): value for name, value in properties.items()}
-        self.send(ready({b"Socket-Type": b"DEALER", b"Identity": identity, **named}))
+        self.send(ready({b"Socket-Type": kind, b"Identity": identity, **named}))
         await until(lambda: b"READY" in self.look()[GREETING:] or self.closed)
 
     def close(self) -> None:
         self.socket.close()
+
+
+class RawListener:
+    """A TCP port that takes connections, and leaves them alone."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket.setblocking(False)
+        self.port = int(self.socket.getsockname()[1])
+        self.accepted: list[RawPeer] = []
+
+    def look(self) -> list[RawPeer]:
+        """All connections that came."""
+        with suppress(BlockingIOError):
+            while True:
+                self.accepted.append(RawPeer(self.socket.accept()[0]))
+        return self.accepted
+
+    async def accept(self) -> RawPeer:
+        """Wait for the next connection."""
+        count = len(self.accepted)
+        await until(lambda: len(self.look()) > count)
+        return self.accepted[count]
+
+    def close(self) -> None:
+        self.socket.close()
+        for raw in self.accepted:
+            raw.close()
 
 
 def greeting(mechanism: bytes = b"NULL") -> bytes:
@@ -296,13 +324,18 @@ class Stage(TestCase):
         name: str = "test",
         watch: bool = False,
         turns: Turns | None = None,
+        closed: Callable[[int], object] | None = None,
         **options: Any,
     ) -> Server:
-        """A bound socket, a ROUTER unless the options say otherwise; with ``watch`` its connections are watched."""
+        """A bound socket, a ROUTER unless the options say otherwise.
+
+        With ``watch`` its connections are watched, and ``closed`` is told of those that end.
+        """
         server = Server(self.context, Options(**options), self.turns if turns is None else turns, name)
         if watch:
+            handshake = Options(**options).handshake
             server.connections = Connections(
-                self.context, server.socket, self.turns, self.complaints, reactor, name, Options(**options).handshake
+                self.context, server.socket, self.turns, self.complaints, reactor, name, handshake, closed
             )
         server.bind(address)
         return server
@@ -368,6 +401,11 @@ def script(text: str, *arguments: str, patience: float = 120.0) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def descriptors() -> int:
+    """How many file descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 def resident() -> int:
