@@ -60,6 +60,7 @@ def broker(keys: Keys | None = None) -> Iterator[Mc0Server]:
             f"--config={directory / 'config.toml'}",
             f"--port={elko}",
             f"--console-port={console}",
+            "--dbp-port=off",
             f"--state={directory}",
         ]
         server = Mc0Server(servers.spawn(command, log), 0, True, log)

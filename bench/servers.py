@@ -118,6 +118,7 @@ def start_broker(directory: Path, wait: bool = True) -> Server:
         f"--state={state}",
         "--console-port=off",
         "--mc0-port=off",
+        "--dbp-port=off",
     ]
     log = directory / f"log-{port}"
     server = Server(spawn(command, log), port, True, log)

@@ -11,7 +11,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,10 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
+from broker.admin import dbp as dbp_views
+from broker.admin import mc0 as mc0_views
 from broker.admin.console import ConsoleReader, ConsoleSession
-from broker.admin.mc0 import views
+from broker.app.dbp import DbpListener, open_dbp
 from broker.app.mc0 import Mc0Listener, open_mc0
 from broker.config import endpoint as endpoints
 from broker.config import values
@@ -37,7 +39,7 @@ from broker.core.counters import Counters
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
-from broker.core.model import BROKER, Auth, Launcher, Rights, Service, Snapshot
+from broker.core.model import BROKER, Auth, Launcher, Provider, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
 from broker.core.restored import Restored
@@ -47,6 +49,7 @@ from broker.logs import Level
 from broker.net.limits import Complaints
 from broker.net.lines import Limits, LineFactory, LineProtocol
 from broker.net.listen import CannotListen, bound, listen
+from broker.net.probes import MOST
 from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates, over_tls
@@ -66,6 +69,9 @@ DESCRIPTORS = 65_536
 SPARE_DESCRIPTORS = 150
 """Those that are not for Elko connections: the console's, the store's, listeners, launched programs' pipes. Where the
 system allows few, new connections wait in the kernel's queue instead of being accepted and dropped."""
+
+PROBE_DESCRIPTORS = 2 * MOST
+"""Those of the questions that DBP asks silent services: each takes two."""
 
 COLLECT_AFTER = (20_000, 20, 1_000)
 """Thresholds of the garbage collector. Closed connections leave nothing for it to find, and a full collection holds up
@@ -143,6 +149,7 @@ class Daemon(TwistedService):
         self.console: tuple[LineFactory, IListeningPort] | None = None
         self.zmq: ZContext | None = None
         self.mc0: Mc0Listener | None = None
+        self.dbp: DbpListener | None = None
         self._console_password = config.console.password
 
     # the service
@@ -171,7 +178,7 @@ class Daemon(TwistedService):
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
         try:
-            self._listen()
+            self._listen(snapshot)
         except StartFailed:
             self._undo_start(snapshot)
             raise
@@ -191,7 +198,7 @@ class Daemon(TwistedService):
             factories.append(self.console[0])
             ports.append(self.console[1])
         yield DeferredList([maybeDeferred(port.stopListening) for port in ports])
-        self._close_mc0()
+        self._close_zmq()
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
         yield DeferredList([factory.close() for factory in factories])
@@ -268,7 +275,7 @@ class Daemon(TwistedService):
             in_thread=in_thread,
         )
 
-    def _listen(self) -> None:
+    def _listen(self, snapshot: Snapshot) -> None:
         for listener in self._config.elko.listeners:
             endpoint = endpoints.parse(listener.endpoint)
             door = Door(_policy(listener, self._config))
@@ -302,16 +309,19 @@ class Daemon(TwistedService):
                 raise StartFailed(f"console: {error}") from None
             self.console = (factory, port)
             self.log.info("console on {where}", where=bound(port))
-        if self._config.mc0.enabled:
-            self._open_mc0(self._config.mc0)
+        if self._config.mc0.enabled or self._config.dbp.enabled:
+            self.zmq = ZContext(self._reactor)
+            if self._config.mc0.enabled:
+                self._open_mc0(self._config.mc0, self.zmq)
+            if self._config.dbp.enabled:
+                self._open_dbp(self._config.dbp, self.zmq, snapshot.providers)
 
-    def _open_mc0(self, config: values.Mc0) -> None:
+    def _open_mc0(self, config: values.Mc0, context: ZContext) -> None:
         parts = self.parts
-        self.zmq = ZContext(self._reactor)
         try:
             self.mc0 = open_mc0(
                 config,
-                self.zmq,
+                context,
                 parts.topics,
                 parts.leases,
                 parts.complaints,
@@ -326,10 +336,32 @@ class Daemon(TwistedService):
         auth = effective_mc0_auth(config)
         self.log.info("mc0 on {where} ({auth})", where=self.mc0.address, auth=auth)
 
-    def _close_mc0(self) -> None:
+    def _open_dbp(self, config: values.Dbp, context: ZContext, known: Sequence[Provider]) -> None:
+        parts = self.parts
+        try:
+            self.dbp = open_dbp(
+                config,
+                self._config.broker.service,
+                context,
+                parts.registry,
+                parts.leases,
+                parts.complaints,
+                parts.turns,
+                self._reactor,
+                known,
+            )
+        except OSError as error:
+            raise StartFailed(f"dbp: {error}") from None
+        self.counters.include(self.dbp.counts)
+        self.log.info("dbp on {where} (udp {udp}; open)", where=self.dbp.address, udp=self.dbp.udp_address)
+
+    def _close_zmq(self) -> None:
         if self.mc0 is not None:
             self.mc0.close()
             self.mc0 = None
+        if self.dbp is not None:
+            self.dbp.close()
+            self.dbp = None
         if self.zmq is not None:
             self.zmq.close()
             self.zmq = None
@@ -344,8 +376,9 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Connections that each listener may have, so that there are descriptors for all."""
-        shares = len(self._config.elko.listeners) + self._config.mc0.enabled
-        return max(1, (self._descriptors - SPARE_DESCRIPTORS) // shares)
+        spare = SPARE_DESCRIPTORS + (PROBE_DESCRIPTORS if self._config.dbp.enabled else 0)
+        shares = len(self._config.elko.listeners) + self._config.mc0.enabled + self._config.dbp.enabled
+        return max(1, (self._descriptors - spare) // shares)
 
     def _limits(self, listener: values.Listener) -> Limits:
         limits = listener.limits
@@ -371,7 +404,9 @@ class Daemon(TwistedService):
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
         parts = self.parts
-        shown = {} if self.mc0 is None else views(self.mc0.sessions, parts.topics, parts.leases)
+        shown = {} if self.mc0 is None else mc0_views.views(self.mc0.sessions, parts.topics, parts.leases)
+        if self.dbp is not None:
+            shown |= dbp_views.views(self.dbp.catalogue, parts.leases)
         return ConsoleReader(), ConsoleSession(parts.wiring, self.counters.all, shown, self._console_password, peer)
 
     def _own_services(self) -> Iterator[Service]:
@@ -397,7 +432,7 @@ class Daemon(TwistedService):
         if self.console is not None:
             self.console[1].stopListening()
         self.listeners.clear()
-        self._close_mc0()
+        self._close_zmq()
         self.parts.restored.stop()
         self.parts.threads.stop()
         self._store.close(snapshot.next_provider)
@@ -410,6 +445,8 @@ class Daemon(TwistedService):
             running.factory.limit(self._limits(listener))
         if self.mc0 is not None:
             self.mc0.use(config.mc0)
+        if self.dbp is not None:
+            self.dbp.use(config.dbp)
         self.parts.launchers.replace(_launchers(config))
         self._console_password = config.console.password
         self._level.set(config.log.level)

@@ -180,7 +180,7 @@ class Dbp:
     beacon_port: int = 5245
     """Where peers wait for the beacon. Nothing of the broker's may be bound to it, or they cannot."""
     check_address: bool = True
-    """A heartbeat or a DISCONNECT counts only from the address that registered the service."""
+    """A heartbeat, an update or a DISCONNECT counts only from the address that registered the service."""
     interval: float = 1.0
     """Time between heartbeats, where a service names none; the broker's own too."""
     least_interval: float = 0.2

@@ -52,6 +52,8 @@ class Daemon:
             options = ("--port", str(port), *options)
             if "--mc0-port" not in options:
                 options = ("--mc0-port", "0", *options)
+            if "--dbp-port" not in options:
+                options = ("--dbp-port", "0", *options)
         command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             command += ["--state", str(directory / "state")]
@@ -109,6 +111,10 @@ class Daemon:
     def mc0_port(self) -> int:
         """The TCP port of mc0."""
         return int(self.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(").group(1))
+
+    def dbp_port(self) -> int:
+        """The TCP port of DBP; that of its heartbeats has the same number, unless the configuration says otherwise."""
+        return int(self.wait_for(r"dbp on tcp://127\.0\.0\.1:(\d+) \(").group(1))
 
     def connect(self, role: str | None = "client", **auth: Any) -> Peer:
         """A connected peer; authenticated unless ``role`` is None."""

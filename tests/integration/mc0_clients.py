@@ -202,7 +202,7 @@ def configured(directory: Path, mc0: str = "") -> tuple[str, str]:
     """The options of a daemon with these keys of [mc0]; tables may follow. It takes any free port, unless they say."""
     endpoint = "" if "endpoint" in mc0 else 'endpoint = "tcp://127.0.0.1:0"\n'
     path = directory / "elkobroker.toml"
-    path.write_text(f"{ELKO}[mc0]\n{endpoint}{mc0}\n")
+    path.write_text(f"{ELKO}[dbp]\nenabled = false\n[mc0]\n{endpoint}{mc0}\n")
     return "--config", str(path)
 
 

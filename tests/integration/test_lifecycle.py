@@ -35,8 +35,10 @@ def find(daemon: Daemon, name: str) -> dict[str, object]:
 
 def run(directory: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected to end by itself."""
-    if not {"--config", "--mc0-port"} & set(options):
-        options = ("--mc0-port", "0", *options)
+    if "--config" not in options:
+        options = ("--dbp-port", "0", *options)
+        if "--mc0-port" not in options:
+            options = ("--mc0-port", "0", *options)
     command = [twistd(), "-n", "--pidfile=", "elkobroker", *options]
     return subprocess.run(
         command,
@@ -218,6 +220,8 @@ code = "{code}"
 enabled = false
 [mc0]
 enabled = false
+[dbp]
+enabled = false
 """
 
 
@@ -249,7 +253,7 @@ def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
 def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
     """Nothing is opened before twistd forks."""
     command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]
-    command += ["--mc0-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
+    command += ["--mc0-port", "0", "--dbp-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
     log = tmp_path / "broker.log"
     wait_until(lambda: "elko listener 'main' on" in log.read_text())
@@ -268,7 +272,7 @@ def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [twistd(), "--pidfile", "b.pid", "--logfile", "b.log", "elkobroker", "--port", str(port)]
-        command += ["--mc0-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
+        command += ["--mc0-port", "0", "--dbp-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
         ended = subprocess.run(
             command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE
         )
@@ -298,7 +302,7 @@ def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
         '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\noffer = ["*"]\n'
-        "[mc0]\nenabled = false\n"
+        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         script = (
@@ -324,7 +328,7 @@ def test_a_socket_that_systemd_did_not_pass_is_named(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
         '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\n'
-        "[mc0]\nenabled = false\n"
+        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
     ended = run(tmp_path, "--config", str(config), "--console-port", "off", "--state", str(tmp_path / "state"))
     assert ended.returncode == 1
@@ -337,7 +341,7 @@ def test_launched_programs_and_their_switches_survive_a_restart(tmp_path: Path) 
     program = tmp_path / "program.py"
     program.write_text("print('hello from the program', flush=True)\n")
     config.write_text(
-        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[mc0]\nenabled = false\n'
+        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[mc0]\nenabled = false\n[dbp]\nenabled = false\n'
         '[launchers]\nstart = "recover"\n'
         f'[[launchers.table]]\nname = "context"\nscript = "{sys.executable} {program}"\n'
     )

@@ -460,7 +460,7 @@ def test_bad_input_again_and_again_is_one_line_a_minute_and_commands_no_terminal
 
 def test_it_serves_mc0_in_the_background(tmp_path: Path) -> None:
     command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]
-    command += ["--mc0-port", "0", "--console-port", "off", "--state", str(tmp_path / "state")]
+    command += ["--mc0-port", "0", "--dbp-port", "off", "--console-port", "off", "--state", str(tmp_path / "state")]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
     log = tmp_path / "broker.log"
     until(lambda: "mc0 on" in log.read_text())
@@ -511,7 +511,7 @@ def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = run_to_its_end(
-            tmp_path, "--port=0", "--console-port=0", f"--mc0-port={port}", f"--state={tmp_path}/state"
+            tmp_path, "--port=0", "--console-port=0", "--dbp-port=0", f"--mc0-port={port}", f"--state={tmp_path}/state"
         )
     assert ended.returncode == 1
     why = f"mc0: cannot listen on tcp://127.0.0.1:{port}: Address already in use"

@@ -129,7 +129,19 @@ def test_help_explains_every_option(tmp_path: Path) -> None:
     command = [twistd(), "elkobroker", "--help"]
     shown = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert shown.returncode == 0
-    options = ["port", "bind", "config", "check", "state", "mc0-port", "console-port", "open", "offer", "log-format"]
+    options = [
+        "port",
+        "bind",
+        "config",
+        "check",
+        "state",
+        "mc0-port",
+        "dbp-port",
+        "console-port",
+        "open",
+        "offer",
+        "log-format",
+    ]
     for option in options:
         assert f"--{option}" in shown.stdout
 
@@ -137,7 +149,9 @@ def test_help_explains_every_option(tmp_path: Path) -> None:
 def test_peers_on_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "elko.sock"
     config = tmp_path / "elkobroker.toml"
-    config.write_text(f'[[elko.listeners]]\nname = "unix"\nendpoint = "unix:{path}"\n[mc0]\nenabled = false\n')
+    config.write_text(
+        f'[[elko.listeners]]\nname = "unix"\nendpoint = "unix:{path}"\n[mc0]\nenabled = false\n[dbp]\nenabled = false\n'
+    )
     with Daemon(tmp_path, "--config", str(config)) as running:
         running.wait_for("elko listener 'unix' on")
         sock = socket.socket(socket.AF_UNIX)
@@ -166,7 +180,7 @@ def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Pat
     config.write_text(
         f'[[elko.listeners]]\nname = "main"\nauth = "password"\ncode = "sesame"\n'
         f'endpoint = "tls:0:certificate={shown}:key={key}:interface=127.0.0.1"\n'
-        "[mc0]\nenabled = false\n"
+        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
     with Daemon(tmp_path, "--config", str(config)) as running:
         with over_tls(running, shown) as peer:
@@ -194,7 +208,7 @@ def over_tls(daemon: Daemon, trusted: Path) -> Peer:
 
 def test_where_descriptors_are_few_connections_wait_instead_of_being_dropped(tmp_path: Path) -> None:
     room = 20
-    with Daemon(tmp_path, "--mc0-port", "off", descriptors=SPARE_DESCRIPTORS + room) as running:
+    with Daemon(tmp_path, "--mc0-port", "off", "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + room) as running:
         running.wait_for(f"'main' takes {room} connections")
         peers = [running.connect() for _ in range(room)]
         for peer in peers:

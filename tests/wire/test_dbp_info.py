@@ -14,9 +14,13 @@ from broker.wire.dbp.info import (
     MAX_DIGITS,
     MAX_INFO,
     BadInfo,
+    Offer,
+    Place,
     inactive,
     listing,
+    mapping,
     merge,
+    place,
     take_name,
     unknown,
 )
@@ -121,6 +125,39 @@ def test_a_listing_that_would_be_too_long_is_an_error_and_not_a_part() -> None:
     entries = [(f"n{number:04}", info) for number in range(most + 1)]
     assert MAX_BODY - 20_000 < len(listing(entries[:most])) <= MAX_BODY
     assert list(json.loads(listing(entries))) == [ERROR]
+
+
+def test_a_surrogate_that_stands_alone_spoils_no_listing() -> None:
+    assert listing([("a\ud800é", b"{}")]) == b'{"a?\\u00e9": {}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("h:1", Place("h", 1)),
+        ("10.0.0.1:65535", Place("10.0.0.1", 65_535)),
+        ("[::1]:00080", Place("::1", 80)),
+        ("[fe80::1%eth0]:80", Place("fe80::1%eth0", 80)),
+        *((text, None) for text in ("", ":", ":1", "h", "h:", "h:0", "h:65536", "h:000001", "h:x", "h: 1", "h:٣")),
+        *((text, None) for text in ("h:1:2", "::1", "[::1]", "[]:1", "[h]:1", "[::1:1", "h:1\n")),
+    ],
+)
+def test_a_place_is_a_host_and_a_port_or_nothing(text: str, where: Place | None) -> None:
+    assert place(text) == where
+
+
+def test_a_mapping_has_the_place_twice_and_all_offers_if_there_are_several() -> None:
+    first = Offer(ip="::1", port=1, hostport="[::1]:1", protocol="ws", label="é", wire="elko", provider=3, load=0.5)
+    second = Offer(hostport="x", protocol="tcp", provider=4, load=float("inf"), restored=True)
+    where, rest = '"ip":"::1","port":1,', '"protocol":"ws","label":"é","wire":"elko","provider":3,"load":0.5'
+    told = f'{where}"hostport":"[::1]:1",{rest}'
+    other = '{"hostport":"x","protocol":"tcp","provider":4,"load":null,"restored":true}'
+    whole = told.replace('"hostport"', '"interfaces":{"ws":{"ip":"::1","port":1}},"hostport"')
+    both = f'"providers":[{{{told}}},{other}]'
+    assert mapping([first]).decode() == f"{{{whole}}}"
+    assert mapping([second]).decode() == other
+    assert mapping([first, second]).decode() == f"{{{whole},{both}}}"
+    assert mapping([first, second], 7).decode() == f'{{{whole},{both},"omitted":7}}'
 
 
 # What the broker reads in an info

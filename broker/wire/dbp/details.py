@@ -30,7 +30,7 @@ SECONDS_BELOW = 50.0
 """Numbers without a unit that are smaller are seconds: nobody beats 20 times a second, nor only once in 50."""
 
 _INTERVALS = (
-    "heartbeat_ms", "heartbeat_interval_ms", "interval_ms",
+    "heartbeat_ms", "heartbeat_interval_ms", "interval_ms", "liveliness_ms",
     "heartbeat", "heartbeat_interval", "heartbeat_timing", "interval",
     "liveliness",
 )  # fmt: skip

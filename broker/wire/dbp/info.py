@@ -7,13 +7,14 @@ Rules:
 - An update replaces whole members, also by null, and never looks into them.
 - Everybody who lists the catalogue must read everybody's info: what a common JSON reader stumbles over is refused.
 - Requests are answered with an object. If it has the key "Error", Hermes takes nothing else of it.
+- A service of another wire has no info, and is listed by a mapping (`Offer`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -28,6 +29,12 @@ MAX_INFO = 16_384
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of a listing: a hundred thousand services as they are in practice, or a thousand of the largest."""
+
+ROOM = MAX_BODY - 2
+"""Bytes of entries that fit in a body, each counted with `SEPARATOR` more."""
+
+SEPARATOR = 2
+"""Bytes between two entries, counted for each of them."""
 
 MAX_DEPTH = 100
 """How deep an info may be nested. Readers recurse, and Python's gives up, with all that was listed, near a thousand."""
@@ -96,7 +103,8 @@ def is_hermes(members: Mapping[str, object]) -> bool:
 def _members(data: bytes) -> dict[str, msgspec.Raw]:
     """The members of an object that every reader can read."""
     if len(data) > MAX_INFO:
-        raise BadInfo(f"the service information has more than {MAX_INFO} bytes")
+        hermes = b'"interfaces"' in data and b'"reg_time"' in data  # as far as it was read
+        raise BadInfo(f"the service information has more than {MAX_INFO} bytes", hermes)
     try:
         data.decode()  # The decoder does not look into values.
         members = _MEMBERS.decode(data)
@@ -124,21 +132,37 @@ def _json(value: str | float) -> bytes:
 # The answers to requests
 
 
-def listing(entries: Iterable[tuple[str, bytes]], more: Mapping[str, str | float] | None = None) -> bytes:
-    """The body of a reply: services, each with its info, in this order, and other members after them.
+def entry(name: str, info: bytes) -> bytes:
+    """A service as a member of a listing, whatever is in its name."""
+    return b"%b: %b" % (_json(harmless(name)), info)
 
-    One that would be too long is an error instead: part of a list would look like all of it.
-    """
+
+def body(entries: Iterable[bytes], more: Mapping[str, str | float] | None = None) -> bytes:
+    """The body of a reply: services, each by its `entry`, in this order, and other members after them."""
+    others = [b"%b: %b" % (_json(key), _json(value)) for key, value in (more or {}).items()]
+    return b"{%b}" % b", ".join([*entries, *others] if others else entries)
+
+
+TOO_LONG = body((), {ERROR: f"The Services Listed Have More Than {MAX_BODY} Bytes; Ask for Them by Name"})
+"""The body instead of one that would be too long: part of a list would look like all of it."""
+
+
+def listing(entries: Iterable[tuple[str, bytes]], more: Mapping[str, str | float] | None = None) -> bytes:
+    """The body of a reply: services, each with its info, in this order, and other members after them; or `TOO_LONG`."""
     parts: list[bytes] = []
-    length = 2
+    length = 0
     for name, info in entries:
-        part = b"%b: %b" % (_json(name), info)
-        length += len(part) + 2
-        if length > MAX_BODY:
-            return listing((), {ERROR: f"The Services Listed Have More Than {MAX_BODY} Bytes; Ask for Them by Name"})
+        part = entry(name, info)
+        length += len(part) + SEPARATOR
+        if length > ROOM:
+            return TOO_LONG
         parts.append(part)
-    parts.extend(b"%b: %b" % (_json(key), _json(value)) for key, value in (more or {}).items())
-    return b"{%b}" % b", ".join(parts)
+    return body(parts, more)
+
+
+def harmless(text: str) -> str:
+    """The text without surrogates that stand alone: strict readers would read nothing of a listing with one of them."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def unknown(*names: str) -> dict[str, str | float]:
@@ -150,3 +174,60 @@ def inactive(name: str, last_seen: float) -> dict[str, str | float]:
     """What a listing says of one service that was there: the document's inactive warning. ``last_seen`` is a time."""
     text = f"The Registered Service With the Name {name} Is Inactive"
     return {ERROR: text, "status": "inactive", "last_seen": last_seen}
+
+
+def unlistable() -> dict[str, str | float]:
+    """What a listing says of a service whose name is `ERROR`. Other wires may have one."""
+    return {ERROR: f"No Service With the Name {ERROR} Can Be Listed"}
+
+
+# Services that did not come by DBP, and say nothing of themselves
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a service is."""
+
+    ip: str
+    port: int
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One service of another wire, in place of an info. The place is there twice, for either way of looking for it.
+
+    ``providers`` and ``omitted`` are there if several offer the name: all of them, and how many more there are.
+    """
+
+    ip: str | None = None
+    port: int | None = None
+    interfaces: dict[str, Place] | None = None
+    hostport: str
+    protocol: str
+    label: str | None = None
+    wire: str | None = None
+    provider: int
+    load: float | None = None
+    restored: bool = False
+    providers: Sequence[Offer] | None = None
+    omitted: int = 0
+
+
+_HOSTPORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\]]+)?)\]|([^:\[\]]+)):([0-9]{1,5})", re.ASCII)
+_OFFER = msgspec.json.Encoder()
+
+
+def place(hostport: str) -> Place | None:
+    """The host, an IPv6 address without its brackets, and the port; None if these are not what the text says."""
+    match = _HOSTPORT.fullmatch(hostport)
+    if match is None or not 0 < int(match[3]) <= 65_535:
+        return None
+    return Place(match[1] or match[2], int(match[3]))
+
+
+def mapping(offers: Sequence[Offer], omitted: int = 0) -> bytes:
+    """What stands for the info of a name: the first offer, and all of them if there are several."""
+    first = offers[0]
+    if first.ip is not None and first.port is not None:
+        first = msgspec.structs.replace(first, interfaces={first.protocol: Place(first.ip, first.port)})
+    if len(offers) > 1:
+        first = msgspec.structs.replace(first, providers=offers, omitted=omitted)
+    return _OFFER.encode(first)

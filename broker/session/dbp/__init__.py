@@ -1,0 +1,1 @@
+"""The DBP wire: who is registered, what they and others are told, and when they are thought gone."""

@@ -1,0 +1,103 @@
+"""A small DBP service: registers, sends heartbeats by UDP, and registers again when the broker has forgotten it.
+
+python examples/service.py --name Rohan --port 5246
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import time
+
+import zmq
+
+LIVENESS = 3
+"""Intervals of silence after which the other side is thought gone."""
+
+LONGEST_DATAGRAM = 1_024
+
+
+def main() -> None:
+    """Be registered, for ever."""
+    arguments = argparse.ArgumentParser(description="Be a service that others find.")
+    arguments.add_argument("--name", required=True, help="what the service is called")
+    arguments.add_argument("--host", default="127.0.0.1", help="where the broker is, an IPv4 address [%(default)s]")
+    arguments.add_argument("--port", type=int, default=5246, help="the broker's port, TCP and UDP [%(default)s]")
+    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="where the service is [%(default)s]")
+    arguments.add_argument("--interval", type=float, default=1.0, help="seconds between heartbeats [%(default)s]")
+    options = arguments.parse_args()
+
+    ip, _, port = options.hostport.rpartition(":")
+    info = {"name": options.name, "ip": ip, "port": int(port), "function": "example"}
+    info["heartbeat_ms"] = round(options.interval * 1000)
+    context = zmq.Context()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.setblocking(False)
+        while True:
+            # Each registration has a connection of its own: the broker is deaf to one that it has sent away.
+            with context.socket(zmq.DEALER) as broker:
+                broker.linger = 0
+                broker.connect(f"tcp://{options.host}:{options.port}")
+                if register(broker, info, options.interval):
+                    said_before(udp)
+                    beat(broker, udp, (options.host, options.port), options.name, options.interval)
+
+
+def register(broker: zmq.Socket[bytes], info: dict[str, object], interval: float) -> bool:
+    """Register. Returns whether there was an answer in time."""
+    broker.send_multipart([b"", b"UwU", now(), json.dumps(info).encode()])
+    if not broker.poll(int(LIVENESS * interval * 1000)):
+        print("no answer", flush=True)
+        return False
+    _, command, _, text, *_ = [*broker.recv_multipart(), b""]
+    if command != b"OwO":
+        raise SystemExit(f"the broker refused: {text.decode()}")
+    print(f"registered: {text.decode()}", flush=True)
+    return True
+
+
+def beat(broker: zmq.Socket[bytes], udp: socket.socket, to: tuple[str, int], name: str, interval: float) -> None:
+    """Send heartbeats, until the broker does not want them or says nothing any more."""
+    poller = zmq.Poller()
+    poller.register(broker, zmq.POLLIN)
+    poller.register(udp, zmq.POLLIN)
+    heard = due = time.monotonic()
+    while True:
+        if time.monotonic() >= due:
+            udp.sendto(b" <3 %b %b" % (now(), name.encode()), to)
+            due = time.monotonic() + interval
+        for ready, _ in poller.poll(1 + int(max(0.0, due - time.monotonic()) * 1000)):
+            command = broker.recv_multipart()[1] if ready is broker else datagram(udp, to)
+            if command == b"</3":
+                print("the broker sent us away", flush=True)
+                return
+            if command == b"<3":
+                heard = time.monotonic()
+        if time.monotonic() - heard > LIVENESS * interval:
+            print("the broker is silent", flush=True)
+            return
+
+
+def datagram(udp: socket.socket, broker: tuple[str, int]) -> bytes:
+    """The command of a datagram of the broker; of anybody else's, nothing."""
+    data, source = udp.recvfrom(LONGEST_DATAGRAM)
+    return data.split()[0] if source == broker and data.strip() else b""
+
+
+def said_before(udp: socket.socket) -> None:
+    """Forget what came before the registration: it may be another good-bye."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            udp.recv(LONGEST_DATAGRAM)
+
+
+def now() -> bytes:
+    """The time, as the broker reads and writes it by UDP too."""
+    return b"%.6f" % time.time()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
