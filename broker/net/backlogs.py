@@ -2,12 +2,13 @@
 
 libzmq bounds what waits for a peer by the number of messages. That bounds memory too while messages are small; a
 thousand large ones would be gigabytes. libzmq tells when it is done with a frame that it shares, so the large ones, and
-only these, are counted in bytes.
+only these, are counted in bytes. To be told costs more than to send: of a row of large ones to the same peer the last
+is followed for all, since they go out in order.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 import zmq
 
@@ -19,20 +20,43 @@ MAX_BACKLOG = 64 * 1024 * 1024
 One message of any size that is allowed at all may always wait."""
 
 
+FOLLOW_EVERY = 1024 * 1024
+"""Bytes of large messages to one peer of which one is followed. So many more than `MAX_BACKLOG` may wait for it."""
+
+MAX_UNFOLLOWED = 1_000
+"""Peers of whom it is remembered how much of a row they were sent: those that were sent something lately. Whoever is
+forgotten begins a new row."""
+
+
 class Backlogs:
     """What waits, by identity, in the order in which it was sent."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+        self._sums: dict[bytes, int] = {}
+        """How many bytes wait so for each."""
+        self._unfollowed: OrderedDict[bytes, int] = OrderedDict()
+        """Bytes of the row that has begun."""
 
     def has_room(self, identity: bytes, size: int) -> bool:
         """Whether a large message of that size may be sent to that peer now."""
         waiting = self._left(identity)
-        return not waiting or sum(each for _, each in waiting) + size <= MAX_BACKLOG
+        return not waiting or self._sums[identity] + size <= MAX_BACKLOG
+
+    def follow(self, identity: bytes, size: int) -> int:
+        """A large message of that size is sent now. Returns the bytes of the row that ends with it; 0 if it goes on."""
+        row = self._unfollowed.pop(identity, 0) + size
+        if row >= FOLLOW_EVERY:
+            return row
+        self._unfollowed[identity] = row
+        if len(self._unfollowed) > MAX_UNFOLLOWED:
+            self._unfollowed.popitem(last=False)
+        return 0
 
     def add(self, identity: bytes, tracker: zmq.MessageTracker, size: int) -> None:
-        """A large message was sent; ``tracker`` knows when libzmq is done with it."""
+        """A row of large messages was sent; ``tracker`` knows when libzmq is done with its last."""
         self._waiting.setdefault(identity, deque()).append((tracker, size))
+        self._sums[identity] = self._sums.get(identity, 0) + size
         self._look_at_oldest()
 
     def forget(self, identity: bytes) -> None:
@@ -53,7 +77,7 @@ class Backlogs:
         if waiting is None:
             return deque()
         while waiting and waiting[0][0].done:
-            waiting.popleft()
+            self._sums[identity] -= waiting.popleft()[1]
         if not waiting:
-            del self._waiting[identity]
+            del self._waiting[identity], self._sums[identity]
         return waiting

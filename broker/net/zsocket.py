@@ -160,6 +160,8 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self._inbox: deque[tuple[zmq.Frame, bytes, list[Part]]] = deque()
         self._frame: zmq.Frame | None = None
         self._deliveries = 0
+        self._large: tuple[Part, Part] = (b"", b"")
+        """The last large frame that was sent, and what libzmq shares of it."""
         self._backlogs = Backlogs()
         super().__init__(context.factory)
         # The methods of the extension itself: those of the class over it take three times as long.
@@ -369,7 +371,11 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
             if size >= LARGE:
                 if not self._backlogs.has_room(identity, size):
                     return Sent.FULL
-                frames, handle = _handled(frames)
+                size = self._backlogs.follow(identity, size)
+                if size:
+                    frames, handle = _handled(frames)
+                else:
+                    frames = self._with_shared(frames)
         send = self._send
         *head, last = frames
         begun = False
@@ -390,6 +396,16 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         if handle is not None:
             self._backlogs.add(identity, handle.tracker, size)
         return Sent.SENT
+
+    def _with_shared(self, frames: Sequence[Part]) -> Sequence[Part]:
+        """The same frames, the largest of them shared: also with those who were sent the same one just before."""
+        own = list(frames)
+        largest = max(range(len(own)), key=lambda index: len(own[index]))
+        part = own[largest]
+        if self._large[0] is not part:
+            self._large = (part, _shared(part))
+        own[largest] = self._large[1]
+        return own
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
         """Send the same message to many, and stamp their ``sent``. Returns those who did not get it, and why."""

@@ -17,7 +17,8 @@ from broker.core.errors import Malformed
 from broker.wire.dbp import datagrams, replies
 from broker.wire.dbp.datagrams import Ignored, read
 from broker.wire.dbp.details import MAX_HOST, details
-from broker.wire.dbp.info import MAX_INFO, MAX_NAME, BadInfo, listing, merge, take_name, unknown
+from broker.wire.dbp.info import MAX_INFO, MAX_NAME, BadInfo, merge, take_name
+from broker.wire.dbp.listings import listing, unknown
 from broker.wire.dbp.messages import (
     Ack,
     BadRequest,

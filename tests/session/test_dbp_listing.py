@@ -17,7 +17,8 @@ from broker.core.interfaces import IWait
 from broker.core.model import BROKER, Auth, Change, Kind, Provider, Rights, Service
 from broker.core.registry import Registry
 from broker.session.dbp.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
-from broker.wire.dbp.info import ERROR, MAX_BODY, TOO_LONG, listing
+from broker.wire.dbp.info import ERROR
+from broker.wire.dbp.listings import MAX_BODY, TOO_LONG, listing
 from tests.session.mc0_recording import nothing_fails
 from tests.session.recording import GRACE, Farm, desc
 

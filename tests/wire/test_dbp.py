@@ -13,7 +13,8 @@ import zmq
 
 from broker.core.errors import Malformed, Reason
 from broker.wire.dbp import replies
-from broker.wire.dbp.info import MAX_INFO, MAX_NAME, listing, merge, unknown
+from broker.wire.dbp.info import MAX_INFO, MAX_NAME, merge
+from broker.wire.dbp.listings import listing, unknown
 from broker.wire.dbp.messages import (
     MAX_NAMES,
     MAX_SHOWN,

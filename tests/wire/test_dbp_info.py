@@ -7,23 +7,8 @@ import json
 import pytest
 
 from broker.wire.dbp.details import MAX_HOST, Details, details
-from broker.wire.dbp.info import (
-    ERROR,
-    MAX_BODY,
-    MAX_DEPTH,
-    MAX_DIGITS,
-    MAX_INFO,
-    BadInfo,
-    Offer,
-    Place,
-    inactive,
-    listing,
-    mapping,
-    merge,
-    place,
-    take_name,
-    unknown,
-)
+from broker.wire.dbp.info import ERROR, MAX_DEPTH, MAX_DIGITS, MAX_INFO, BadInfo, merge, take_name
+from broker.wire.dbp.listings import MAX_BODY, Offer, Place, inactive, listing, mapping, place, unknown
 from tests.wire.dbp_examples import MEMBERS, ROHAN
 
 

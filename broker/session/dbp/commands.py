@@ -30,11 +30,15 @@ from broker.session.dbp.listing import Listing
 from broker.session.dbp.voice import Voice
 from broker.session.router import Complaints, Part, Router, Sent
 from broker.wire.dbp import messages, replies
-from broker.wire.dbp.info import listing
+from broker.wire.dbp.listings import listing
 from broker.wire.dbp.times import Form
 
 MAX_CONNECTIONS = 20_000
-"""Connections of which something is kept: two for each service there may be. The oldest is forgotten."""
+"""Connections of which something is kept: two for each service there may be, by default. The oldest is forgotten that
+is none of a service. (A service that is forgotten is known again by its name.)"""
+
+LOOKED_AT = 100
+"""Connections among which such a one is looked for: some 20 µs."""
 
 SERVICE_QUESTION = "mmi.service"
 """The one question of 8/MMI that the broker knows: whether there is a service of a name."""
@@ -274,12 +278,21 @@ class Commands:
         if self._known.get(connection.identity) is connection:
             return
         if len(self._known) >= MAX_CONNECTIONS:
-            self._forget(next(iter(self._known.values())))
+            self._forget(self._dispensable())
         before = self._by_descriptor.get(connection.descriptor)
         if before is not None:
             self._forget(before)
         self._known[connection.identity] = connection
         self._by_descriptor[connection.descriptor] = connection
+
+    def _dispensable(self) -> Connection:
+        """The oldest connection through which no service speaks, or the oldest. Those before it are looked at last."""
+        for _ in range(LOOKED_AT):
+            oldest = next(iter(self._known.values()))
+            if oldest.entry is None:
+                return oldest
+            self._known[oldest.identity] = self._known.pop(oldest.identity)
+        return next(iter(self._known.values()))
 
     def _forget(self, connection: Connection) -> None:
         """A connection is over, or there are too many: its end will be told of later."""

@@ -31,8 +31,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Service
-from broker.wire.dbp.info import (
-    ERROR,
+from broker.wire.dbp.info import ERROR
+from broker.wire.dbp.listings import (
     MAX_BODY,
     ROOM,
     SEPARATOR,

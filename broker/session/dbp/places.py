@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import ip_address
 
 from broker.wire.dbp.details import Details
@@ -44,6 +45,11 @@ def same(one: str, other: str) -> bool:
     return (one == other != "") or (is_loopback(one) and is_loopback(other))
 
 
+KEPT = 4_096
+"""Addresses of which it is remembered what they are: to find out takes longer than all the rest."""
+
+
+@lru_cache(KEPT)
 def is_loopback(host: str) -> bool:
     """Whether only the machine itself can be meant."""
     try:
@@ -52,6 +58,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@lru_cache(KEPT)
 def _is_wildcard(host: str) -> bool:
     try:
         return ip_address(host).is_unspecified
@@ -59,6 +66,7 @@ def _is_wildcard(host: str) -> bool:
         return host == "*"
 
 
+@lru_cache(KEPT)
 def _version(host: str) -> int:
     try:
         return ip_address(host).version

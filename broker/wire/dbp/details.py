@@ -86,7 +86,7 @@ def _host(members: Mapping[str, msgspec.Raw]) -> str | None:
 
 def _interval(members: Mapping[str, msgspec.Raw]) -> float | None:
     for key in _INTERVALS:
-        number = _number(members, key)
+        number = _number(members, key) if key in members else None
         if number:
             in_seconds = number < SECONDS_BELOW or not number.is_integer()
             in_seconds = in_seconds and key != "liveliness" and not key.endswith("_ms")

@@ -21,7 +21,8 @@ from typing import Protocol
 import msgspec
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.dbp.info import MAX_INFO, MAX_NAME, MMI, BadInfo, take_name, unknown
+from broker.wire.dbp.info import MAX_INFO, MAX_NAME, MMI, BadInfo, take_name
+from broker.wire.dbp.listings import unknown
 from broker.wire.dbp.times import MAX_TIME, BadTime, Form, read_time
 
 MAX_NAMES = 1_000
