@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
+from tests.session.dbp_recording import DbpFarm, DbpPeer, T
 from tests.session.mc0_recording import Mc0Farm, Mc0Peer
 from tests.session.recording import Client, Farm, desc
 
@@ -156,5 +157,81 @@ def _no_questions() -> NoReturn:
     pytest.skip("mc0 has no message with which the registry could be asked: it tells changes, as they happen")
 
 
-WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0}
+class Dbp:
+    """The DBP wire: each service is a provider of its own, and a name is one service."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = DbpFarm(clock=farm.clock, registry=farm.registry)
+
+    def provider(self, label: str) -> Offering:
+        return _DbpOffering(self._farm, label)
+
+    def seeker(self) -> Seeking:
+        return _DbpSeeking(self._farm.dealer())
+
+
+class _DbpOffering:
+    """A machine with services that beat, by whose silence it is known to be gone.
+
+    What is registered under its label is a service without heartbeats, as Hermes' are: it stays, whatever happens.
+    """
+
+    def __init__(self, farm: DbpFarm, label: str) -> None:
+        self._farm = farm
+        self._label = label
+        self._peer = farm.dealer().registered(label)
+        self._offered: dict[str, DbpPeer] = {}
+
+    def offer(self, name: str, hostport: str) -> None:
+        if name in self._offered:
+            pytest.skip("in DBP a name is one service: who registers it again takes its own place")
+        host, _, port = hostport.rpartition(":")
+        self._offered[name] = self._farm.dealer().registered(name, ip=host, port=int(port), heartbeat=1)
+
+    def withdraw(self, name: str) -> None:
+        self._offered.pop(name).send("</3", T)
+
+    def load(self, load: float) -> None:
+        if load < 0:
+            pytest.skip("in DBP a load that is negative is as good as none, and the last one stays")
+        self._peer.send("UoU", T, {"name": self._label, "load": load})
+
+    def die(self) -> None:
+        for peer in self._offered.values():
+            peer.close()
+        self._farm.wait(4)
+
+
+class _DbpSeeking:
+    def __init__(self, peer: DbpPeer) -> None:
+        self._peer = peer
+
+    def find(self, name: str) -> list[str]:
+        listed = self._peer.find(name)
+        if "Error" in listed:
+            return []
+        return [_place(each) for each in listed[name].get("providers", [listed[name]])]
+
+    def wait(self, name: str, seconds: int) -> NoReturn:
+        pytest.skip("DBP has no request that waits: it is answered at once")
+
+    def waited(self) -> NoReturn:
+        pytest.skip("DBP has no request that waits: it is answered at once")
+
+    def loads(self) -> NoReturn:
+        pytest.skip("DBP tells the load of who offers something, with that, and has no request for others")
+
+    def watch(self) -> NoReturn:
+        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+
+    def heard(self) -> NoReturn:
+        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+
+
+def _place(listed: dict[str, Any]) -> str:
+    """The hostport of a service as it is listed: by its own words, or by a mapping."""
+    return f"{listed['ip']}:{listed['port']}"
+
+
+WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp}
 """Every wire, by name."""

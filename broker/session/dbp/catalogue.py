@@ -46,6 +46,9 @@ ASK_FOR = 0.75
 LEAST_TO_ASK = 0.25
 """Intervals that must be left for a question to make sense."""
 
+ASK_AGAIN = 0.1
+"""Intervals after which it is tried again to ask one that cannot be asked now: another name at its place is."""
+
 LEAST_LIVENESS, MOST_LIVENESS = 3, 5
 """How many intervals may pass in silence, whatever is registered: the document says "usually 3-5"."""
 
@@ -241,6 +244,8 @@ class Catalogue:
                 due = min(due, ask_at)
             elif left >= LEAST_TO_ASK * entry.interval:
                 self._ask(entry, min(ASK_FOR * entry.interval, left))
+                if not entry.probing:
+                    due = min(due, now + ASK_AGAIN * entry.interval)
         return due
 
     def _check_lasting(self, entry: Entry, now: float) -> float | None:

@@ -278,7 +278,7 @@ class Commands:
         if self._known.get(connection.identity) is connection:
             return
         if len(self._known) >= MAX_CONNECTIONS:
-            self._forget(self._dispensable())
+            self._lose(self._dispensable())
         before = self._by_descriptor.get(connection.descriptor)
         if before is not None:
             self._forget(before)
@@ -295,11 +295,12 @@ class Commands:
         return next(iter(self._known.values()))
 
     def _forget(self, connection: Connection) -> None:
-        """A connection is over, or there are too many: its end will be told of later."""
+        """A connection is known to be over before its end was told of, as it will be."""
         self._untold[connection.descriptor] = self._untold.get(connection.descriptor, 0) + 1
         self._lose(connection)
 
     def _lose(self, connection: Connection) -> None:
+        """Keep nothing of a connection any more."""
         self._catalogue.lost(connection)
         self._known.pop(connection.identity, None)
         if self._by_descriptor.get(connection.descriptor) is connection:

@@ -1,0 +1,363 @@
+"""What the DBP wire costs, in CPU time of the broker's process for each message, beside a bare tuned loop.
+
+    python bench/dbp.py [--rows PATTERN,...] [--runs N] [--seconds S] [--json FILE] [--list]
+
+README.md says what the rows are and how to read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import count
+
+import attrs
+import dbp_peers
+import dbp_servers
+import elko
+import traffic
+import zmq
+from dbp_peers import SERVICES
+from dbp_servers import DbpServer
+from dbp_traffic import Arrivals, Clients, Present
+from elko import IDLE
+from machine import describe, load_average, raise_descriptor_limit
+from mc0_zmtp import Frames
+from report import table
+
+GOAL = 1.3
+"""The most that the broker may cost, as a ratio to the bare loop, where it does not reach the rate that is wanted."""
+
+WINDOW = 64
+"""Requests in flight, of each client, as the original was measured with."""
+
+LISTS = 8
+"""Lists of a thousand in flight: each is 125 kB."""
+
+PRESENT = 4_000
+"""Connections that wait to register: each may do so once."""
+
+BUSY = 0.95
+"""The share of a core from which the generator is what is measured."""
+
+STEADY = 10.0
+"""Seconds from the beginning of a run for which the time frame must stay as it is."""
+
+
+@attrs.frozen
+class Result:
+    """One run against one server: microseconds of CPU for each message.
+
+    ``generator`` is the generator's own CPU time for each, ``rate`` how many there were in a second.
+    """
+
+    cost: float
+    generator: float
+    rate: float
+
+    @property
+    def busy(self) -> float:
+        """The share of a core that the generator took."""
+        return self.generator * self.rate / 1e6
+
+
+@attrs.frozen
+class Row:
+    """One line of the table.
+
+    ``least`` and ``most`` are what the original reached in a second, with one thread, on another machine. ``wanted`` is
+    the rate to be reached; or else the broker may cost ``GOAL`` times the bare loop.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[DbpServer, float], Result]
+    least: float | None
+    most: float | None
+    wanted: float | None
+
+
+# how a row is measured
+
+
+def requests(
+    clients: int, window: int, asked: Sequence[str], numbers: Sequence[Sequence[int]], services: int = SERVICES
+) -> Callable[[DbpServer, float], Result]:
+    """CPU time for each request: ``asked`` in turn, of which each is answered with the services of these numbers."""
+
+    def prepare(server: DbpServer) -> Clients:
+        if server.broker:
+            dbp_peers.register(server.port, [dbp_peers.registration(number) for number in range(services)])
+        at = dbp_peers.steady(STEADY)
+        replies = [dbp_peers.reply(at, dbp_peers.listed(each)) for each in numbers]
+        return Clients(dbp_peers.clients(server.port, clients), list(map(dbp_peers.request, asked)), replies, window)
+
+    measured = elko.cpu(prepare)
+
+    def measure(server: DbpServer, seconds: float) -> Result:
+        result = measured(server, seconds)
+        return Result(result.cost, result.generator, result.rate)
+
+    return measure
+
+
+def one_of_many(clients: int, window: int) -> Callable[[DbpServer, float], Result]:
+    """Requests for one service, for each of them in turn."""
+    return requests(
+        clients, window, [dbp_peers.name(n) for n in range(SERVICES)], [[number] for number in range(SERVICES)]
+    )
+
+
+def arrivals(kind: bytes, parallel: int) -> Callable[[DbpServer, float], Result]:
+    """CPU time for each registration, with its connection; and that ends when it was answered."""
+    hermes = kind == b"REQ"
+
+    def messages() -> Iterator[bytes]:
+        for number in count():
+            yield dbp_peers.encoded(_registration(number, hermes))
+
+    def prepare(server: DbpServer) -> Arrivals:
+        answer = dbp_peers.encoded(_approval(dbp_peers.steady(STEADY), hermes))
+        return Arrivals(server.port, kind, messages(), answer, parallel)
+
+    measured = elko.cpu(prepare)
+
+    def measure(server: DbpServer, seconds: float) -> Result:
+        result = measured(server, seconds)
+        return Result(result.cost, result.generator, result.rate)
+
+    return measure
+
+
+def present(window: int) -> Callable[[DbpServer, float], Result]:
+    """CPU time for each registration by a connection that is there already."""
+
+    def measure(server: DbpServer, seconds: float) -> Result:
+        before = server.cpu()
+        time.sleep(IDLE)
+        idle = (server.cpu() - before) / IDLE
+        messages, own, used, taken = 0, 0.0, 0.0, 0.0
+        for number in count():
+            at = dbp_peers.steady(STEADY)
+            registrations = [_registration(PRESENT * number + i, hermes=False) for i in range(PRESENT)]
+            peers = dbp_peers.clients(server.port, PRESENT)
+            load = Present(peers, registrations, dbp_peers.agreement(at), window)
+            try:
+                time.sleep(IDLE)  # until they are connected, and the last ones are forgotten
+                server_before, own_before = server.cpu(), time.process_time()
+                sample = load.run()
+                if number:  # the first is to warm up
+                    own += time.process_time() - own_before
+                    used += server.cpu() - server_before - idle * sample.seconds
+                    messages += sample.messages
+                    taken += sample.seconds
+            finally:
+                load.close()
+            if taken >= seconds:
+                break
+        return Result(1e6 * used / messages, 1e6 * own / messages, messages / taken)
+
+    return measure
+
+
+def _registration(number: int, hermes: bool) -> Frames:
+    return dbp_peers.registration(number) if hermes else dbp_peers.beating(number, dbp_peers.LONGEST)
+
+
+def _approval(at: bytes, hermes: bool) -> Frames:
+    return dbp_peers.approval(at) if hermes else dbp_peers.agreement(at)
+
+
+# the rows
+
+_BEST = 12_840
+"""Requests for one name that the original answers in a second at its best."""
+
+_LISTS = 300
+"""Lists of a thousand that it answers."""
+
+_REGISTRATIONS = 9_360
+
+ROWS = [
+    Row("info-1", f"one service, 1 client, window {WINDOW}", one_of_many(1, WINDOW), 8_180, 10_460, 2 * _BEST),
+    Row("info-20", f"one service, 20 clients, window {WINDOW}", one_of_many(20, WINDOW), 8_130, _BEST, 2 * _BEST),
+    Row("info-single", "one service, 1 client, one at a time", one_of_many(1, 1), 3_400, 4_020, None),
+    Row(
+        "list-1000",
+        f"all of {SERVICES:,} services, window {LISTS}",
+        requests(1, LISTS, [""], [range(SERVICES)]),
+        282,
+        321,
+        20 * _LISTS,
+    ),
+    Row(
+        "list-1000-single",
+        f"all of {SERVICES:,} services, one at a time",
+        requests(1, 1, [""], [range(SERVICES)]),
+        282,
+        321,
+        None,
+    ),
+    Row(
+        f"register-{WINDOW}",
+        f"registrations of connections that are there, {WINDOW} at a time",
+        present(WINDOW),
+        4_100,
+        _REGISTRATIONS,
+        _REGISTRATIONS,
+    ),
+    Row("register-1", "the same, one at a time", present(1), 1_800, 2_960, None),
+    Row("dealer-50", "new DEALERs that register, 50 at a time", arrivals(b"DEALER", 50), None, None, None),
+    Row("dealer-1", "the same, one at a time", arrivals(b"DEALER", 1), None, None, None),
+    Row("req-50", "new REQs that register as Hermes', 50 at a time", arrivals(b"REQ", 50), None, None, None),
+    Row("req-1", "the same, one at a time", arrivals(b"REQ", 1), 1_170, 1_340, None),
+]
+
+
+# running and reporting
+
+
+@attrs.frozen
+class Measured:
+    """All runs of one row."""
+
+    row: Row
+    broker: Sequence[Result]
+    reference: Sequence[Result]
+
+    @property
+    def ratio(self) -> float:
+        return _median(self.broker, "cost") / _median(self.reference, "cost")
+
+    @property
+    def rate(self) -> float:
+        return _median(self.broker, "rate")
+
+    @property
+    def met(self) -> bool:
+        wanted = self.row.wanted
+        return wanted is None or self.rate >= wanted or self.ratio <= GOAL
+
+    def goals(self) -> str:
+        wanted = self.row.wanted
+        if wanted is None:
+            return "-"
+        return f">= {wanted:,.0f}/s or <= {GOAL:g} ref: {'met' if self.met else 'MISSED'}"
+
+    def cells(self) -> list[str]:
+        spread = [result.cost for result in self.broker]
+        row = self.row
+        return [
+            row.title,
+            f"{_median(self.broker, 'cost'):.1f}",
+            f"{min(spread):.1f}-{max(spread):.1f}",
+            f"{_median(self.reference, 'cost'):.1f}",
+            f"{self.ratio:.2f}",
+            f"{self.rate:,.0f}",
+            f"{_median(self.reference, 'rate'):,.0f}",
+            "-" if row.least is None else f"{row.least:,.0f}-{row.most:,.0f}",
+            _busy(self.broker),
+            _busy(self.reference),
+            self.goals(),
+        ]
+
+
+def _median(results: Sequence[Result], figure: str) -> float:
+    values: list[float] = [getattr(result, figure) for result in results]
+    return statistics.median(values)
+
+
+def _busy(results: Sequence[Result]) -> str:
+    busy = _median(results, "busy")
+    return f"{busy:.0%}{' LIMIT' if busy >= BUSY else ''}"
+
+
+HEADINGS = [
+    "row",
+    "broker",
+    "min-max",
+    "reference",
+    "ratio",
+    "a second",
+    "reference",
+    "original",
+    "generator",
+    "generator with reference",
+    "goals",
+]
+
+
+def run(row: Row, runs: int, seconds: float) -> Measured:
+    """Measure the broker and the reference in turns, each time in fresh processes."""
+    results: dict[bool, list[Result]] = {True: [], False: []}
+    for _ in range(runs):
+        for broker in (True, False):
+            with dbp_servers.broker() if broker else dbp_servers.reference() as server:
+                results[broker].append(row.measure(server, seconds))
+    return Measured(row, results[True], results[False])
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="CPU time of the DBP wire, beside a bare tuned loop.")
+    arguments.add_argument("--rows", default="*", help="patterns of the rows to run, with commas between; default all")
+    arguments.add_argument("--runs", type=int, default=3, help="how often each is run; the median counts")
+    arguments.add_argument("--seconds", type=float, default=1.0, help="of each measured stretch")
+    arguments.add_argument(
+        "--rest",
+        type=float,
+        default=1e6 * traffic.REST,
+        help="microseconds that the generator rests; 0: until replies come",
+    )
+    arguments.add_argument("--json", help="write all results to this file")
+    arguments.add_argument("--list", action="store_true", help="list the rows")
+    options = arguments.parse_args()
+    if options.list:
+        for row in ROWS:
+            print(f"{row.name:18} {row.title}")
+        return 0
+    patterns = options.rows.split(",")
+    rows = [row for row in ROWS if any(fnmatchcase(row.name, pattern) for pattern in patterns)]
+    if not rows:
+        arguments.error(f"no row is called {options.rows}; --list shows them")
+    raise_descriptor_limit()
+    traffic.Poll.rest = options.rest / 1e6
+    about = {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        **describe(),
+        "pyzmq": zmq.pyzmq_version(),
+        "libzmq": zmq.zmq_version(),
+    }
+    for key, value in about.items():
+        print(f"{key}: {value}")
+    measured = []
+    for row in rows:
+        print(f"{row.name} ...", end="", file=sys.stderr, flush=True)
+        measured.append(run(row, options.runs, options.seconds))
+        print(f" {measured[-1].ratio:.2f}, {measured[-1].rate:,.0f}/s", file=sys.stderr, flush=True)
+    print(f"load average at the end: {load_average()}\n")
+    print(f"Microseconds of CPU for each message; medians of {options.runs}\n")
+    print(table(HEADINGS, [each.cells() for each in measured]))
+    if options.json:
+        about["load average at the end"] = load_average()
+        with open(options.json, "w") as file:
+            json.dump({"machine": about, "rows": [_plain(each) for each in measured]}, file, indent=1)
+    return 0 if all(each.met for each in measured) else 1
+
+
+def _plain(measured: Measured) -> dict[str, object]:
+    return {
+        "row": measured.row.name,
+        "broker": [attrs.asdict(result) for result in measured.broker],
+        "reference": [attrs.asdict(result) for result in measured.reference],
+        "original": [measured.row.least, measured.row.most],
+        "met": measured.met,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
