@@ -37,8 +37,11 @@ class IRegistry(Interface):
     def relabel(provider: int, label: str) -> None:
         """Give a provider another label."""
 
-    def leave(provider: int) -> None:
-        """The provider is gone: withdraw all its services. Harmless for one that left already."""
+    def leave(provider: int, why: str = ...) -> None:
+        """The provider is gone: withdraw all its services. Harmless for one that left already.
+
+        ``why`` is "left" (by default) or "expired"; see `Change`.
+        """
 
     def offer(services: Sequence[Service], rights: Rights) -> list[Refusal]:
         """Add services of one provider that joined (``Service.provider`` names it), each a distinct object.
@@ -54,9 +57,9 @@ class IRegistry(Interface):
     def amend(service: Service) -> Refusal | None:
         """The provider's service of that name and protocol, the first of several, from now on is like this one.
 
-        It may differ in ``info`` and ``lasting`` only, and keeps its place in every order. The watchers hear of it if
-        it differs at all; those who wait for the name do not, since it is where it was. Returns a `Refusal` that says
-        why when it may not be changed so; then nothing has changed.
+        It may differ in ``info``, ``lasting`` and ``interval`` only, and keeps its place in every order. The watchers
+        hear of it if it differs at all; those who wait for the name do not, since it is where it was. Returns a
+        `Refusal` that says why when it may not be changed so; then nothing has changed.
         """
 
     def load(provider: int, load: float) -> None:

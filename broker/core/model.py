@@ -51,7 +51,8 @@ class Service:
     authenticate there and is shown to trusted peers only. ``restored`` marks a service known from before a restart,
     whose provider has not come back yet. ``info`` is what the wire gave besides, a JSON object, kept unchanged.
     ``lasting`` says that its provider will not offer it again by itself after a restart of the broker: it is kept, and
-    restored.
+    restored. ``interval`` is the time between signs of life that its provider has agreed to, in seconds; None where it
+    lives with its connection, or until it is withdrawn.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Service:
     restored: bool = False
     info: str | None = None
     lasting: bool = False
+    interval: float | None = None
 
 
 @attrs.frozen
@@ -107,14 +109,17 @@ class Change:
     """One change of the registry. Revisions rise by one from change to change.
 
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
-    for JOINED and LEFT. AMENDED says that the ``info`` or the ``lasting`` of a service changed, and nothing that tells
-    where it is.
+    for JOINED and LEFT. AMENDED says that something of a service changed, and nothing that tells where it is.
+
+    ``why`` is for WITHDRAWN and LEFT: "withdrawn" by its provider, which is still there; "left" with it; or "expired",
+    when the provider was silent for too long.
     """
 
     revision: int
     kind: Kind
     provider: int
     subject: Service | Load | None = None
+    why: str = ""
 
 
 @lru_cache(maxsize=256)

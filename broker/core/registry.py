@@ -112,12 +112,12 @@ class Registry:
     def relabel(self, provider: int, label: str) -> None:
         self._members[provider].label = label[:MAX_TEXT]
 
-    def leave(self, provider: int) -> None:
+    def leave(self, provider: int, why: str = "left") -> None:
         member = self._members.pop(provider, None)
         if member is None:
             return
-        changes = self._remove(provider, member.services)
-        changes.append(self._watches.record(Kind.LEFT, provider))
+        changes = self._remove(provider, member.services, why)
+        changes.append(self._watches.record(Kind.LEFT, provider, why=why))
         self._tell(changes)
 
     def provider(self, provider: int) -> Provider | None:
@@ -177,7 +177,7 @@ class Registry:
             return Refusal(Reason.PARAMETER, f"service {service.name!r} is not offered, and cannot be changed")
         old = own[place]
         # Never the object that was given: it may be registered already, as another service of the same name.
-        new = attrs.evolve(old, info=service.info, lasting=service.lasting)
+        new = attrs.evolve(old, info=service.info, lasting=service.lasting, interval=service.interval)
         if new != service:
             return Refusal(Reason.PARAMETER, f"service {service.name!r} cannot be changed but in what is said of it")
         problem = _too_long(service)
@@ -277,13 +277,13 @@ class Registry:
             self._watches.announce(change)
         self._telling.tell()
 
-    def _remove(self, provider: int, services: Sequence[Service]) -> list[Change]:
+    def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         for service in services:
             key = (service.name, service.protocol)
             if self._index[key].remove(service):
                 del self._index[key]
         self._service_count -= len(services)
-        return [self._watches.record(Kind.WITHDRAWN, provider, service) for service in services]
+        return [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
 
 
 def _problem(service: Service, rights: Rights) -> Refusal | None:

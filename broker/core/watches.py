@@ -57,10 +57,10 @@ class Watches:
             self._watchers[kind][watch] = None
         return watch
 
-    def record(self, kind: Kind, provider: int, subject: Service | None = None) -> Change:
+    def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
         """Number a change and keep it."""
         self.revision += 1
-        change = Change(self.revision, kind, provider, subject)
+        change = Change(self.revision, kind, provider, subject, why)
         self._ring.append(change)
         return change
 

@@ -203,7 +203,7 @@ class Catalogue:
         self._move(entry, None)
         if entry.connection is not None:
             self.lost(entry.connection)
-        self._registry.leave(entry.provider)
+        self._registry.leave(entry.provider, "expired" if why == "expired" else "left")
         self._complaints.count("dbp_services", why)
         self.log.debug("dbp service {name} is {why}", name=entry.name, why=why)
 
@@ -327,6 +327,7 @@ class Catalogue:
             entry.provider,
             info=entry.info.decode(),
             lasting=not entry.contract,
+            interval=entry.interval if entry.contract else None,
         )
 
     def _move(self, entry: Entry, source: Source | None) -> None:
