@@ -71,7 +71,7 @@ SPARE_DESCRIPTORS = 150
 system allows few, new connections wait in the kernel's queue instead of being accepted and dropped."""
 
 PROBE_DESCRIPTORS = 2 * MOST
-"""Those of the questions that DBP asks silent services: each takes two."""
+"""Those of the questions that DBP asks silent services, two for each; but no more than a quarter of all."""
 
 COLLECT_AFTER = (20_000, 20, 1_000)
 """Thresholds of the garbage collector. Closed connections leave nothing for it to find, and a full collection holds up
@@ -376,7 +376,9 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + (PROBE_DESCRIPTORS if self._config.dbp.enabled else 0)
+        spare = SPARE_DESCRIPTORS
+        if self._config.dbp.enabled:
+            spare += min(PROBE_DESCRIPTORS, self._descriptors // 4)
         shares = len(self._config.elko.listeners) + self._config.mc0.enabled + self._config.dbp.enabled
         return max(1, (self._descriptors - spare) // shares)
 

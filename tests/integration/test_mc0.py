@@ -564,7 +564,10 @@ def test_a_file_at_the_path_of_a_unix_socket_is_left_alone(tmp_path: Path, relat
 
 def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> None:
     room = 20
-    with Daemon(tmp_path, descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon, clients_of(daemon) as clients:
+    with (
+        Daemon(tmp_path, "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
+        clients_of(daemon) as clients,
+    ):
         nodes = [clients.subscribed(b"node %d" % number, "peace") for number in range(room)]
         peers = [daemon.connect() for _ in range(room)]
         for peer in peers:
@@ -582,7 +585,10 @@ def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> 
 @pytest.mark.xfail(strict=True, reason="without keys nobody asks the gate, so nothing bounds the connections")
 def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> None:
     room = 20
-    with Daemon(tmp_path, descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon, clients_of(daemon) as clients:
+    with (
+        Daemon(tmp_path, "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
+        clients_of(daemon) as clients,
+    ):
         nodes = [clients.new() for _ in range(2 * room)]
         for node in nodes:
             node.say("NOOP|ID|x")
@@ -592,7 +598,10 @@ def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> 
 
 @pytest.mark.xfail(strict=True, reason="libzmq accepts connections until no descriptor is left for anybody")
 def test_clients_of_mc0_take_no_descriptors_from_the_console(tmp_path: Path) -> None:
-    with Daemon(tmp_path, descriptors=SPARE_DESCRIPTORS + 40) as daemon, clients_of(daemon) as clients:
+    with (
+        Daemon(tmp_path, "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + 40) as daemon,
+        clients_of(daemon) as clients,
+    ):
         for _ in range(SPARE_DESCRIPTORS + 50):
             clients.new()
         daemon.wait_for("too-many-connections")

@@ -609,10 +609,10 @@ class TestEnds(Stage):
         self.assertLess(self.time_to_close(linger=0), PATIENCE / 2)
 
     def test_what_was_sent_lingers_for_as_long_as_is_said(self) -> None:
-        self.assertGreaterEqual(self.time_to_close(linger=500), 0.5)
+        self.assertGreaterEqual(self.time_to_close(linger=500), 0.49)
 
     def test_what_was_sent_lingers_for_a_while_where_nothing_is_said(self) -> None:
-        self.assertGreaterEqual(self.time_to_close(), LINGER / 1000)
+        self.assertGreaterEqual(self.time_to_close(), 0.9 * LINGER / 1000)
 
     def test_there_is_room_for_more_sockets_than_libzmq_has_by_itself(self) -> None:
         self.serve()
