@@ -1,7 +1,8 @@
 """The daemon: which parts it has, and in which order they start and stop.
 
 Order at start: state directory, registry, listeners, launchers. At the stop: listeners (so that nothing is accepted and
-dropped), the final record (so that the peers now disconnected are remembered), connections.
+dropped), the final records of the store and the journal (so that the peers now disconnected are remembered, and did not
+leave), connections.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import attrs
 from twisted.application.service import Service as TwistedService
-from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -28,6 +29,7 @@ from broker.admin import dbp as dbp_views
 from broker.admin import mc0 as mc0_views
 from broker.admin.console import ConsoleReader, ConsoleSession
 from broker.app.dbp import DbpListener, open_dbp
+from broker.app.journal import JournalWriter, open_journal
 from broker.app.mc0 import Mc0Listener, open_mc0
 from broker.config import endpoint as endpoints
 from broker.config import values
@@ -138,6 +140,7 @@ class Daemon(TwistedService):
     ) -> None:
         self._config = config
         self._reactor = reactor
+        self._state = state
         self._store = Store(state)
         self._level = level
         self._notifier = notifier
@@ -150,6 +153,7 @@ class Daemon(TwistedService):
         self.zmq: ZContext | None = None
         self.mc0: Mc0Listener | None = None
         self.dbp: DbpListener | None = None
+        self.journal: JournalWriter | None = None
         self._console_password = config.console.password
 
     # the service
@@ -201,6 +205,7 @@ class Daemon(TwistedService):
         self._close_zmq()
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
+        yield self._close_journal()
         yield DeferredList([factory.close() for factory in factories])
         self.parts.programs.stop()
         self.parts.threads.stop()
@@ -276,6 +281,8 @@ class Daemon(TwistedService):
         )
 
     def _listen(self, snapshot: Snapshot) -> None:
+        if self._config.journal.enabled:
+            self._open_journal(self._config.journal)
         for listener in self._config.elko.listeners:
             endpoint = endpoints.parse(listener.endpoint)
             door = Door(_policy(listener, self._config))
@@ -316,6 +323,18 @@ class Daemon(TwistedService):
             if self._config.dbp.enabled:
                 self._open_dbp(self._config.dbp, self.zmq, snapshot.providers)
 
+    def _open_journal(self, config: values.Journal) -> None:
+        try:
+            self.journal = open_journal(config, self._state, self.parts.registry, self._reactor)
+        except OSError as error:
+            raise StartFailed(f"journal: {error}") from None
+        self.counters.include(self.journal.counts)
+        self.log.info("metrics journal in {where}", where=self.journal.where)
+
+    def _close_journal(self) -> Deferred[None]:
+        journal, self.journal = self.journal, None
+        return succeed(None) if journal is None else journal.stop()
+
     def _open_mc0(self, config: values.Mc0, context: ZContext) -> None:
         parts = self.parts
         try:
@@ -349,6 +368,7 @@ class Daemon(TwistedService):
                 parts.turns,
                 self._reactor,
                 known,
+                None if self.journal is None else self.journal.feed,
             )
         except OSError as error:
             raise StartFailed(f"dbp: {error}") from None
@@ -435,6 +455,9 @@ class Daemon(TwistedService):
             self.console[1].stopListening()
         self.listeners.clear()
         self._close_zmq()
+        if self.journal is not None:
+            self.journal.abandon()
+            self.journal = None
         self.parts.restored.stop()
         self.parts.threads.stop()
         self._store.close(snapshot.next_provider)
@@ -449,6 +472,8 @@ class Daemon(TwistedService):
             self.mc0.use(config.mc0)
         if self.dbp is not None:
             self.dbp.use(config.dbp)
+        if self.journal is not None:
+            self.journal.use(config.journal)
         self.parts.launchers.replace(_launchers(config))
         self._console_password = config.console.password
         self._level.set(config.log.level)

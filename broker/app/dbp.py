@@ -15,7 +15,7 @@ import zmq
 from broker.config import values
 from broker.config.validate_dbp import effective_dbp_beacon, effective_dbp_offer
 from broker.config.zendpoint import parse
-from broker.core.interfaces import ILeases, IRegistry
+from broker.core.interfaces import Beats, ILeases, IRegistry
 from broker.core.model import Provider, Rights
 from broker.net.limits import Complaints, Rates
 from broker.net.probes import Probes
@@ -80,6 +80,7 @@ def open_dbp(
     turns: Turns,
     clock: Any,
     known: Iterable[Provider],
+    beats: Beats | None,
 ) -> DbpListener:
     """Open the wire. ``known`` are the providers from before a restart. Raises OSError with nothing left open."""
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
@@ -99,7 +100,7 @@ def open_dbp(
     udp = UdpSocket(clock, turns, WIRE, MAX_DATAGRAM)
     probes = Probes(context, turns, clock, WIRE)
     voice = Voice(socket, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(registry, leases, voice, complaints, _terms(config))
+    catalogue = Catalogue(registry, leases, voice, complaints, _terms(config), beats)
     listing = Listing(registry, clock)
     commands = Commands(socket, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, leases, complaints)

@@ -15,7 +15,10 @@ from broker.config.validate import (
     effective_offer,
     hostport,
 )
-from broker.config.values import Config, Console, Dbp, Listener, Mc0
+from broker.config.values import Config, Console, Dbp, Journal, Listener, Mc0
+
+_DAY = 86_400
+_UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
 
 
 def resolves(host: str) -> bool:
@@ -27,13 +30,14 @@ def resolves(host: str) -> bool:
 
 
 def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
-    """A line for each listener, mc0, DBP, the console and the launchers, then a line for each warning.
+    """A line for each listener, mc0, DBP, the journal, the console and the launchers, then a line for each warning.
 
     ``config`` is one that was found valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [_listener(each) for each in config.elko.listeners]
     lines.append(_mc0(config.mc0))
     lines.append(_dbp(config.dbp))
+    lines.append(_journal(config.journal))
     lines.append(_console(config.console))
     names = ", ".join(entry.name for entry in config.launchers.table) or "none"
     lines.append(f"launchers: {names}, start {config.launchers.start}")
@@ -45,6 +49,8 @@ def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
         lines += [f"warning: {text}" for text in _mc0_warnings(config.mc0)]
     if config.dbp.enabled:
         lines += [f"warning: {text}" for text in _dbp_warnings(config.dbp)]
+    if config.journal.enabled:
+        lines += [f"warning: {text}" for text in _journal_warnings(config.journal)]
     return "\n".join(lines)
 
 
@@ -90,6 +96,20 @@ def _dbp(dbp: Dbp) -> str:
         f"offer {' '.join(effective_dbp_offer(dbp)) or 'nothing'}",
     )
     return f"dbp: {', '.join(parts)}"
+
+
+def _journal(journal: Journal) -> str:
+    if not journal.enabled:
+        return "journal: off"
+    days = journal.keep_seconds / _DAY
+    size = next(((unit, name) for unit, name in _UNITS if journal.keep_bytes >= unit), _UNITS[-1])
+    parts = [
+        journal.directory or "in the state directory",
+        *(() if journal.name is None else (f"as {journal.name}",)),
+        f"kept {days:.4g} {'day' if days == 1 else 'days'}",
+        f"{journal.keep_bytes / size[0]:.4g} {size[1]}",
+    ]
+    return f"journal: {', '.join(parts)}; full_load {len(journal.full_load) or 'none'}"
 
 
 def _console(console: Console) -> str:
@@ -179,3 +199,15 @@ def _dbp_warnings(dbp: Dbp) -> Iterator[str]:
     if not offer:
         why = "" if dbp.offer is not None else f"; by default, since {where.where} can be reached from elsewhere"
         yield f"dbp.offer: nothing may be registered{why}"
+
+
+def _journal_warnings(journal: Journal) -> Iterator[str]:
+    if not journal.full_load:
+        yield "journal.full_load is empty: nothing will be said about the capacity of any service"
+    for_all: str | None = None
+    for index, entry in enumerate(journal.full_load):
+        here = f"journal.full_load[{index}]"
+        if for_all is not None:
+            yield f"{here}: never counts, since {for_all} is for every service"
+        elif not all(pattern.strip("*") for pattern in entry.services):
+            for_all = here

@@ -1,8 +1,8 @@
 """A TOML file to the frozen configuration, or to all that is wrong with it.
 
 The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
-``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[dbp]``, ``[console]``, ``[launchers]``
-with ``[[launchers.table]]``.
+``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[dbp]``, ``[journal]`` with
+``[[journal.full_load]]``, ``[console]``, ``[launchers]`` with ``[[launchers.table]]``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _syntax(text: str, error: ValueError) -> ConfigError:
 def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str]]]:
     """The configuration with the secrets that are kept in files, and what is wrong with those files.
 
-    The path of a directory that is read later on is made absolute.
+    The path of a directory that is used later on is made absolute.
     """
     wrong: list[tuple[str, str]] = []
 
@@ -110,12 +110,17 @@ def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str
     password = secret("console.password_file", console.password, console.password_file)
     mc0 = config.mc0
     key = secret("mc0.secret_key_file", mc0.secret_key, mc0.secret_key_file, files.curve_secret)
-    # an empty path would come to mean the configuration's own directory
-    clients = str((base / mc0.client_keys).absolute()) if mc0.client_keys else mc0.client_keys
+    journal = config.journal
     done = attrs.evolve(
         config,
         elko=attrs.evolve(config.elko, listeners=listeners),
-        mc0=attrs.evolve(mc0, secret_key=key, client_keys=clients),
+        mc0=attrs.evolve(mc0, secret_key=key, client_keys=_absolute(base, mc0.client_keys)),
+        journal=attrs.evolve(journal, directory=_absolute(base, journal.directory)),
         console=attrs.evolve(console, password=password),
     )
     return done, wrong
+
+
+def _absolute(base: Path, path: str | None) -> str | None:
+    # an empty path would come to mean the configuration's own directory
+    return str((base / path).absolute()) if path else path

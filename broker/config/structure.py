@@ -32,9 +32,12 @@ class _Wrong(ValueError):
 class _Problem:
     path: Path
     text: str
-    missing: bool = False
+    missing: Any = None
+    """The type of the value that is not there, where that is the problem."""
 
 
+_BLANK = {str: "", int: 0, float: 0.0, bool: False}
+"""What stands for a missing value that must be there, so that the rest can be judged; a tuple is an empty array."""
 _WANTED = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 _GIVEN = {
     str: "a string",
@@ -86,17 +89,17 @@ def _mend(data: Any, problem: _Problem) -> None:
         if isinstance(part, str) and part not in data:
             return
         data = data[part]
-    if problem.missing:
-        data[path[-1]] = ""
+    if problem.missing is not None:
+        data[path[-1]] = _BLANK.get(problem.missing, [])
     else:
         data.pop(path[-1], None)
 
 
-def _problems(error: BaseException, path: Path) -> Iterator[_Problem]:
+def _problems(error: BaseException, path: Path, type_: Any = None) -> Iterator[_Problem]:
     if isinstance(error, ClassValidationError):
         named, other = error.group_exceptions()
         for inner, member in named:
-            yield from _problems(inner, (*path, member.name))
+            yield from _problems(inner, (*path, member.name), member.type)
         for inner in other:
             yield from _problems(inner, path)
     elif isinstance(error, IterableValidationError):
@@ -108,7 +111,7 @@ def _problems(error: BaseException, path: Path) -> Iterator[_Problem]:
             near = get_close_matches(name, known, 1)
             yield _Problem((*path, name), "unknown key" + (f"; did you mean {near[0]!r}?" if near else ""))
     elif isinstance(error, KeyError):
-        yield _Problem(path, "is missing", missing=True)
+        yield _Problem(path, "is missing", missing=type_)
     elif isinstance(error, _Wrong):
         yield _Problem(path, str(error))
     else:

@@ -1,6 +1,7 @@
 """What the types cannot say: whether the values of a configuration make sense, alone and together.
 
-`validate_mc0` and `validate_dbp` judge their wires; here is the rest, and where one part disagrees with another.
+`validate_mc0`, `validate_dbp` and `validate_journal` judge their parts; here is the rest, and where one part disagrees
+with another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.files import MAX_SECRET, BadFile, check_tls
 from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.validate_dbp import dbp_place, dbp_problems, effective_dbp_beacon, effective_dbp_offer
+from broker.config.validate_journal import effective_journal_name, journal_problems
 from broker.config.validate_mc0 import effective_mc0_auth, mc0_place, mc0_problems
 from broker.config.values import Config, Console, Launchers, Limits, Listener
 from broker.config.zendpoint import ZEndpoint
@@ -24,6 +26,7 @@ __all__ = [
     "effective_auth",
     "effective_dbp_beacon",
     "effective_dbp_offer",
+    "effective_journal_name",
     "effective_mc0_auth",
     "effective_offer",
     "found",
@@ -75,6 +78,7 @@ def found(config: Config) -> list[Problem]:
         *_listeners(config),
         *mc0_problems(config.mc0),
         *dbp_problems(config.dbp),
+        *journal_problems(config.journal),
         *_console(config.console),
         *_overlaps(config),
         *_launchers(config.launchers),

@@ -203,6 +203,38 @@ class Dbp:
 
 
 @attrs.frozen
+class FullLoad:
+    """The load at which a provider of some services is full. The first entry whose ``services`` match counts."""
+
+    services: tuple[str, ...]
+    """Shell patterns of service names."""
+    load: float
+    """In the measure in which they report; above 0."""
+
+
+@attrs.frozen
+class Journal:
+    """The metrics journal: what the broker heard of load and life, for capacity planning. Sizes in bytes, times in
+    seconds."""
+
+    enabled: bool = True
+    directory: str | None = None
+    """None: ``journal`` in the state directory. Relative to the configuration file; reading that makes it absolute."""
+    name: str | None = None
+    """What this broker is called in the journal, file names included; None: the host's name."""
+    segment_bytes: int = 64 * 1024 * 1024
+    """Size of a segment, before it is compressed; then it is sealed."""
+    segment_seconds: float = 3_600.0
+    """Time since a segment's first record; then it is sealed, whatever its size."""
+    keep_seconds: float = 400 * 86_400.0
+    """Sealed segments that are older are deleted. A year and a month, since some loads have yearly seasons."""
+    keep_bytes: int = 20 * 1024**3
+    """When there are more sealed segments than that, the oldest are deleted."""
+    full_load: tuple[FullLoad, ...] = ()
+    """None: no claim about capacity."""
+
+
+@attrs.frozen
 class Config:
     """Everything."""
 
@@ -211,5 +243,6 @@ class Config:
     elko: Elko = Elko()
     mc0: Mc0 = Mc0()
     dbp: Dbp = Dbp()
+    journal: Journal = Journal()
     console: Console = Console()
     launchers: Launchers = Launchers()

@@ -106,6 +106,15 @@ class IRegistry(Interface):
         """The changes after ``revision``, or None when they are no longer known: take a snapshot instead."""
 
 
+class Beats(Protocol):
+    """Who keeps count of heartbeats."""
+
+    def beat(self, provider: int, sent: float | None) -> None:
+        """A heartbeat came. ``sent`` is the time of the peer's own clock in it, in seconds of the epoch, if it is known
+        well enough.
+        """
+
+
 class ILaunchers(Interface):
     """The table of programs that administrators may start."""
 

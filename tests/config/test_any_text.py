@@ -53,6 +53,14 @@ beacon = ["192.0.2.255"]
 beacon_port = 5300
 interval = 2
 liveness = 4
+[journal]
+directory = "journal"
+name = "east"
+segment_seconds = 60
+keep_bytes = 1_000_000_000
+[[journal.full_load]]
+services = ["context-*"]
+load = 400
 [[launchers.table]]
 name = "chat"
 script = "chat -v 'a b'"
@@ -135,6 +143,8 @@ SECTIONS = [
     "[mc0]",
     "[[mc0.rules]]",
     "[dbp]",
+    "[journal]",
+    "[[journal.full_load]]",
     "[[launchers.table]]",
     "[[x]]",
     "",
@@ -155,9 +165,11 @@ def test_any_value_at_any_key(statements: list[str]) -> None:
             "elko",
             "mc0",
             "dbp",
+            "journal",
             "launchers",
             "elko.listeners",
             "mc0.rules",
+            "journal.full_load",
             "launchers.table",
         ]
     ),

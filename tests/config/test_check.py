@@ -7,20 +7,35 @@ from pathlib import Path
 import pytest
 
 from broker.config.check import report, resolves
-from broker.config.values import Config, Console, Dbp, Elko, LauncherEntry, Launchers, Listener, Mc0, Mc0Rule
+from broker.config.values import (
+    Config,
+    Console,
+    Dbp,
+    Elko,
+    FullLoad,
+    Journal,
+    LauncherEntry,
+    Launchers,
+    Listener,
+    Mc0,
+    Mc0Rule,
+)
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
 DBP = "dbp: bound to tcp 127.0.0.1:5246, udp 5246, beacon 127.255.255.255:5245, offer *"
-REST = MC0 + "\n" + DBP + "\nconsole: bound to 127.0.0.1:9001, no password\nlaunchers: none, start initial"
+JOURNAL = "journal: in the state directory, kept 400 days, 20 GiB; full_load 1"
+REST = "\n".join([MC0, DBP, JOURNAL, "console: bound to 127.0.0.1:9001, no password", "launchers: none, start initial"])
+FULL = Journal(full_load=(FullLoad(("context-*",), 400.0),))
+UNKNOWN = "journal.full_load is empty: nothing will be said about the capacity of any service"
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
 
 def lines(*listeners: Listener) -> list[str]:
-    """The report on listeners, without those on the wires, the console and the launchers. Names with a dot resolve."""
-    shown = report(Config(elko=Elko(listeners)), resolves=lambda host: "." in host).split("\n")
+    """The report on listeners, without the lines on anything else. Names with a dot resolve."""
+    shown = report(Config(elko=Elko(listeners), journal=FULL), resolves=lambda host: "." in host).split("\n")
     after = len(listeners)
-    assert shown[after : after + 4] == REST.split("\n")
-    return shown[:after] + shown[after + 4 :]
+    assert shown[after : after + 5] == REST.split("\n")
+    return shown[:after] + shown[after + 5 :]
 
 
 def warnings(**keys: object) -> list[str]:
@@ -30,8 +45,11 @@ def warnings(**keys: object) -> list[str]:
     return [line.removeprefix("warning: elko.listeners[main]: ") for line in found]
 
 
-def test_the_defaults_give_no_warning() -> None:
-    assert report(Config()) == (
+def test_the_defaults_warn_only_of_the_capacity_that_nobody_knows() -> None:
+    assert report(Config()) == report(Config(journal=FULL)).replace("full_load 1", "full_load none") + (
+        f"\nwarning: {UNKNOWN}"
+    )
+    assert report(Config(journal=FULL)) == (
         "listener main: bound to 127.0.0.1:9000, published as 127.0.0.1:9000, allow client admin, auth open, offer *\n"
         + REST
     )
@@ -58,12 +76,14 @@ def test_no_secret_is_shown() -> None:
     config = Config(
         elko=Elko((Listener(auth="password", code="hunter2"),)),
         mc0=Mc0(auth="curve", secret_key=SECRET, any_key=True),
+        journal=FULL,
         console=Console(endpoint="tcp:9001", password="hunter2"),
         launchers=Launchers("recover", (LauncherEntry("a", "x --password hunter2"), LauncherEntry("b", "y"))),
     )
-    assert report(config).split("\n")[1:5] == [
+    assert report(config).split("\n")[1:6] == [
         "mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
         DBP,
+        JOURNAL,
         "console: bound to 0.0.0.0:9001, password",
         "launchers: a, b, start recover",
     ]
@@ -73,9 +93,15 @@ def test_no_secret_is_shown() -> None:
 
 def test_without_a_console_or_listeners() -> None:
     assert report(
-        Config(elko=Elko(()), mc0=Mc0(enabled=False), dbp=Dbp(enabled=False), console=Console(enabled=False))
+        Config(
+            elko=Elko(()),
+            mc0=Mc0(enabled=False),
+            dbp=Dbp(enabled=False),
+            journal=Journal(enabled=False),
+            console=Console(enabled=False),
+        )
     ) == (
-        "mc0: off\ndbp: off\nconsole: off\nlaunchers: none, start initial\n"
+        "mc0: off\ndbp: off\njournal: off\nconsole: off\nlaunchers: none, start initial\n"
         "warning: elko.listeners is empty: no Elko server can connect"
     )
 
@@ -126,8 +152,8 @@ def test_what_resolves() -> None:
 
 def mc0(**keys: object) -> tuple[str, list[str]]:
     """The line on mc0, and the warnings."""
-    shown = report(Config(mc0=Mc0(**keys))).split("\n")  # type: ignore[arg-type]
-    return shown[1], [line.removeprefix("warning: ") for line in shown[5:]]
+    shown = report(Config(mc0=Mc0(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
+    return shown[1], [line.removeprefix("warning: ") for line in shown[6:]]
 
 
 EVERYBODY = Mc0Rule(publish=("*",))
@@ -212,8 +238,8 @@ def test_rules_that_never_count(rules: tuple[Mc0Rule, ...], open_: list[str], cu
 
 def dbp(**keys: object) -> tuple[str, list[str]]:
     """The line on DBP, and the warnings."""
-    shown = report(Config(dbp=Dbp(**keys))).split("\n")  # type: ignore[arg-type]
-    return shown[2], [line.removeprefix("warning: ") for line in shown[5:]]
+    shown = report(Config(dbp=Dbp(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
+    return shown[2], [line.removeprefix("warning: ") for line in shown[6:]]
 
 
 ALL = {"endpoint": "tcp://*:5246", "auth": "open"}
@@ -267,3 +293,46 @@ FORGED = "dbp.check_address: anybody may end any service, or keep up one that is
 )
 def test_dbp(keys: dict[str, object], line: str, expected: list[str]) -> None:
     assert dbp(**keys) == (f"dbp: {line}", expected)
+
+
+# The journal
+
+
+def journal(**keys: object) -> tuple[str, list[str]]:
+    """The line on the journal, and the warnings."""
+    shown = report(Config(journal=Journal(**keys))).split("\n")  # type: ignore[arg-type]
+    return shown[3], [line.removeprefix("warning: ") for line in shown[6:]]
+
+
+CONTEXTS, EVERY = FullLoad(("context-*",), 400.0), FullLoad(("a", "**"), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "expected"),
+    [
+        ({}, "in the state directory, kept 400 days, 20 GiB; full_load none", [UNKNOWN]),
+        (
+            {"directory": "/srv/journal", "name": "east", "full_load": (CONTEXTS, EVERY)},
+            "/srv/journal, as east, kept 400 days, 20 GiB; full_load 2",
+            [],
+        ),
+        (
+            {"keep_seconds": 86_400.0, "keep_bytes": 1024**2, "full_load": (EVERY,)},
+            "in the state directory, kept 1 day, 1 MiB; full_load 1",
+            [],
+        ),
+        (
+            {"keep_seconds": 90_000.0, "keep_bytes": 3 * 1024**4 // 2, "full_load": (CONTEXTS, CONTEXTS)},
+            "in the state directory, kept 1.042 days, 1.5 TiB; full_load 2",
+            [],
+        ),
+        (
+            {"full_load": (CONTEXTS, EVERY, CONTEXTS, EVERY)},
+            "in the state directory, kept 400 days, 20 GiB; full_load 4",
+            [f"journal.full_load[{n}]: never counts, since journal.full_load[1] is for every service" for n in (2, 3)],
+        ),
+        ({"enabled": False, "directory": "/srv/journal"}, "off", []),
+    ],
+)
+def test_the_journal(keys: dict[str, object], line: str, expected: list[str]) -> None:
+    assert journal(**keys) == (f"journal: {line}", expected)

@@ -17,6 +17,8 @@ from broker.config.values import (
     Console,
     Dbp,
     Elko,
+    FullLoad,
+    Journal,
     LauncherEntry,
     Launchers,
     Limits,
@@ -91,6 +93,20 @@ def test_every_key_arrives() -> None:
             services = 8
             high_water = 9
             max_message = 6_000
+            [journal]
+            enabled = false
+            directory = "/srv/journal"
+            name = "east"
+            segment_bytes = 100_000
+            segment_seconds = 60
+            keep_seconds = 86_400
+            keep_bytes = 2_000_000
+            [[journal.full_load]]
+            services = ["context-*", "chat"]
+            load = 400
+            [[journal.full_load]]
+            services = ["*"]
+            load = 0.8
             [launchers]
             start = "recover"
             [[launchers.table]]
@@ -161,6 +177,16 @@ def test_every_key_arrives() -> None:
             high_water=9,
             max_message=6_000,
         ),
+        journal=Journal(
+            enabled=False,
+            directory="/srv/journal",
+            name="east",
+            segment_bytes=100_000,
+            segment_seconds=60.0,
+            keep_seconds=86_400.0,
+            keep_bytes=2_000_000,
+            full_load=(FullLoad(("context-*", "chat"), 400.0), FullLoad(("*",), 0.8)),
+        ),
         console=Console(enabled=False, endpoint="tcp:9001", password="p"),
         launchers=Launchers(
             start="recover",
@@ -187,6 +213,7 @@ def test_every_key_arrives() -> None:
     assert isinstance(config.broker.grace, float)
     assert isinstance(config.elko.listeners[0].limits.rate, float)
     assert isinstance(config.mc0.handshake, float)
+    assert isinstance(config.journal.full_load[0].load, float)
 
 
 BAD_TYPES = [
@@ -225,6 +252,20 @@ BAD_TYPES = [
     ("[dbp]\nbeacon = [5245]", 2, "dbp.beacon[0]", "must be a string, not an integer"),
     ("[dbp]\nliveness = 3.5", 2, "dbp.liveness", "must be an integer, not a number with a fraction"),
     ("[dbp]\nport = 5246", 2, "dbp.port", "unknown key"),
+    ("[journal]\nkeep_bytes = 1e9", 2, "journal.keep_bytes", "must be an integer, not a number with a fraction"),
+    ("[journal]\nkeep = 5", 2, "journal.keep", "unknown key"),
+    ('[journal.full_load]\nservices = ["x"]', 1, "journal.full_load", "two brackets"),
+    ("[journal]\nfull_load = 400.0", 2, "journal.full_load", "must be an array, not a number with a fraction"),
+    ('[[journal.full_load]]\nservices = ["x"]', 1, "journal.full_load[0].load", "is missing"),
+    ("[[journal.full_load]]\nload = 1", 1, "journal.full_load[0].services", "is missing"),
+    ('[[journal.full_load]]\nservices = ["x"]\nload = "1"', 3, "journal.full_load[0].load", "must be a number, not"),
+    ('[[journal.full_load]]\nservices = "x"\nload = 1', 2, "journal.full_load[0].services", "must be an array, not"),
+    (
+        "[[journal.full_load]]\nservices = [5]\nload = 1",
+        2,
+        "journal.full_load[0].services[0]",
+        "must be a string, not an integer",
+    ),
     ('[mc0]\nauth = "password"', 2, "mc0.auth", 'must be "open" or "curve"'),
     ("elko.listeners = [{ name = 5 }]", 1, "elko.listeners[0].name", "must be a string"),
     ('[launchers]\n[[launchers.table]]\nname = "x"', 2, "launchers.table[0].script", "is missing"),
@@ -493,6 +534,19 @@ def test_a_directory_of_client_keys_that_is_none(tmp_path: Path) -> None:
     (error,) = caught.value.errors
     assert (error.line, error.key) == (3, "mc0.client_keys")
     assert error.text == f"{tmp_path}/keys/clients cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("config", ["broker.toml", "./sub/../broker.toml"])
+def test_the_directory_of_the_journal_is_relative_to_the_file_and_comes_out_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "broker.toml").write_text('[journal]\ndirectory = "metrics/journal"\n')
+    monkeypatch.chdir(tmp_path)
+    found = read(config).journal.directory
+    assert found is not None
+    assert Path(found).is_absolute()
+    assert Path(found).resolve() == tmp_path / "metrics" / "journal"
 
 
 # Files

@@ -15,6 +15,8 @@ from broker.config.values import (
     Console,
     Dbp,
     Elko,
+    FullLoad,
+    Journal,
     LauncherEntry,
     Launchers,
     Limits,
@@ -54,6 +56,9 @@ NOW = {
     "dbp.fall_back",
     "dbp.probe",
     "dbp.services",
+    "journal.keep_seconds",
+    "journal.keep_bytes",
+    "journal.full_load",
     "console.password",
     "console.password_file",
     "launchers.start",
@@ -86,6 +91,11 @@ AT_RESTART = {
     "dbp.beacon_port",
     "dbp.high_water",
     "dbp.max_message",
+    "journal.enabled",
+    "journal.directory",
+    "journal.name",
+    "journal.segment_bytes",
+    "journal.segment_seconds",
     "console.enabled",
     "console.endpoint",
 }
@@ -99,7 +109,7 @@ def other(value: Any) -> Any:
 
 
 def each_changed(old: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of ``old`` with one key changed, for every key but names."""
+    """Copies of ``old`` with one key changed, for every key but the names that listeners and launchers go by."""
     for field in attrs.fields(type(old)):
         value = getattr(old, field.name)
         if attrs.has(type(value)):
@@ -107,7 +117,7 @@ def each_changed(old: Any) -> Iterator[tuple[str, Any]]:
         elif field.name in ("listeners", "table"):
             (item,) = value
             inner = [(f"{field.name}[{item.name}].{key}", (changed,)) for key, changed in each_changed(item)]
-        elif field.name == "name":
+        elif field.name == "name" and isinstance(old, Listener | LauncherEntry):
             continue
         else:
             inner = [(field.name, other(value))]
@@ -163,6 +173,13 @@ def test_rules_are_compared_as_a_whole_since_their_order_counts() -> None:
     assert refused(old, new) == []
 
 
+def test_full_loads_are_compared_as_a_whole_since_their_order_counts() -> None:
+    one, two = FullLoad(("a",), 1.0), FullLoad(("b",), 2.0)
+    old, new = Config(journal=Journal(full_load=(one, two))), Config(journal=Journal(full_load=(two, one)))
+    assert changes(old, new) == ["journal.full_load"]
+    assert refused(old, new) == []
+
+
 def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
     new = Config(
         broker=Broker(grace=1.0, service="x"),
@@ -170,6 +187,7 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         elko=Elko((Listener(endpoint="tcp:1:interface=127.0.0.1", limits=Limits(waits=1)),)),
         mc0=Mc0(enabled=False, sessions=5),
         dbp=Dbp(auth="open", offer=("a",)),
+        journal=Journal(name="east", keep_bytes=10**9),
         console=Console(password="secret"),
     )
     assert changes(Config(), new) == [
@@ -182,9 +200,17 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         "mc0.sessions",
         "dbp.auth",
         "dbp.offer",
+        "journal.name",
+        "journal.keep_bytes",
         "console.password",
     ]
-    assert refused(Config(), new) == ["broker.service", "elko.listeners[main].endpoint", "mc0.enabled", "dbp.auth"]
+    assert refused(Config(), new) == [
+        "broker.service",
+        "elko.listeners[main].endpoint",
+        "mc0.enabled",
+        "dbp.auth",
+        "journal.name",
+    ]
 
 
 def test_the_table_names_only_keys_that_exist() -> None:

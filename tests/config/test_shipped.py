@@ -19,6 +19,8 @@ from broker.config.values import (
     Config,
     Console,
     Dbp,
+    FullLoad,
+    Journal,
     LauncherEntry,
     Launchers,
     Limits,
@@ -35,7 +37,15 @@ DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
 
 EXAMPLE = "  # example"
 SETTING = re.compile(r"#(?=[a-z\[])")
-SECTIONS = {"broker": Broker, "log": Log, "console": Console, "mc0": Mc0, "dbp": Dbp, "launchers": Launchers}
+SECTIONS = {
+    "broker": Broker,
+    "log": Log,
+    "console": Console,
+    "mc0": Mc0,
+    "dbp": Dbp,
+    "journal": Journal,
+    "launchers": Launchers,
+}
 
 
 def uncommented(examples: bool) -> str:
@@ -53,7 +63,7 @@ def listed(value: Any) -> Any:
 def defaults(cls: Any) -> dict[str, Any]:
     """The keys of a section, with their defaults; sections inside are left out."""
     found = {field.name: listed(field.default) for field in attrs.fields(cls)}
-    return {name: value for name, value in found.items() if name not in ("limits", "rules", "table")}
+    return {name: value for name, value in found.items() if name not in ("limits", "rules", "full_load", "table")}
 
 
 def test_as_shipped_it_is_the_defaults() -> None:
@@ -78,9 +88,10 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     (listener,) = data["elko"]["listeners"]
     (launcher,) = data["launchers"].pop("table")
     (rule,) = data["mc0"].pop("rules")
+    (full_load,) = data["journal"].pop("full_load")
     limits = listener.pop("limits")
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
-    arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (launcher, LauncherEntry)]
+    arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (full_load, FullLoad), (launcher, LauncherEntry)]
     for section, cls in [*pairs, *arrays]:
         assert list(section) == list(defaults(cls)), "the keys are in the order of the values"
     assert (launcher["initial"], launcher["on"]) == (LauncherEntry("", "").initial, LauncherEntry("", "").on)
@@ -90,7 +101,7 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     examples = [line for line in SHIPPED.split("\n") if line.endswith(EXAMPLE)]
     names = {line.removeprefix("#").partition(" = ")[0] for line in examples if " = " in line}
     unset = {name for cls in (*SECTIONS.values(), Listener) for name, value in defaults(cls).items() if value is None}
-    assert names == unset | {"keys", "publish", "subscribe"} | {"name", "script"}
+    assert names == unset | {"keys", "publish", "subscribe"} | {"services", "load"} | {"name", "script"}
 
 
 def test_the_examples_are_good(tmp_path: Path) -> None:
@@ -136,7 +147,7 @@ def marked_reload() -> set[str]:
             prose = line
             continue
         key = f"{section}.{line[1:].partition(' = ')[0]}"
-        if header := re.match(r"#?\[+([a-z0-9.]+)\]", line):
+        if header := re.match(r"#?\[+([a-z0-9_.]+)\]", line):
             key = section = header[1]
         if prose.endswith("(reload)"):
             found.add(key)

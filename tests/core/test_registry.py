@@ -213,10 +213,58 @@ def test_an_offer_of_nothing_is_no_change() -> None:
     assert registry.revision == revision
 
 
+# why services go
+
+
+def test_a_service_that_is_withdrawn_goes_for_another_reason_than_one_whose_provider_leaves() -> None:
+    registry = make()
+    id = join(registry)
+    offer(registry, id, "bank", "shop")
+    changes = recorded(registry, Kind.WITHDRAWN, Kind.LEFT)
+    registry.withdraw(id, ["bank"])
+    registry.leave(id)
+    assert [(change.kind, change.why) for change in changes] == [
+        (Kind.WITHDRAWN, "withdrawn"),
+        (Kind.WITHDRAWN, "left"),
+        (Kind.LEFT, "left"),
+    ]
+
+
+def test_all_services_of_a_provider_that_expires_go_for_that_reason_and_those_who_resume_hear_it_too() -> None:
+    registry = make()
+    id = join(registry)
+    offer(registry, id, "bank", "shop")
+    revision = registry.revision
+    changes = recorded(registry)
+    registry.leave(id, "expired")
+    assert [(change.kind, change.why) for change in changes] == [
+        (Kind.WITHDRAWN, "expired"),
+        (Kind.WITHDRAWN, "expired"),
+        (Kind.LEFT, "expired"),
+    ]
+    assert registry.changes_since(revision) == changes
+    registry.leave(id)
+    assert len(changes) == 3, "the first reason counts"
+
+
+def test_what_comes_or_changes_has_no_reason() -> None:
+    registry = make()
+    changes = recorded(registry)
+    id = join(registry)
+    [service] = offer(registry, id, "bank")
+    registry.load(id, 1)
+    assert registry.amend(attrs.evolve(service, interval=1.0)) is None
+    assert [change.kind for change in changes] == [Kind.JOINED, Kind.OFFERED, Kind.LOAD, Kind.AMENDED]
+    assert {change.why for change in changes} == {""}
+
+
 # amending
 
 
-@pytest.mark.parametrize("more", [{"info": '{"port": 1}'}, {"lasting": True}, {"info": "{}", "lasting": True}])
+@pytest.mark.parametrize(
+    "more",
+    [{"info": '{"port": 1}'}, {"lasting": True}, {"interval": 2.5}, {"info": "{}", "lasting": True, "interval": 1.0}],
+)
 def test_what_is_said_of_a_service_can_be_changed_and_only_watchers_hear_of_it(more: dict[str, Any]) -> None:
     registry = make()
     id = join(registry)
@@ -263,6 +311,17 @@ def test_of_several_of_the_same_name_and_protocol_the_first_is_amended() -> None
     registry.leave(id)
     assert [change.kind for change in changes] == [Kind.AMENDED, *[Kind.WITHDRAWN] * 3, Kind.LEFT]
     assert list(registry.services()) == []
+
+
+def test_an_interval_can_be_agreed_changed_and_given_up() -> None:
+    registry = make()
+    id = join(registry)
+    [service] = offer(registry, id, "bank")
+    changes = recorded(registry)
+    for interval in (1.0, 1.0, 2.0, None):
+        assert registry.amend(attrs.evolve(service, interval=interval)) is None
+        assert registry.lookup("bank", "tcp")[0].interval == interval
+    assert [getattr(change.subject, "interval", fail) for change in changes] == [1.0, 2.0, None]
 
 
 def test_amending_without_a_difference_is_a_sign_of_life_and_no_change() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from broker.core.model import Change, Kind, Service
 from broker.session.dbp.catalogue import Terms
-from tests.session.dbp_recording import ELSEWHERE, HERE, TEXT, THERE, DbpFarm, T
+from tests.session.dbp_recording import ELSEWHERE, FLOAT32, HERE, START, TEXT, THERE, DbpFarm, T
 from tests.session.mc0_recording import nothing_fails
 from tests.session.recording import Client, Farm, desc, found, nothing, told
 
@@ -148,13 +149,14 @@ def test_a_load_that_makes_no_sense_changes_nothing(both: Both) -> None:
         assert both.loads() == {"Rohan": 0.25}
 
 
-def test_who_watches_loads_hears_of_a_changed_one_and_not_of_the_same_again(both: Both) -> None:
+def test_who_watches_loads_hears_of_each_that_is_reported_also_of_the_same_again(both: Both) -> None:
     both.admin.ask("admin", "watch", load=True)
     peer = both.dbp.dealer().registered("Rohan", load=0.25)
     for load in (0.25, 0.5, 0.5):
         peer.send("UoU", T, {"load": load})
+    peer.send("UoU", T, {"topics": []})
     told = [each["load"] for notice in both.admin.take() for each in notice["desc"]]
-    assert told == [0.25, 0.5]
+    assert told == [0.25, 0.25, 0.5, 0.5]
 
 
 # changes
@@ -266,6 +268,97 @@ def test_several_providers_of_one_name_on_both_wires_are_all_found_in_their_orde
     [answer] = both.client.find("Rohan")
     assert [each["hostport"] for each in answer["desc"]] == ["h:1", f"{THERE}:6000", "h:2"]
     assert both.dbp.dealer().find("Rohan") == {"Rohan": {"port": 6000}}, "the one that says something of itself"
+
+
+# heartbeats
+
+
+class Beating:
+    """Keeps each heartbeat that is told: of which provider, and the time that it gave."""
+
+    def __init__(self, dbp: DbpFarm) -> None:
+        self.told: list[tuple[int, float | None]] = []
+        dbp.catalogue._beats = self
+
+    def beat(self, provider: int, sent: float | None) -> None:
+        self.told.append((provider, sent))
+
+
+@pytest.mark.parametrize(
+    ("time", "sent"),
+    [(TEXT, START), (b"1.5e3", 1_500.0), (struct.pack("<d", START + 0.5), START + 0.5), (FLOAT32, None)],
+)
+def test_each_heartbeat_over_the_router_is_told_with_its_time_if_that_is_exact(
+    both: Both, time: bytes, sent: float | None
+) -> None:
+    beating = Beating(both.dbp)
+    peer = both.dbp.dealer(time=time).registered("Rohan", port=6000, heartbeat=1)
+    assert beating.told == [], "a registration is none"
+    for _ in range(2):
+        peer.send("<3", T, "Rohan")
+    assert beating.told == [(both.dbp.entry("Rohan").provider, sent)] * 2
+
+
+def test_heartbeats_by_udp_are_told_for_each_service_at_their_source(both: Both) -> None:
+    peers = [both.dbp.dealer().registered(name, heartbeat=1) for name in ("Rohan", "Gondor")]
+    beating = Beating(both.dbp)
+    ids = [both.dbp.entry(name).provider for name in ("Rohan", "Gondor")]
+    for name in (b"Rohan", b"Gondor"):
+        both.dbp.datagram(b" <3 %b %b" % (TEXT, name))
+    assert beating.told == [(id, START) for id in ids]
+    beating.told.clear()
+    both.dbp.datagram(b" <3 %b" % TEXT)
+    assert beating.told == [(id, START) for id in ids]
+    assert len(peers) == 2
+
+
+def test_a_heartbeat_that_is_refused_or_of_nobody_is_not_told(both: Both) -> None:
+    both.dbp.dealer().registered("Rohan", heartbeat=1)
+    both.elko.client("bank server").offer(desc("bank", "h:1"))
+    beating = Beating(both.dbp)
+    both.dbp.datagram(b" <3 %b Rohan" % TEXT, (ELSEWHERE, 40_000))
+    both.dbp.dealer(ELSEWHERE).send("<3", T, "Rohan")
+    for name in (b"bank", b"nobody"):
+        both.dbp.datagram(b" <3 %b %b" % (TEXT, name))
+    assert beating.told == []
+
+
+def test_the_first_heartbeat_of_a_service_without_a_contract_is_told_and_agrees_on_an_interval(both: Both) -> None:
+    both.dbp.dealer().registered("Rohan", port=6000)
+    id = both.dbp.entry("Rohan").provider
+    [service] = both.elko.registry.lookup("Rohan", "tcp")
+    assert (service.interval, service.lasting) == (None, True)
+    beating = Beating(both.dbp)
+    both.dbp.datagram(b" <3 %b Rohan" % TEXT)
+    [service] = both.elko.registry.lookup("Rohan", "tcp")
+    assert (service.interval, service.lasting) == (Terms().interval, False)
+    assert beating.told == [(id, START)]
+
+
+def test_the_agreed_interval_is_the_registrys_also_after_an_update(both: Both) -> None:
+    terms = both.dbp.catalogue.terms
+    peer = both.dbp.dealer().registered("Rohan", port=6000, heartbeat=2)
+    assert [service.interval for service in both.elko.registry.lookup("Rohan", "tcp")] == [2]
+    for wanted, agreed in ((0.5, 0.5), (0.001, terms.least_interval), (1e5, 100.0)):
+        peer.ask("UoU", T, {"heartbeat": wanted})
+        assert [service.interval for service in both.elko.registry.lookup("Rohan", "tcp")] == [agreed]
+
+
+@pytest.mark.parametrize(
+    ("way", "why"), [("silence", "expired"), ("goodbye", "left"), ("replaced", "left"), ("moved", "withdrawn")]
+)
+def test_why_a_service_went(both: Both, way: str, why: str) -> None:
+    peer = both.dbp.dealer().registered("Rohan", port=6000, heartbeat=1)
+    both.changes.clear()
+    if way == "silence":
+        both.dbp.wait(5)
+    elif way == "goodbye":
+        peer.send("</3", T)
+    elif way == "replaced":
+        both.dbp.dealer().registered("Rohan", port=6000, heartbeat=1)
+    else:
+        peer.ask("UoU", T, {"port": 6001})
+    assert [change.why for change in both.changes if change.kind is Kind.WITHDRAWN] == [why]
 
 
 # the reverse

@@ -21,7 +21,7 @@ import attrs
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases, IRegistry
+from broker.core.interfaces import Beats, ILeases, IRegistry
 from broker.core.model import Provider, Rights, Service
 from broker.session.dbp.entry import Connection, Entry, Source
 from broker.session.dbp.places import hostport, same
@@ -69,18 +69,25 @@ class Terms:
 
 
 class Catalogue:
-    """All registered services. Entries' leases call `check`."""
+    """All registered services. Entries' leases call `check`. ``beats`` is told of each heartbeat."""
 
     log = Logger()
 
     def __init__(
-        self, registry: IRegistry, leases: ILeases, voice: Voice, complaints: Complaints, terms: Terms
+        self,
+        registry: IRegistry,
+        leases: ILeases,
+        voice: Voice,
+        complaints: Complaints,
+        terms: Terms,
+        beats: Beats | None = None,
     ) -> None:
         self._registry = registry
         self._leases = leases
         self._voice = voice
         self._complaints = complaints
         self.terms = terms
+        self._beats = beats
         self._entries: dict[str, Entry] = {}
         self._sources: dict[Source, dict[Entry, None]] = {}
 
@@ -148,8 +155,9 @@ class Catalogue:
         else:
             self._registry.withdraw(entry.provider, [entry.name])
             self._offer(entry)
-        if entry.details.load is not None and entry.details.load != before.load:
-            self._registry.load(entry.provider, entry.details.load)
+        load = details(changes).load
+        if load is not None:
+            self._registry.load(entry.provider, load)
         self.live(entry)
         self._look(entry)
 
@@ -158,7 +166,7 @@ class Catalogue:
         entry.heard = self._leases.moment()
         entry.failures = 0
 
-    def beat(self, entry: Entry, source: Source | None, form: Form) -> None:
+    def beat(self, entry: Entry, source: Source | None, form: Form, sent: float | None) -> None:
         """A service sent a heartbeat: from that source by UDP, or over a connection. Its time was in that form."""
         entry.heard = self._leases.moment()
         entry.form = form
@@ -168,6 +176,8 @@ class Catalogue:
             entry.contract = True
             self._registry.amend(self._service(entry))
             self._look(entry)
+        if self._beats is not None:
+            self._beats.beat(entry.provider, None if form is Form.FLOAT32 else sent)  # which is off by up to a minute
 
     def bind(self, entry: Entry, connection: Connection | None) -> None:
         """A connection speaks for a service that has none over which it can be told anything."""

@@ -196,7 +196,7 @@ class Commands:
             self._part(connection, f"a heartbeat of {entry.name}, which was registered from another address")
         else:
             self._adopt(connection, entry)
-            self._catalogue.beat(entry, None, message.form)
+            self._catalogue.beat(entry, None, message.form, message.sent)
             if connection.req:
                 self._voice.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
             elif entry.connection is connection:

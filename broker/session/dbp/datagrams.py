@@ -72,7 +72,7 @@ class Datagrams:
             self._stranger(message, source)
         for entry in entries:
             if self._catalogue.trusts(entry, source[0]):
-                self._catalogue.beat(entry, source, message.form)
+                self._catalogue.beat(entry, source, message.form, message.sent)
                 self.beats += 1
             else:
                 self._refuse(f"a heartbeat of {entry.name}, which was registered from another address", source)

@@ -1,0 +1,100 @@
+"""The wiring of the metrics journal: its directory, its thread, and who tells it what.
+
+Order at the start: the directory is taken, then the registry is watched, before anybody can offer anything. At the stop
+it goes before connections are closed: who is cut off by that has not left.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+
+from broker.config import values
+from broker.config.validate_journal import effective_journal_name
+from broker.core.interfaces import IRegistry
+from broker.export.feed import Feed, FullLoads
+from broker.export.journal import Journal
+from broker.export.records import boot_name
+from broker.export.segments import Limits, Segments
+
+DIRECTORY = "journal"
+"""Where it is in the state directory, unless the configuration says otherwise."""
+
+SALT = 4
+"""Random bytes in the name of a start."""
+
+
+@attrs.define
+class JournalWriter:
+    """The running journal. ``where`` is its directory."""
+
+    where: str
+    segments: Segments
+    journal: Journal
+    feed: Feed
+    threads: ThreadPool
+
+    def use(self, config: values.Journal) -> None:
+        """Take what may change while it runs."""
+        self.feed.use(_full_loads(config))
+        self.segments.limits = _limits(config)
+
+    def counts(self) -> Mapping[str, int]:
+        """What is counted here."""
+        return self.journal.counts()
+
+    def abandon(self) -> None:
+        """Let go of everything, where the reactor does not run: the start failed, and nothing was written."""
+        self.feed.stop()
+        self.threads.stop()
+        self.segments.close()
+
+    def stop(self) -> Deferred[None]:
+        """Write all that there is, and end. Fires when that is done."""
+
+        def ended(_: object) -> None:
+            self.threads.stop()
+
+        self.feed.stop()
+        return self.journal.stop().addCallback(ended)
+
+
+def open_journal(config: values.Journal, state: str, registry: IRegistry, reactor: Any) -> JournalWriter:
+    """Open the journal. Raises OSError, with nothing held."""
+    where = os.path.join(state, DIRECTORY) if config.directory is None else config.directory
+    name = effective_journal_name(config, socket.gethostname())
+    boot = boot_name(reactor.seconds(), os.urandom(SALT))
+    # Its own thread: to seal a segment takes a while, and the store must not wait for that.
+    threads = ThreadPool(minthreads=0, maxthreads=1, name="journal")
+    segments = Segments(where, name, boot, _limits(config))
+    journal = Journal(reactor, partial(deferToThreadPool, reactor, threads), segments)
+    threads.start()
+    try:
+        journal.start()
+    except OSError:
+        threads.stop()
+        raise
+    return JournalWriter(
+        where, segments, journal, Feed(registry, journal.put, journal.now, _full_loads(config)), threads
+    )
+
+
+def _limits(config: values.Journal) -> Limits:
+    return Limits(
+        segment_bytes=config.segment_bytes,
+        segment_seconds=config.segment_seconds,
+        keep_seconds=config.keep_seconds,
+        keep_bytes=config.keep_bytes,
+    )
+
+
+def _full_loads(config: values.Journal) -> FullLoads:
+    return FullLoads([(each.services, each.load) for each in config.full_load])

@@ -1,0 +1,410 @@
+"""The metrics journal as the reactor sees it: `Journal.put`, and nothing to wait for.
+
+Rules:
+- A record that is put waits in a queue of bounded length. Every `FLUSH_SECONDS` the whole queue goes to the thread,
+  which makes lines of the records and appends them; every `SYNC_SECONDS` it has them on the disk. One job at a time.
+- Records are numbered when they go to the thread, in the order in which they were put. A number is never used again.
+- What finds the queue full is lost, and takes its numbers just after those of the queue that was full. What the disk
+  refused is lost too: the records from the first that is not a good line to the last that was handed over.
+- So the lost ones are always the last numbers that were given, and each hand-over that finds some begins with a
+  ``drop`` record that says how many. If a ``drop`` is lost itself, the next one counts it, and what it told of.
+- A disk that fails is tried again after a wait that doubles; meanwhile the queue fills. It is logged when that begins
+  and when it ends. Sealing and retention have waits and log lines of their own: that they fail costs no record.
+- The thread appends what is due before it goes on with a sealing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import repeat
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
+from broker.export.segments import Segments
+
+FLUSH_SECONDS = 1.0
+"""How long records gather before they are appended: a kill of the broker loses no more than these."""
+
+SYNC_SECONDS = 5.0
+"""The time between two times that all is put on the disk: a power cut loses no more than these."""
+
+ALIVE_SECONDS = 60.0
+"""The time between two ``alive`` records; readers take 90 s without one for a broker that was not there."""
+
+RETAIN_SECONDS = 3600.0
+"""The time between two looks for segments to delete: they are named by the hour."""
+
+RETRY_SECONDS = 1.0
+"""The wait after a first failure of the disk; it doubles with each further one."""
+
+RETRY_SECONDS_MOST = 30.0
+"""The longest wait after a failure: a disk may be full for hours, and is written soon after it is not."""
+
+STOP_SECONDS = 10.0
+"""How long the stop waits for the disk. What is not sealed by then is sealed at the next start."""
+
+COMPLAINT_SECONDS = 60.0
+"""The time between two log lines about a full queue."""
+
+SLICE = 256
+"""Records made into lines at once: some 0.3 ms in which the thread holds the interpreter, before a write lets go."""
+
+
+_log = Logger()
+
+
+class Journal:
+    """Writes what is put to ``segments``, over ``clock``.
+
+    ``in_thread`` runs a function with arguments in a worker thread and returns a Deferred of its result. Sealing keeps
+    the thread busy for some 50 ms at a time, so it should be the journal's own.
+    """
+
+    def __init__(self, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]], segments: Segments) -> None:
+        self._clock = clock
+        self._in_thread = in_thread
+        self._segments = segments
+        self._common = common(segments.broker, segments.boot)
+
+        self._queue: list[Record] = []
+        self._room = segments.limits.queue
+        self._turned_away = 0
+        """Records that found the queue full, and have no number yet."""
+        self._next_seq = 1
+        self._lost = 0
+        """Numbers given to records that are in no file and never will be."""
+        self._lost_to = "queue"
+        """What lost those that no ``drop`` record tells of yet."""
+        self._late = 0
+        """Records that came after the stop."""
+
+        self._timers: dict[Callable[[], None], _Timer] = {}
+        self._patience: IDelayedCall | None = None
+        self._busy = False
+        self._choosing = False
+        self._recovered = False
+        self._flush_due = False
+        self._retain_due = True
+        self._seal_waits = False
+        self._synced_at = 0.0
+        self._writing = _Trouble("the metrics journal cannot be written: records are lost when its queue is full")
+        self._sealing = _Trouble("a segment of the metrics journal cannot be sealed, and waits")
+        self._retaining = _Trouble("old segments of the metrics journal cannot be deleted")
+        self._complained_at: float | None = None
+
+        self._running = False
+        self._stopped: Deferred[None] | None = None
+        self._said_stop = False
+        self._gave_up = False
+        """A write of the stop failed."""
+        self._closed = False
+
+    # for all
+
+    def put(self, record: Record) -> None:
+        """Keep a record, or count it as lost. For the reactor thread, also before `start`; it never fails.
+
+        What is put after `stop` is lost.
+        """
+        if len(self._queue) < self._room:
+            self._queue.append(record)
+        elif self._stopped is None:
+            self._turned_away += 1
+            self.look()
+        else:
+            self._late += 1
+
+    def look(self) -> None:
+        """Notice a clock that was set back, which would keep the timers from running until it has caught up.
+
+        A full queue looks by itself. For whoever is called when messages arrive, once for many.
+        """
+        now = self._clock.seconds()
+        for timer in self._timers.values():
+            if timer.call.getTime() - now > timer.seconds:
+                timer.call.reset(timer.seconds)
+
+    def now(self) -> int:
+        """The ``ts`` of a record that is made now."""
+        return microseconds(self._clock.seconds())
+
+    def counts(self) -> Mapping[str, int]:
+        """What happened so far, for `Counters.include`. A record is written when it is on the disk."""
+        return {
+            "journal_records.written": self._segments.acknowledged,
+            "journal_records.dropped": self._lost + self._turned_away + self._late,
+            "journal_segments.sealed": self._segments.sealed,
+            "journal_segments.deleted": self._segments.deleted,
+            "journal_errors.write": self._writing.errors,
+            "journal_errors.seal": self._sealing.errors,
+            "journal_errors.retain": self._retaining.errors,
+        }
+
+    # for the wiring
+
+    def start(self) -> None:
+        """Take the directory, and begin. Raises OSError where that fails; then nothing is held. To be called once."""
+        self._segments.open()
+        self._running = True
+        self._queue.insert(0, self._alive("start"))
+        self._synced_at = self._clock.seconds()
+        self._after(FLUSH_SECONDS, self._flush)
+        self._after(ALIVE_SECONDS, self._tell_alive)
+        self._after(RETAIN_SECONDS, self._retain)
+        self._go_on()
+
+    def stop(self) -> Deferred[None]:
+        """Write, put on the disk and seal all that is there, and let go of the directory.
+
+        The Deferred fires when that is done, or cannot be done, or has taken `STOP_SECONDS`; it never fails. To be
+        called once, after all that puts records has stopped.
+        """
+        stopped = self._stopped = Deferred()
+        self._room = 0
+        for timer in self._timers.values():
+            timer.call.cancel()
+        self._timers.clear()
+        self._seal_waits = False  # one more try
+        if self._running:
+            self._patience = self._clock.callLater(STOP_SECONDS, self._stop_waiting)
+            self._go_on()
+        else:
+            stopped.callback(None)
+        return stopped
+
+    # what is due
+
+    def _after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call it then, unless the stop comes first. What is already to be called stays as it is."""
+
+        def call() -> None:
+            del self._timers[function]
+            function()
+
+        if self._stopped is None and function not in self._timers:
+            self._timers[function] = _Timer(self._clock.callLater(seconds, call), seconds)
+
+    def _alive(self, why: str | None = None) -> Record:
+        return Record(self.now(), "alive", BROKER_WIRE, why=why)
+
+    def _tell_alive(self) -> None:
+        self._after(ALIVE_SECONDS, self._tell_alive)
+        self.put(self._alive())
+
+    def _flush(self) -> None:
+        self._flush_due = True
+        self._go_on()
+
+    def _retain(self) -> None:
+        self._after(RETAIN_SECONDS, self._retain)
+        self._retain_due = True
+        self._go_on()
+
+    def _seal_again(self) -> None:
+        self._seal_waits = False
+        self._go_on()
+
+    # one job after the other
+
+    def _go_on(self) -> None:
+        """Have the thread do what is due, unless it does something."""
+        if self._choosing:  # a job that ended at once: the loop below goes on
+            return
+        self._choosing = True
+        while not self._busy and not self._closed and (job := self._choose()) is not None:
+            job()
+        self._choosing = False
+
+    def _choose(self) -> Callable[[], None] | None:
+        """What is to be done now, the most urgent first. The thread does nothing."""
+        stopping = self._stopped is not None
+        if not self._recovered:
+            return self._recover
+        if stopping and not self._gave_up and not self._said_stop:
+            return self._write
+        if self._flush_due and not stopping:
+            self._flush_due = False
+            if self._queue or self._untold or self._segments.unsynced or self._segments.due(self._clock.seconds()):
+                return self._write
+            self._after(FLUSH_SECONDS, self._flush)
+        if self._segments.waiting and not self._seal_waits:
+            return self._seal
+        if self._retain_due and not stopping:
+            return self._delete_old
+        return self._close if stopping else None
+
+    @property
+    def _untold(self) -> int:
+        """How many are lost that no ``drop`` record in a file tells of. The thread does nothing."""
+        return self._next_seq - 1 - self._segments.last_seq + self._turned_away
+
+    def _run(self, done: Callable[[], None], failed: Callable[[Failure], None], *job: Any) -> None:
+        """Have the thread do the job, a function and its arguments; then call one of the two, and go on."""
+
+        def ended(_: object) -> None:
+            self._busy = False
+            self._go_on()
+
+        self._busy = True
+        function, *arguments = job
+        working = self._in_thread(function, *arguments)
+        working.addCallbacks(lambda _: done(), failed)
+        working.addErrback(lambda failure: _log.failure("a defect in the metrics journal", failure))
+        working.addBoth(ended)
+
+    def _recover(self) -> None:
+        def done() -> None:
+            self._recovered = True
+
+        def failed(failure: Failure) -> None:
+            self._recovered = True
+            self._sealing.errors += 1
+            _tell(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
+
+        self._run(done, failed, self._segments.recover)
+
+    def _write(self) -> None:
+        """Hand over what waits."""
+        now = self._clock.seconds()
+        stopping = self._stopped is not None
+        if stopping and not self._turned_away:
+            self._queue.append(self._alive("stop"))
+            self._said_stop = True
+        records, self._queue = self._queue, []
+        first = self._next_seq
+        lost = first - 1 - self._segments.last_seq
+        if lost:
+            records.insert(0, Record(microseconds(now), "drop", BROKER_WIRE, dropped=lost, why=self._lost_to))
+        self._next_seq += len(records)
+        if self._turned_away:
+            self._count_turned_away(now)
+        sync = stopping or not 0 <= now - self._synced_at < SYNC_SECONDS
+        if sync:
+            self._synced_at = now
+
+        def done() -> None:
+            self._writing.over()
+            self._after(FLUSH_SECONDS, self._flush)
+
+        def failed(failure: Failure) -> None:
+            self._lost = self._next_seq - 1 - self._segments.lines
+            self._lost_to = "disk"
+            if stopping:
+                self._gave_up = True
+                _log.error("{count} records of the metrics journal are lost by the stop", count=self._untold)
+            self._after(self._writing.add(failure), self._flush)
+
+        self._run(done, failed, self._append, records, first, now, sync, self._said_stop)
+
+    def _count_turned_away(self, now: float) -> None:
+        failing = self._writing.failures > 0
+        if not failing and (self._complained_at is None or not 0 <= now - self._complained_at < COMPLAINT_SECONDS):
+            self._complained_at = now
+            _log.warn(
+                "the queue of the metrics journal was full: {count} records are lost, and counted in it",
+                count=self._turned_away,
+            )
+        self._next_seq += self._turned_away
+        self._lost += self._turned_away
+        self._turned_away = 0
+        self._lost_to = "disk" if failing else "queue"
+
+    def _append(self, records: list[Record], first: int, now: float, sync: bool, last: bool) -> None:
+        """In the thread: make lines, append them, and look after the file. Empties the list as it goes."""
+        segments = self._segments
+        for begin in range(0, len(records), SLICE):
+            end = min(begin + SLICE, len(records))
+            lines = encode_all(records[begin:end], self._common, first + begin)
+            segments.append(lines, first + end - 1, now)
+            records[begin:end] = repeat(None, end - begin)  # type: ignore[arg-type]  # or all are freed at once
+        if last or segments.due(now):
+            segments.rotate()
+        elif sync:
+            segments.sync()
+
+    def _seal(self) -> None:
+        sealed = self._segments.sealed
+
+        def done() -> None:
+            if self._segments.sealed > sealed:
+                self._sealing.over()
+
+        def failed(failure: Failure) -> None:
+            self._seal_waits = True
+            wait = self._sealing.add(failure)
+            if self._stopped is None:
+                self._after(wait, self._seal_again)
+
+        self._run(done, failed, self._segments.seal_piece)
+
+    def _delete_old(self) -> None:
+        def failed(failure: Failure) -> None:
+            self._retaining.add(failure)
+
+        self._retain_due = False
+        self._run(self._retaining.over, failed, self._segments.retain, self._clock.seconds())
+
+    # the end
+
+    def _close(self) -> None:
+        def failed(failure: Failure) -> None:
+            _tell(failure, "the metrics journal was not closed in good order: {why}")
+            self._end()
+
+        self._run(self._end, failed, self._segments.close)
+
+    def _stop_waiting(self) -> None:
+        _log.error("the metrics journal was not closed in {most:g} seconds", most=STOP_SECONDS)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._closed = True
+            assert self._stopped is not None
+            assert self._patience is not None
+            if self._patience.active():
+                self._patience.cancel()
+            self._stopped.callback(None)
+
+
+@attrs.frozen
+class _Timer:
+    call: IDelayedCall
+    seconds: float
+
+
+class _Trouble:
+    """Failures of one kind of work: they are counted, and logged when they begin and when they end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.failures = 0
+        """One after the other, up to now."""
+        self.errors = 0
+
+    def add(self, failure: Failure) -> float:
+        """One more. Returns how long to wait before the next try."""
+        self.failures += 1
+        self.errors += 1
+        if self.failures == 1:
+            _tell(failure, "{what}: {why}. It is tried again, and the log says when that succeeds", what=self._text)
+        return min(RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10), RETRY_SECONDS_MOST)
+
+    def over(self) -> None:
+        """It succeeded."""
+        if self.failures:
+            _log.info("no longer, after {failures} failures: {what}", failures=self.failures, what=self._text)
+            self.failures = 0
+
+
+def _tell(failure: Failure, text: str, **values: Any) -> None:
+    if failure.check(OSError):
+        _log.error(text, why=failure.value, **values)
+    else:
+        _log.failure("a defect in the metrics journal", failure)

@@ -1,0 +1,88 @@
+"""Records and their lines: what docs/export.md promises of each."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.export.records import Record, boot_name, common, encode, encode_all, microseconds
+
+COMMON = common("broker-1", "20260102T030405000Zab")
+
+
+def test_a_line_begins_with_what_every_record_has():
+    line = encode(Record(1_700_000_000_123_456, "alive", "elkobroker"), COMMON, 7)
+
+    assert line == (
+        b'{"v":1,"broker":"broker-1","boot":"20260102T030405000Zab","seq":7,'
+        b'"ts":1700000000123456,"event":"alive","wire":"elkobroker"}\n'
+    )
+
+
+def test_members_are_those_of_the_document_in_its_order():
+    document = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    rows = [line.split("|")[1] for line in document.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall("`([a-z_]+)`", row)]
+    members = named[: named.index("why") + 1]
+
+    assert [*members[:2], *members[2:5]] == ["v", "ts", "broker", "boot", "seq"]
+    assert set(members) == {"v", "broker", "boot", "seq", *Record.__struct_fields__}
+
+
+def test_a_provider_without_a_load_is_not_one_with_load_zero():
+    assert "load" not in json.loads(encode(Record(1, "load", "elko"), COMMON, 1))
+    assert json.loads(encode(Record(1, "load", "elko", load=0.0, provider=0), COMMON, 1))["load"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("record", "member", "written"),
+    [
+        (Record(1, "hb", "dbp", label="a\ud800b"), "label", "a?b"),
+        (Record(1, "load", "elko", load=float("nan")), "load", None),
+        (Record(1, "load", "elko", label="\ud800", load=float("inf")), "load", None),
+    ],
+)
+def test_what_a_line_has_no_room_for_costs_that_member_only(record, member, written):
+    lines = encode_all([Record(1, "alive", "elkobroker"), record, Record(2, "alive", "elkobroker")], COMMON, 5)
+
+    assert [json.loads(line)["seq"] for line in lines] == [5, 6, 7]
+    assert json.loads(lines[1]).get(member) == written
+
+
+@given(
+    st.builds(
+        Record,
+        st.integers(0, 2**63 - 1),
+        st.text(),
+        st.text(),
+        label=st.none() | st.text(st.characters()),
+        load=st.none() | st.floats(),
+        sent_ts=st.none() | st.integers(),
+    )
+)
+def test_any_record_is_one_line_of_json(record):
+    line = encode(record, COMMON, 1)
+
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert json.loads(line)["ts"] == record.ts
+
+
+@given(st.lists(st.floats(0, 4e9), min_size=2, max_size=2))
+def test_names_of_starts_sort_by_time(moments):
+    first, second = sorted(moments)
+
+    assert boot_name(first, b"") <= boot_name(second, b"")
+
+
+def test_two_starts_at_the_same_moment_have_different_names():
+    assert boot_name(5.0, b"\x01") != boot_name(5.0, b"\x02")
+
+
+def test_times_are_microseconds():
+    assert microseconds(1_700_000_000.5) == 1_700_000_000_500_000
