@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -397,7 +398,9 @@ class InARealThread(TestCase):
     """With Twisted's threads and its clock."""
 
     def test_the_reactor_thread_touches_no_file(self) -> Deferred[None]:
-        directory = Path(self.mktemp())
+        temporary = TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        directory = Path(temporary.name)
         threads = ThreadPool(minthreads=0, maxthreads=1)
         threads.start()
         self.addCleanup(threads.stop)
