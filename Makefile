@@ -1,12 +1,14 @@
-# Two commands: `make run` for a broker, `make test` for its tests. Both set up .venv first; see etc/setup.sh.
+# Three commands: `make run` for a broker, `make plan` for a capacity plan, `make test` for the tests of both. Each sets up
+# .venv first; see etc/setup.sh.
 
 PORT ?= 9000
 ARGS ?=
 
-.PHONY: help run test check clean
+.PHONY: help run plan test check clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
+	@echo 'make plan   sets up everything, Java included, then plans for a made-up month (ARGS="--out DIR")'
 	@echo 'make test   sets up everything, then runs the checks and the tests (ARGS="tests/core")'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make clean  removes what these made'
@@ -14,6 +16,10 @@ help:
 run:
 	@sh etc/setup.sh run
 	exec .venv/bin/twistd -n elkobroker --port $(PORT) $(ARGS)
+
+plan:
+	@sh etc/setup.sh plan
+	exec .venv/bin/python -m spark.capacity demo $(ARGS)
 
 define checks
 .venv/bin/ruff check .

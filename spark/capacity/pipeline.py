@@ -1,0 +1,248 @@
+"""The order of the jobs, and which dates each of them makes again.
+
+Rules:
+- Only dates with new records are computed, and those that depend on them: the date after one whose last state became
+  another, and for the hours of services the two dates after (an absence is filled in from before it).
+- The dates are noted until all their tables are written: a run that was cut off is made up for by the next.
+- A run's `now` is given, or is the hour of the last record. The same journal and the same `now` give the same tables.
+- Forecasts and plans of earlier runs stay, to be compared with what came; a run with the same `now` replaces its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark.capacity import report
+from spark.capacity.balance import balance
+from spark.capacity.evaluate import evaluate
+from spark.capacity.forecast import HORIZON, forecast, full_hour
+from spark.capacity.ingest import Ingested, ingest
+from spark.capacity.plan import TARGET, plan
+from spark.capacity.presence import SILVER_SIGNS, broker_down, signs
+from spark.capacity.progress import Progress
+from spark.capacity.reliability import reliability
+from spark.capacity.rollup import SILVER_CARRY, rollup, runs_of, same_state
+from spark.capacity.schema import (
+    BRONZE_RECORDS,
+    EVALUATION,
+    GOLD_BALANCE_DAY,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    GOLD_PROVIDER_DAY,
+    GOLD_SERVICE_1H,
+    LEDGER,
+    LOSS,
+    QUARANTINE,
+    SILVER_PROVIDER_5M,
+    UNKNOWN_MEMBERS,
+    Table,
+)
+from spark.capacity.service_load import LOOKBACK, service_load
+from spark.capacity.tables import State, Tables
+
+TOGETHER = 10
+"""Dates that one rollup makes: what it keeps on the disk stays small, and a month has three lines of progress."""
+
+DAY = timedelta(days=1)
+
+REMEMBERED = timedelta(days=120)
+"""How long forecasts and plans are kept, after which nobody asks what became of them."""
+
+HISTORY = timedelta(days=120)
+"""Hours that forecasts look at: some seasons of weeks; more would make each run slower than the one before."""
+
+SHOWN_ROWS = 100_000
+"""Rows of quarantine and loss that the report counts: a journal of nothing but garbage must not fill its memory."""
+
+
+class NoRecordsError(Exception):
+    """There are no records to plan with."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is told."""
+
+    journal: Path
+    out: Path
+    started: datetime
+    """The wall clock at the start, by which dates in the future are judged."""
+    now: datetime | None = None
+    since: date | None = None
+    horizon: int = HORIZON
+    target: float = TARGET
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return f"{self.started:%Y%m%dT%H%M%SZ}"
+
+
+def utc(value: Any) -> Any:
+    """Spark gives times in the zone of the machine, without saying so."""
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def plain(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Make rows that know nothing of Spark."""
+    return [{name: utc(value) for name, value in row.asDict().items()} for row in rows]
+
+
+class Pipeline:
+    """One run of all jobs."""
+
+    def __init__(self, tables: Tables, settings: Settings, progress: Progress) -> None:
+        self._tables = tables
+        self._settings = settings
+        self._progress = progress
+
+    def run(self) -> list[Path]:
+        """Do everything that is to be done; return the files of the report."""
+        done = self._ingest()
+        touched = {day for day in done.dates if self._settings.since is None or day >= self._settings.since}
+        held = set(self._tables.dates(BRONZE_RECORDS))
+        if not held:
+            raise NoRecordsError(f"{self._settings.journal} has no records" + self._why_none(done))
+        # Noted dates of which nothing is there any more have nothing to be computed of.
+        rolled = self._rollup(sorted(touched & held), held)
+        self._days(rolled, held)
+        now = self._now()
+        self._forecast(now)
+        # Dates that were left out on purpose are still to be computed.
+        self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
+        return self._report(done)
+
+    @staticmethod
+    def _why_none(done: Ingested) -> str:
+        if done.quarantined:
+            return f": {done.quarantined:,} lines or segments are in quarantine, see the table of that name"
+        return ": no segment is sealed yet"
+
+    def _ingest(self) -> Ingested:
+        with self._progress.job("ingest") as step:
+            settings = self._settings
+            done = ingest(
+                self._tables,
+                settings.journal,
+                run=settings.run,
+                started=settings.started,
+                tell=lambda part: step(part, ""),
+            )
+            segments = f"{done.segments:,} new segment" + ("" if done.segments == 1 else "s")
+            step(
+                1.0,
+                f"{segments}   {done.records:,} records   {done.quarantined:,} quarantined   {done.lost:,} lost",
+            )
+        for reason, number in sorted(done.reasons.items()):
+            self._progress.note(f"quarantined: {number:,} x {reason}")
+        for member, number in sorted(done.unknown.items()):
+            self._progress.note(f"unknown member {member!r} in {number:,} records: not used")
+        if done.strange:
+            self._progress.note(f"{len(done.strange):,} files are no segments, {done.strange[0]!r} for one: left alone")
+        if done.lost:
+            known = f"{done.lost_known:,} of the lost records were told of by the broker"
+            self._progress.note(f"{known}; what came after a start's last record cannot be known")
+        return done
+
+    def _rollup(self, touched: Sequence[date], held: set[date]) -> list[date]:
+        tables, todo, made = self._tables, list(touched), []
+        with self._progress.job("rollup") as step:
+            while todo:
+                dates = runs_of(todo)[0][:TOGETHER]
+                last, after = dates[-1], dates[-1] + DAY
+                records = tables.read(BRONZE_RECORDS, dates)
+                before = None
+                if dates[0] - DAY in tables.dates(SILVER_CARRY):
+                    before = tables.read(SILVER_CARRY, [dates[0] - DAY])
+                old = tables.read(SILVER_CARRY, [last]).persist()
+                old.count()
+                tables.write(SILVER_SIGNS, signs(records))
+                result = rollup(records, before, dates)
+                tables.write(SILVER_PROVIDER_5M, result.silver)
+                tables.write(SILVER_CARRY, result.carry)
+                result.done()
+                made += dates
+                todo = [day for day in todo if day not in dates]
+                follows = after in held and after not in todo and after not in made
+                if follows and not same_state(old, tables.read(SILVER_CARRY, [last])):
+                    # What the next date began with has become something else.
+                    todo = sorted({*todo, after})
+                old.unpersist()
+                step(len(made) / (len(made) + len(todo)), f"{len(made):,} of {len(made) + len(todo):,} dates")
+            step(1.0, f"{len(made):,} dates")
+        return sorted(made)
+
+    def _days(self, dates: Sequence[date], held: set[date]) -> None:
+        tables = self._tables
+        with self._progress.job("load") as step:
+            later = {day + DAY * more for day in dates for more in range(LOOKBACK.days + 1)}
+            hours = sorted(later & held)
+            if hours:
+                needed = {day - DAY * back for day in hours for back in range(LOOKBACK.days + 1)}
+                tables.write(GOLD_SERVICE_1H, service_load(tables.read(SILVER_PROVIDER_5M, needed), hours))
+            step(1.0, f"{len(hours):,} dates")
+        for name, table, job in (
+            ("reliable", GOLD_PROVIDER_DAY, reliability),
+            ("balance", GOLD_BALANCE_DAY, balance),
+        ):
+            with self._progress.job(name) as step:
+                if dates:
+                    tables.write(table, job(tables.read(SILVER_PROVIDER_5M, dates), dates))
+                step(1.0, f"{len(dates):,} dates")
+
+    def _now(self) -> datetime:
+        if self._settings.now is not None:
+            return full_hour(self._settings.now)
+        last = self._tables.dates(BRONZE_RECORDS)[-1]
+        row = self._tables.read(BRONZE_RECORDS, [last]).agg(F.max("ts").alias("ts")).first()
+        if row is None or row["ts"] is None:
+            raise NoRecordsError(f"{self._settings.journal} has no records of {last}")
+        return full_hour(utc(row["ts"]))
+
+    def _later(self, table: Table, now: datetime) -> DataFrame:
+        """Read the rows of earlier runs that are kept."""
+        issued = F.col("issued")
+        return self._tables.read(table).where((issued != F.lit(now)) & (issued > F.lit(now - REMEMBERED)))
+
+    def _forecast(self, now: datetime) -> None:
+        tables, settings = self._tables, self._settings
+        known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
+        load = tables.read(GOLD_SERVICE_1H, known).persist()
+        with self._progress.job("forecast") as step:
+            tables.write(GOLD_FORECAST, self._later(GOLD_FORECAST, now).union(forecast(load, now, settings.horizon)))
+            forecasts = tables.read(GOLD_FORECAST)
+            services = forecasts.where(F.col("issued") == F.lit(now)).select("service").distinct().count()
+            step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
+        with self._progress.job("plan") as step:
+            made = plan(load, forecasts, now, target=settings.target)
+            tables.write(GOLD_PLAN, self._later(GOLD_PLAN, now).union(made))
+            mine = tables.read(GOLD_PLAN).where(F.col("issued") == F.lit(now))
+            short = mine.where("need_horizon > providers_now").count()
+            step(1.0, f"{short:,} services need more providers within {settings.horizon} hours")
+        with self._progress.job("evaluate") as step:
+            tables.write(EVALUATION, evaluate(forecasts, load, now))
+            step(1.0, f"{tables.read(EVALUATION).count():,} past forecasts compared with what came")
+        load.unpersist()
+
+    def _report(self, done: Ingested) -> list[Path]:
+        tables = self._tables
+        with self._progress.job("report") as step:
+            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - report.SHOWN
+            rows: dict[str, Sequence[Mapping[str, Any]]] = {}
+            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY):
+                days = [day for day in tables.dates(table) if day >= since.date()]
+                rows[table.name] = plain(tables.read(table, days).collect())
+            for table in (GOLD_FORECAST, GOLD_PLAN, EVALUATION, LEDGER, UNKNOWN_MEMBERS):
+                rows[table.name] = plain(tables.read(table).collect())
+            for table in (QUARANTINE, LOSS):
+                rows[table.name] = plain(tables.read(table).limit(SHOWN_ROWS).collect())
+            days = [day for day in tables.dates(SILVER_SIGNS) if day >= since.date()]
+            rows["broker_down"] = plain(broker_down(tables.read(SILVER_SIGNS, days)).collect())
+            files = report.write(tables.out, rows)
+            step(1.0, str(tables.out / "report.html"))
+        return files

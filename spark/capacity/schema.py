@@ -1,0 +1,302 @@
+"""The shape of the journal's records and of every table: names, types and the columns that the folders are made of.
+
+Rules:
+- Time is a timestamp in UTC; a date is the UTC date. Seconds, milliseconds and shares are doubles.
+- `instance` names a provider across its restarts: its endpoint, or else its label, or else "provider-" and its number.
+- A table of which `dated` is true has one folder for each date, and is replaced date by date.
+"""
+
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+VERSION = 1
+"""The version of the records that these jobs read (docs/export.md)."""
+
+EVENTS = ("register", "unregister", "expire", "hb", "load", "alive", "drop")
+"""The events of version 1."""
+
+TYPES: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "double": DoubleType(),
+    "long": LongType(),
+    "string": StringType(),
+    "strings": ArrayType(StringType()),
+    "timestamp": TimestampType(),
+}
+"""The types that tables have."""
+
+
+def columns(**types: str) -> StructType:
+    """Make a schema of names and types."""
+    return StructType([StructField(name, TYPES[type_]) for name, type_ in types.items()])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the out directory."""
+
+    name: str
+    schema: StructType
+    dated: bool = False
+
+
+RECORD = columns(
+    v="long",
+    ts="long",
+    broker="string",
+    boot="string",
+    seq="long",
+    event="string",
+    wire="string",
+    service="string",
+    provider="long",
+    label="string",
+    endpoint="string",
+    protocol="string",
+    interval_ms="long",
+    hb_seq="long",
+    load="double",
+    full_load="double",
+    in_flight="long",
+    requests="long",
+    errors="long",
+    rtt_ms="double",
+    sent_ts="long",
+    dropped="long",
+    why="string",
+)
+"""A record as it is in a segment: times are microseconds since 1970."""
+
+BRONZE_RECORDS = Table(
+    "bronze_records",
+    columns(
+        date="date",
+        v="long",
+        ts="timestamp",
+        broker="string",
+        boot="string",
+        seq="long",
+        event="string",
+        wire="string",
+        service="string",
+        provider="long",
+        label="string",
+        endpoint="string",
+        protocol="string",
+        interval_ms="long",
+        hb_seq="long",
+        load="double",
+        full_load="double",
+        in_flight="long",
+        requests="long",
+        errors="long",
+        rtt_ms="double",
+        sent_ts="timestamp",
+        dropped="long",
+        why="string",
+        instance="string",
+        segment="string",
+    ),
+    dated=True,
+)
+"""Every good record once, by (broker, boot, seq)."""
+
+BRONZE_RUNS = Table(
+    "bronze_runs",
+    columns(date="date", broker="string", boot="string", seq_from="long", seq_to="long", dropped="long"),
+    dated=True,
+)
+"""Which records a date holds, as unbroken runs of numbers; `dropped`: what the drop record at `seq_to` tells of."""
+
+QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="string", raw="string", run="string"))
+"""Lines that are no records, and why. Line 0 is a whole segment."""
+
+LEDGER = Table(
+    "ledger",
+    columns(segment="string", size="long", records="long", quarantined="long", run="string", ingested_at="timestamp"),
+)
+"""The segments that were read, by name and size."""
+
+LOSS = Table(
+    "loss", columns(broker="string", boot="string", seq_from="long", seq_to="long", records="long", known="boolean")
+)
+"""Records that were numbered and are not there; known: a drop record tells of it."""
+
+UNKNOWN_MEMBERS = Table("unknown_members", columns(run="string", member="string", records="long"))
+"""Members that version 1 does not have, and how many records had them."""
+
+SILVER_PROVIDER_5M = Table(
+    "silver_provider_5m",
+    columns(
+        date="date",
+        service="string",
+        instance="string",
+        w="timestamp",
+        hb="long",
+        hb_expected="double",
+        connected_s="double",
+        up_s="double",
+        load_mean="double",
+        load_max="double",
+        full_load="double",
+        requests="long",
+        errors="long",
+        rtt_max="double",
+        broker_up_s="double",
+        down_s="double",
+        outages="long",
+        gap_max="double",
+    ),
+    dated=True,
+)
+"""A provider's five minutes, which start at `w`: with the time that counts as down, the outages that began, and the
+longest silence of a provider that is judged by its beats."""
+
+GOLD_SERVICE_1H = Table(
+    "gold_service_1h",
+    columns(
+        date="date",
+        service="string",
+        h="timestamp",
+        demand_mean="double",
+        demand_p95="double",
+        capacity="double",
+        full_load="double",
+        providers_mean="double",
+        providers_min="long",
+        util="double",
+        cov="double",
+        max_mean="double",
+        gini="double",
+        requests="long",
+    ),
+    dated=True,
+)
+"""A service's hour, which starts at `h`."""
+
+GOLD_PROVIDER_DAY = Table(
+    "gold_provider_day",
+    columns(
+        date="date",
+        service="string",
+        instance="string",
+        judged="string",
+        miss_ratio="double",
+        outages="long",
+        downtime_s="double",
+        mtbf_s="double",
+        mttr_s="double",
+        flap_pct="double",
+        phi_max="double",
+        score="double",
+        flaky="boolean",
+    ),
+    dated=True,
+)
+"""How reliable a provider was on a day; judged by "beats" or by "connection"."""
+
+GOLD_BALANCE_DAY = Table(
+    "gold_balance_day",
+    columns(
+        date="date",
+        service="string",
+        cov="double",
+        max_mean="double",
+        gini="double",
+        hot_instances="strings",
+        unbalanced="boolean",
+    ),
+    dated=True,
+)
+"""How evenly the load of a service lay on its providers on a day."""
+
+GOLD_FORECAST = Table(
+    "gold_forecast",
+    columns(
+        service="string",
+        issued="timestamp",
+        h="timestamp",
+        model="string",
+        p50="double",
+        p95="double",
+        peak_bound="double",
+        mase="double",
+        mase_naive="double",
+        coverage="double",
+        peak_miss_rate="double",
+        over_provision="double",
+        seasons="double",
+        flag="string",
+    ),
+)
+"""The demand of a service in the hours to come, as it was told at `issued`; with what past folds say of the model."""
+
+GOLD_PLAN = Table(
+    "gold_plan",
+    columns(
+        service="string",
+        issued="timestamp",
+        providers_now="long",
+        need_now="long",
+        need_horizon="long",
+        spare="long",
+        rule="string",
+        exhaust_p50="timestamp",
+        exhaust_bound="timestamp",
+        confidence="double",
+        peak_bound="double",
+        target_utilisation="double",
+        peak_miss_rate="double",
+        note="string",
+    ),
+)
+"""How many providers a service needs, which rule decided, and when it runs out."""
+
+EVALUATION = Table(
+    "evaluation",
+    columns(
+        service="string",
+        issued="timestamp",
+        horizon_h="long",
+        mape="double",
+        coverage="double",
+        peak_missed="boolean",
+        promised_coverage="double",
+        promised_peak_miss_rate="double",
+        promised_mase="double",
+    ),
+)
+"""What became of past forecasts, beside what they promised."""
+
+TABLES = {
+    table.name: table
+    for table in (
+        BRONZE_RECORDS,
+        BRONZE_RUNS,
+        QUARANTINE,
+        LEDGER,
+        LOSS,
+        UNKNOWN_MEMBERS,
+        SILVER_PROVIDER_5M,
+        GOLD_SERVICE_1H,
+        GOLD_PROVIDER_DAY,
+        GOLD_BALANCE_DAY,
+        GOLD_FORECAST,
+        GOLD_PLAN,
+        EVALUATION,
+    )
+}
+"""Every table of the out directory, by name."""

@@ -1,0 +1,121 @@
+"""The one Spark session of a run, and the Java that it needs.
+
+Rules:
+- Time is UTC everywhere. The workers are this very Python: Spark would take the first `python3` of the path.
+- On one machine nothing listens on the network, and the page that shows the jobs is off.
+- What is set here gives way to spark-submit: there the master and the memory are already chosen.
+- Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+"""Without another master the jobs run here, on every core."""
+
+MEMORY = "1g"
+"""A heap of 1 GiB is enough for 43 million records: the jobs read each date once and keep no date in memory."""
+
+PARTITIONS = 8
+"""Spark's own 200 parts of each exchange cost more than they gain on one machine."""
+
+WRITERS = 8
+"""Files that one task may have open at once, so that it need not sort its records by date before it writes them."""
+
+JAVA = 17
+"""The oldest Java that runs Spark 4."""
+
+BUNDLED_JAVA = Path(sys.prefix) / "java"
+"""Where `make plan` puts a Java runtime on a machine that has none."""
+
+NO_JAVA = (
+    f"Spark needs Java {JAVA} or later, and {{}}. Install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17), or set JAVA_HOME to one."
+)
+
+JAVA_PATIENCE = 60
+"""Seconds for `java -version`: a machine under load takes long for its first Java."""
+
+
+class NoJavaError(Exception):
+    """There is no Java here that can run Spark."""
+
+
+def find_java(home: str | None, bundled: Path = BUNDLED_JAVA) -> Path:
+    """Tell which `java` Spark would run: that of JAVA_HOME, the one of the path, or the one that was set up for us."""
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            raise NoJavaError(NO_JAVA.format(f"JAVA_HOME ({home}) has no bin/java"))
+        return java
+    if found := shutil.which("java"):
+        return Path(found)
+    if os.access(bundled / "bin" / "java", os.X_OK):
+        return bundled / "bin" / "java"
+    raise NoJavaError(NO_JAVA.format("there is none on this machine"))
+
+
+def java_version(java: Path) -> int:
+    """Ask a `java` for its major version."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_PATIENCE).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoJavaError(NO_JAVA.format(f"{java} does not run ({error})")) from error
+    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    if match is None:
+        raise NoJavaError(NO_JAVA.format(f"{java} does not say its version"))
+    return int(match[1])
+
+
+def need_java() -> None:
+    """Make sure that Spark will find a Java that can run it."""
+    java = find_java(os.environ.get("JAVA_HOME"))
+    version = java_version(java)
+    if version < JAVA:
+        raise NoJavaError(NO_JAVA.format(f"{java} is version {version}"))
+    if java.is_relative_to(BUNDLED_JAVA):
+        os.environ["JAVA_HOME"] = str(BUNDLED_JAVA)
+
+
+def open_session(
+    master: str | None = None, *, memory: str = MEMORY, extra: dict[str, str] | None = None
+) -> SparkSession:
+    """Start Spark, or join the Spark that spark-submit started."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("elkobroker capacity")
+    if not submitted:
+        need_java()
+        builder = builder.master(master or LOCAL).config("spark.driver.memory", memory)
+        if (master or LOCAL).startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    elif master:
+        builder = builder.master(master)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.maxConcurrentOutputFileWriters": str(WRITERS),
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        # A date stays text unless a schema says otherwise.
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.ansi.enabled": "true",
+        # Wide rows make long methods, which Java would leave uncompiled.
+        "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+        "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+    }
+    for name, value in {**settings, **(extra or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

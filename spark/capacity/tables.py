@@ -1,0 +1,144 @@
+"""The out directory: reading and writing its tables, and what a run that was cut off left there.
+
+Rules:
+- A dated table is replaced date by date; the other dates stay as they are. A table without dates is written beside the
+  old one, and takes its place by a rename.
+- Names that begin with a dot are no tables; Spark does not see them.
+- Only one run at a time works on an out directory.
+- Both directories are folders that the driver and the workers see under the same path.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import IO
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark.capacity.schema import Table
+
+
+class OutError(Exception):
+    """The out directory cannot be used."""
+
+
+@dataclass
+class State:
+    """What a run has begun and not finished, by date.
+
+    `moving`: bronze may hold records twice, or records that nobody counted. `changed`: bronze has new records that the
+    tables made of it do not know.
+    """
+
+    moving: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+
+
+def url(path: Path) -> str:
+    """Name a folder to Spark, whatever file system it takes for its default."""
+    return f"file://{path}"
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class Tables:
+    """The tables of one out directory."""
+
+    def __init__(self, spark: SparkSession, out: Path) -> None:
+        self.spark = spark
+        self.out = out.absolute()
+        self._lock: IO[str] | None = None
+
+    def open(self) -> None:
+        """Make the directory, keep other runs out, and finish what a run that was cut off has left."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.out / ".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutError(f"another run is at work in {self.out}") from error
+        except OSError as error:
+            raise OutError(f"cannot write to {self.out}: {error.strerror}") from error
+        for old in self.out.glob(".old-*"):
+            # The swap stopped half-way: before the new table came, or after it.
+            name = old.name.removeprefix(".old-")
+            if (self.out / name).exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(self.out / name)
+        for new in self.out.glob(".new-*"):
+            shutil.rmtree(new)
+
+    def close(self) -> None:
+        """Let other runs in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def path(self, table: Table) -> Path:
+        """Tell the folder of a table."""
+        return self.out / table.name
+
+    def exists(self, table: Table) -> bool:
+        """Tell whether a table was ever written."""
+        return self.path(table).is_dir()
+
+    def dates(self, table: Table) -> list[date]:
+        """Tell which dates a dated table has."""
+        names = (folder.name.removeprefix("date=") for folder in self.path(table).glob("date=????-??-??"))
+        return sorted(date.fromisoformat(name) for name in names)
+
+    def read(self, table: Table, dates: Iterable[date] | None = None) -> DataFrame:
+        """Read a table, or some dates of it; a table that was never written has no rows."""
+        if not self.exists(table):
+            return self.spark.createDataFrame([], table.schema)
+        rows = self.spark.read.schema(table.schema).parquet(url(self.path(table)))
+        if dates is not None:
+            rows = rows.where(F.col("date").isin(sorted(dates))) if (dates := list(dates)) else rows.limit(0)
+        # Spark puts the columns of folders last.
+        return rows.select(*table.schema.names)
+
+    def write(self, table: Table, rows: DataFrame) -> None:
+        """Replace a table, or of a dated table those dates that the rows have."""
+        rows = rows.select(*(F.col(column.name).cast(column.dataType) for column in table.schema))
+        if table.dated:
+            # One file a date: small files cost a reader more than their rows do.
+            writer = rows.repartition("date").write.mode("overwrite").partitionBy("date")
+            writer.option("partitionOverwriteMode", "dynamic").parquet(url(self.path(table)))
+            return
+        new, old, place = self.out / f".new-{table.name}", self.out / f".old-{table.name}", self.path(table)
+        rows.coalesce(1).write.mode("overwrite").parquet(url(new))
+        if place.exists():
+            place.rename(old)
+        new.rename(place)
+        sync(self.out)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def state(self) -> State:
+        """Tell what an earlier run has begun and not finished."""
+        try:
+            told = json.loads((self.out / ".state.json").read_text())
+        except FileNotFoundError:
+            return State()
+        return State(set(told["moving"]), set(told["changed"]))
+
+    def keep(self, state: State) -> None:
+        """Note, so that it outlives a crash, what is begun and not finished."""
+        new = self.out / ".state.json.new"
+        new.write_text(json.dumps({name: sorted(dates) for name, dates in asdict(state).items()}))
+        sync(new)
+        new.rename(self.out / ".state.json")
+        sync(self.out)

@@ -1,0 +1,73 @@
+"""Journals made by hand: a few records of a broker's start, as ingest hands them on."""
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from spark.capacity.rollup import SILVER
+from spark.capacity.schema import BRONZE_RECORDS
+
+DAY = date(2026, 3, 2)
+
+
+def clock(text: str, day: date = DAY) -> datetime:
+    """Make a time of "HH:MM:SS" or "HH:MM"."""
+    hour, minute, second = (*map(int, text.split(":")), 0)[:3]
+    return datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=UTC)
+
+
+def every(seconds: int, first: str, last: str, day: date = DAY) -> list[datetime]:
+    """List times, the first and the last included."""
+    at, end = clock(first, day), clock(last, day)
+    times = []
+    while at <= end:
+        times.append(at)
+        at += timedelta(seconds=seconds)
+    return times
+
+
+class Start:
+    """One start of a broker. Its records are numbered in the order in which they are written down."""
+
+    def __init__(self, broker: str, boot: str) -> None:
+        self.names = {"broker": broker, "boot": boot}
+        self.records: list[dict[str, Any]] = []
+
+    def write(self, at: datetime, event: str, **members) -> None:
+        self.records.append({**self.names, "seq": len(self.records) + 1, "ts": at, "event": event, **members})
+
+    def alive(self, times: Iterable[datetime]) -> None:
+        for at in times:
+            self.write(at, "alive")
+
+    def beats(self, service: str, provider: int, times: Iterable[datetime], seconds: int = 30, **members) -> None:
+        """Register a provider at the first time, and let it beat at the others."""
+        times = list(times)
+        told = {"service": service, "provider": provider, "instance": f"{service}:1", "interval_ms": seconds * 1000}
+        for at in times:
+            self.write(at, "register" if at is times[0] else "hb", **{**told, **members})
+
+
+def frame(spark: SparkSession, starts: Iterable[Start]) -> DataFrame:
+    """Make the table of records that ingest makes."""
+    names = BRONZE_RECORDS.schema.names
+    rows = [
+        tuple({"v": 1, "date": record["ts"].date(), "segment": "s", **record}.get(name) for name in names)
+        for start in starts
+        for record in start.records
+    ]
+    return spark.createDataFrame(rows, BRONZE_RECORDS.schema)
+
+
+def by_window(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
+    """Find rows of five minutes by service (or service and number) and "HH:MM"."""
+    return {(row.service, row.w.strftime("%H:%M")): row for row in rows}
+
+
+def silver(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """Make five minutes of providers that are up all the time, but for what the rows say."""
+    usual = {"hb": 0, "connected_s": 300.0, "up_s": 300.0, "broker_up_s": 300.0, "down_s": 0.0, "outages": 0}
+    made = [tuple({**usual, "date": row["w"].date(), **row}.get(name) for name in SILVER.schema.names) for row in rows]
+    return spark.createDataFrame(made, SILVER.schema)

@@ -1,0 +1,30 @@
+"""Rows of gold_service_1h, for the tests of the jobs that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.capacity.schema import GOLD_SERVICE_1H
+
+START = datetime(2026, 3, 2, tzinfo=UTC)
+"""A Monday."""
+
+
+def hour(number: int) -> datetime:
+    """Return the time of an hour, counted from `START`."""
+    return START + timedelta(hours=number)
+
+
+def row(service: str, number: int, demand: float | None, **members: Any) -> tuple[Any, ...]:
+    """Return a service's hour; what is not given is null."""
+    known = {"date": hour(number).date(), "service": service, "h": hour(number), "demand_mean": demand, **members}
+    return tuple(known.get(name) for name in GOLD_SERVICE_1H.schema.names)
+
+
+def table(spark: SparkSession, rows: Iterable[tuple[Any, ...]]) -> DataFrame:
+    """Return a table of the rows."""
+    return spark.createDataFrame(list(rows), GOLD_SERVICE_1H.schema)
