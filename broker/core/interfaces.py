@@ -40,7 +40,7 @@ class IRegistry(Interface):
     def leave(provider: int, why: str = ...) -> None:
         """The provider is gone: withdraw all its services. Harmless for one that left already.
 
-        ``why`` is "left" (by default) or "expired"; see `Change`.
+        ``why`` is "left" (by default), "withdrawn" or "expired"; see `Change`.
         """
 
     def offer(services: Sequence[Service], rights: Rights) -> list[Refusal]:

@@ -345,7 +345,8 @@ def test_the_agreed_interval_is_the_registrys_also_after_an_update(both: Both) -
 
 
 @pytest.mark.parametrize(
-    ("way", "why"), [("silence", "expired"), ("goodbye", "left"), ("replaced", "left"), ("moved", "withdrawn")]
+    ("way", "why"),
+    [("silence", "expired"), ("goodbye", "withdrawn"), ("replaced", "withdrawn"), ("moved", "withdrawn")],
 )
 def test_why_a_service_went(both: Both, way: str, why: str) -> None:
     peer = both.dbp.dealer().registered("Rohan", port=6000, heartbeat=1)

@@ -213,7 +213,7 @@ class Catalogue:
         self._move(entry, None)
         if entry.connection is not None:
             self.lost(entry.connection)
-        self._registry.leave(entry.provider, "expired" if why == "expired" else "left")
+        self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
         self._complaints.count("dbp_services", why)
         self.log.debug("dbp service {name} is {why}", name=entry.name, why=why)
 
