@@ -111,7 +111,7 @@ class Change:
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
     for JOINED and LEFT. AMENDED says that something of a service changed, and nothing that tells where it is.
 
-    ``why`` is for WITHDRAWN and LEFT: "withdrawn" by its provider, on purpose; "left" with its connection; or "expired",
+    ``why`` is for WITHDRAWN and LEFT: "withdrawn" by its provider, on purpose; "left" with its connection; "expired",
     when the provider was silent for too long.
     """
 
