@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark.capacity import backtest
@@ -154,8 +155,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"capacity: {error.filename or arguments.command}: {error.strerror or error}", file=sys.stderr)
         return 1
-    except PySparkException as error:
-        print(f"capacity: Spark failed: {str(error).splitlines()[0]}", file=sys.stderr)
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        # What a worker failed of is in its last line.
+        said = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+        print(f"capacity: Spark failed: {said}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("capacity: stopped; the next run goes on from here", file=sys.stderr)

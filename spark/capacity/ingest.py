@@ -76,6 +76,9 @@ NAMED = 1000
 LOOKERS = 4
 """Parts of a batch for each core when its segments are looked at: segments differ in size."""
 
+DISTINCT = ("ts", "seq", "hb_seq", "sent_ts", "row")
+"""Columns that have another value in each record: Parquet would make a dictionary of them first, and throw it away."""
+
 CORRUPT = "_corrupt"
 """Where Spark puts a line that does not parse."""
 
@@ -256,7 +259,8 @@ def stage(spark: SparkSession, root: Path, segments: Sequence[Segment], latest: 
             .json(files)
             .select("*", segment_of())
         )
-        parse(lines, latest).write.mode("append").partitionBy("date").parquet(url(place))
+        writer = parse(lines, latest).write.mode("append").partitionBy("date")
+        writer.options(**{f"parquet.enable.dictionary#{name}": "false" for name in DISTINCT}).parquet(url(place))
     finally:
         spark.conf.unset("spark.sql.files.openCostInBytes")
         spark.conf.unset("spark.sql.files.maxPartitionBytes")

@@ -10,13 +10,15 @@ from spark.capacity.session import open_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # Small data: one part of each exchange, and no compiling of code that runs once.
+    # Small data: one part of each exchange, and as little compiling as can be of code that runs once.
     session = open_session(
         "local[2]",
         extra={
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods -XX:TieredStopAtLevel=1",
             "spark.sql.warehouse.dir": "/nonexistent",
         },
     )

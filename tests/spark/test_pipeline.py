@@ -15,7 +15,7 @@ from spark.capacity.tables import State, Tables
 
 SERVICES = (
     Service("chat", providers=3, report=300.0),
-    Service("render", "dbp", providers=3, interval=60.0, report=600.0),
+    Service("render", "dbp", providers=3, interval=120.0, report=600.0),
 )
 
 FUTURE = "a date in the future"
@@ -36,7 +36,7 @@ def run(spark: SparkSession, journal: Path, out: Path, second: int) -> str:
 
 def test_every_record_is_there_once_and_the_loss_is_the_truth(spark: SparkSession, tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"
-    truth = generate(journal, seed=3, days=1.5, services=SERVICES, faults=FAULTS)
+    truth = generate(journal, seed=3, days=1.1, services=SERVICES, faults=FAULTS)
     tables = Tables(spark, out)
 
     said = run(spark, journal, out, 1)
