@@ -126,6 +126,14 @@ def test_an_info_is_listed_byte_by_byte(catalogue: Catalogue) -> None:
     assert catalogue.listing.named(["Rohan"]) == catalogue.listing.all()
 
 
+def test_of_several_infos_the_first_offered_counts_wherever_its_provider_stands(catalogue: Catalogue) -> None:
+    early = catalogue.offer("bank")
+    catalogue.register("bank", '{"x": 1}')
+    catalogue.offer("bank", provider=early, info='{"x": 2}')
+    assert catalogue.named("bank") == {"bank": {"x": 1}}
+    assert catalogue.all() == {"bank": {"x": 1}}
+
+
 def test_a_name_without_an_info_is_a_mapping(catalogue: Catalogue) -> None:
     provider = catalogue.offer("bank", label="a bank", auth=Auth("password", "sesame", "user"))
     expected = {"bank": mapped(provider, label="a bank")}
@@ -531,23 +539,13 @@ NAMES = ["a", "b", 'é"', ERROR]
 INFOS = [None, '{"x": 1}', '{"x": 2}']
 _wheres = st.sampled_from(["h:1", "h:2", "[::1]:3", "nowhere"])
 _who = st.integers(0, 3)
-
-
-def _as_dbp(step: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same step, with an info only where DBP could give one: it has one source of a name."""
-    source = (step[1], step[-2])
-    return step if source == (0, "tcp") else (*step[:-1], None)
-
-
 _steps = st.one_of(
     st.tuples(
         st.just("offer"), _who, st.sampled_from(NAMES), _wheres, st.sampled_from(["tcp", "ws"]), st.sampled_from(INFOS)
-    ).map(_as_dbp),
+    ),
     st.tuples(st.just("withdraw"), _who, st.sampled_from(NAMES)),
     st.tuples(st.just("leave"), _who),
-    st.tuples(
-        st.just("amend"), _who, st.sampled_from(NAMES), st.sampled_from(["tcp", "ws"]), st.sampled_from(INFOS)
-    ).map(_as_dbp),
+    st.tuples(st.just("amend"), _who, st.sampled_from(NAMES), st.sampled_from(["tcp", "ws"]), st.sampled_from(INFOS)),
     st.tuples(st.just("load"), _who, st.sampled_from([0.0, 0.5, 2.0])),
     st.tuples(st.just("own"), st.sets(st.sampled_from(NAMES))),
     st.tuples(st.just("all")),

@@ -70,33 +70,43 @@ LOADS = 1_000
 class _Same:
     """The services of one name, in the order in which they were offered, but those of one source together."""
 
-    __slots__ = ("_count", "_sources")
+    __slots__ = ("_added", "_count", "_sources")
 
     def __init__(self) -> None:
-        self._sources: dict[tuple[int, str], list[Service]] = {}
+        self._sources: dict[tuple[int, str], list[tuple[int, Service]]] = {}
+        """With each service how many were added before it."""
+        self._added = 0
         self._count = 0
 
     def add(self, service: Service) -> None:
-        self._sources.setdefault((service.provider, service.protocol), []).append(service)
+        self._sources.setdefault((service.provider, service.protocol), []).append((self._added, service))
+        self._added += 1
         self._count += 1
 
     def amend(self, service: Service) -> None:
         """The first of its source is now this one."""
-        self._sources[service.provider, service.protocol][0] = service
+        services = self._sources[service.provider, service.protocol]
+        services[0] = (services[0][0], service)
 
     def remove(self, service: Service) -> bool:
         """Returns whether none is left."""
         source = (service.provider, service.protocol)
         services = self._sources[source]
-        services.remove(service)
+        del services[next(n for n, (_, each) in enumerate(services) if each == service)]
         if not services:
             del self._sources[source]
         self._count -= 1
         return not self._count
 
+    def info(self) -> str | None:
+        """The info of the first offered that has one; None if none has."""
+        infos = ((place, each.info) for same in self._sources.values() for place, each in same if each.info is not None)
+        return min(infos, default=(0, None))[1]
+
     def __iter__(self) -> Iterator[Service]:
         for services in self._sources.values():
-            yield from services
+            for _, service in services:
+                yield service
 
     def __len__(self) -> int:
         return self._count
@@ -226,7 +236,10 @@ class Listing:
         if live is not None:
             return self._make(name, live)
         restored = self._restored(name)
-        return entry(name, _info(restored) or self._mapping(restored)) if restored else None
+        if not restored:
+            return None
+        info = next((service.info for service in restored if service.info is not None), None)
+        return entry(name, self._mapping(restored) if info is None else _encoded(info))
 
     def _error(self, name: str) -> dict[str, str | float]:
         if name == ERROR:
@@ -239,12 +252,11 @@ class Listing:
 
     def _make(self, name: str, services: _Same) -> bytes:
         """The entry of live services. It is kept if it is one of the list of all, and there is room."""
-        info = _info(services)
+        info = services.info()
         if info is None:
-            info = self._mapping(services)
             self._mapped.add(name)
             self._watch_loads()
-        made = entry(name, info)
+        made = entry(name, self._mapping(services) if info is None else _encoded(info))
         if name in self._to_make and self._length + len(made) + SEPARATOR <= ROOM:
             del self._to_make[name]
             self._entries[name] = made
@@ -353,10 +365,6 @@ class Listing:
             self._load_watch = None
 
 
-def _info(services: _Services) -> bytes | None:
-    """The info of a name; None if none of its services has one."""
-    for service in services:
-        if service.info is not None:
-            # Where a surrogate stands alone, that is how JSON writes it.
-            return service.info.encode("utf-8", "backslashreplace")
-    return None
+def _encoded(info: str) -> bytes:
+    # Where a surrogate stands alone, that is how JSON writes it.
+    return info.encode("utf-8", "backslashreplace")
