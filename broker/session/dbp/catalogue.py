@@ -184,15 +184,9 @@ class Catalogue:
         if connection is None or connection.entry is not None:
             return
         if entry.connection is not None and entry.connection.req:
-            self.lost(entry.connection)
+            entry.connection.release()
         if entry.connection is None:
             entry.connection, connection.entry = connection, entry
-
-    def lost(self, connection: Connection) -> None:
-        """A connection has ended. That is no death: ZeroMQ connects again by itself, and Hermes uses each once."""
-        entry = connection.entry
-        if entry is not None:
-            connection.entry, entry.connection, entry.beaten = None, None, False
 
     def disconnect(self, entry: Entry) -> None:
         """A service says good-bye, by either way: nothing more is said to it by any."""
@@ -212,7 +206,7 @@ class Catalogue:
             entry.lease = None
         self._move(entry, None)
         if entry.connection is not None:
-            self.lost(entry.connection)
+            entry.connection.release()
         self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
         self._complaints.count("dbp_services", why)
         self.log.debug("dbp service {name} is {why}", name=entry.name, why=why)

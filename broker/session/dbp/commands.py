@@ -261,7 +261,7 @@ class Commands:
         self._deafen(connection)
 
     def _deafen(self, connection: Connection) -> None:
-        self._catalogue.lost(connection)
+        connection.release()
         connection.deaf = True
         self._keep(connection)
 
@@ -301,7 +301,7 @@ class Commands:
 
     def _lose(self, connection: Connection) -> None:
         """Keep nothing of a connection any more."""
-        self._catalogue.lost(connection)
+        connection.release()
         self._known.pop(connection.identity, None)
         if self._by_descriptor.get(connection.descriptor) is connection:
             del self._by_descriptor[connection.descriptor]

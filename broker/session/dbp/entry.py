@@ -41,6 +41,15 @@ class Connection:
         """Whether this is a node of Hermes, which needs a frame behind the time."""
         return self.req and self.form is Form.FLOAT32
 
+    def release(self) -> None:
+        """No service speaks through it any more.
+
+        The end of a connection is no death of its service: ZeroMQ connects again by itself, and Hermes uses each once.
+        """
+        entry = self.entry
+        if entry is not None:
+            self.entry, entry.connection, entry.beaten = None, None, False
+
 
 class Owner(Protocol):
     """Where an entry belongs."""

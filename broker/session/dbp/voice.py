@@ -108,8 +108,8 @@ class Voice:
             connection.told = self._leases.now
         else:
             self._complaints.count("dbp_dropped", sent.value)
-            if sent is Sent.GONE and connection.entry is not None:
-                connection.entry.connection, connection.entry = None, None
+            if sent is Sent.GONE:
+                connection.release()
 
     def send(self, data: bytes, to: Source) -> None:
         """Send a datagram."""
