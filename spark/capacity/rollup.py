@@ -31,7 +31,6 @@ from typing import NamedTuple
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from spark.capacity.schema import SILVER_PROVIDER_5M, Table, columns
 
@@ -55,17 +54,6 @@ ABSENCE = 24 * 3600 * SECOND
 
 DIGITS = 6
 """Decimals of what is stored. The last bits of a sum depend on the order of its terms; these do not."""
-
-SILVER = Table(
-    SILVER_PROVIDER_5M.name,
-    StructType(
-        [field for field in SILVER_PROVIDER_5M.schema.fields if field.name not in ("down_s", "outages", "gap_max")]
-        + columns(down_s="double", outages="long", gap_max="double").fields
-    ),
-    dated=True,
-)
-"""The five minutes, with the time that counts as down, the outages that began, and the longest silence in seconds of a
-provider that is judged by its beats."""
 
 SILVER_CARRY = Table(
     "silver_carry",
@@ -572,4 +560,6 @@ def _merged(own: DataFrame, absent: DataFrame, brokers: DataFrame) -> DataFrame:
         "outages": F.coalesce("outages", F.lit(0)),
         "gap_max": F.col("gap") / SECOND,
     }
-    return rows.select(*(made[field.name].cast(field.dataType).alias(field.name) for field in SILVER.schema.fields))
+    return rows.select(
+        *(made[field.name].cast(field.dataType).alias(field.name) for field in SILVER_PROVIDER_5M.schema.fields)
+    )

@@ -6,8 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark.capacity.rollup import SILVER
-from spark.capacity.schema import BRONZE_RECORDS
+from spark.capacity.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M
 
 DAY = date(2026, 3, 2)
 
@@ -69,5 +68,8 @@ def by_window(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
 def silver(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
     """Make five minutes of providers that are up all the time, but for what the rows say."""
     usual = {"hb": 0, "connected_s": 300.0, "up_s": 300.0, "broker_up_s": 300.0, "down_s": 0.0, "outages": 0}
-    made = [tuple({**usual, "date": row["w"].date(), **row}.get(name) for name in SILVER.schema.names) for row in rows]
-    return spark.createDataFrame(made, SILVER.schema)
+    made = [
+        tuple({**usual, "date": row["w"].date(), **row}.get(name) for name in SILVER_PROVIDER_5M.schema.names)
+        for row in rows
+    ]
+    return spark.createDataFrame(made, SILVER_PROVIDER_5M.schema)

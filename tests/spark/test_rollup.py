@@ -4,7 +4,8 @@ from datetime import date, timedelta
 
 import pytest
 
-from spark.capacity.rollup import SILVER, SILVER_CARRY, rollup, runs_of, same_state
+from spark.capacity.rollup import SILVER_CARRY, rollup, runs_of, same_state
+from spark.capacity.schema import SILVER_PROVIDER_5M
 from tests.spark.farm import DAY, Start, by_window, clock, every, frame
 
 NEXT = DAY + timedelta(days=1)
@@ -99,7 +100,7 @@ def test_a_steady_provider_has_the_beats_that_are_expected(day):
 
 
 def test_the_rows_have_the_columns_of_the_schema(day):
-    assert list(day["steady", "10:05"].asDict()) == SILVER.schema.names
+    assert list(day["steady", "10:05"].asDict()) == SILVER_PROVIDER_5M.schema.names
 
 
 def test_missed_beats_are_expected_and_are_no_outage(day):
@@ -233,7 +234,7 @@ def test_a_date_alone_has_the_same_rows_as_with_the_day_before(spark):
     second, _ = collected(rolled)
     assert [row for row in both if row[0] == DAY] == first
     assert [row for row in both if row[0] == NEXT] == second
-    day = by_window(spark.createDataFrame(second, SILVER.schema).collect())
+    day = by_window(spark.createDataFrame(second, SILVER_PROVIDER_5M.schema).collect())
     assert day["silent", "00:25"].down_s == 300.0
     # It was silent for less than three intervals when the date began; the other outages began the day before.
     assert {name for (name, _), row in day.items() if row.outages} == {"mute"}
