@@ -68,6 +68,29 @@ class Rates(Generic[K]):
         return bucket.take(rate, burst, now)
 
 
+class Seldom(Generic[K]):
+    """Says of what something may be logged now: once in `COMPLAIN_EVERY` for each key, in a bounded table."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._logged: OrderedDict[K, float] = OrderedDict()
+
+    def due(self, key: K) -> bool:
+        """Whether a line on this may be logged now; it is taken to be."""
+        now = self._clock.seconds()
+        last = self._logged.get(key)
+        if last is not None and 0 <= now - last < COMPLAIN_EVERY:  # the time of day may be set back
+            return False
+        self._logged[key] = now
+        self._logged.move_to_end(key)
+        if len(self._logged) > ADDRESSES:
+            self._logged.popitem(last=False)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._logged)
+
+
 class Complaints:
     """Counts what peers did wrong, and logs it at most once a minute for each address and reason."""
 
@@ -75,8 +98,7 @@ class Complaints:
 
     def __init__(self, counters: Counters, clock: IReactorTime) -> None:
         self._counters = counters
-        self._clock = clock
-        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._logged: Seldom[tuple[str, str]] = Seldom(clock)
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
         """Count what needs no log line."""
@@ -86,27 +108,14 @@ class Complaints:
         """A peer of that wire, at that address, was refused something."""
         code = refusal.reason.code
         self._counters.count(f"{wire}_refused", code)
-        if self._due(address, code):
+        if self._logged.due((address, code)):
             text = refusal.summary[:MAX_SHOWN]
             self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
 
     def failed(self, wire: str, address: str) -> None:
         """A message of that peer made the broker fail: the exception being handled is logged."""
-        if self._due(address, "failure"):
+        if self._logged.due((address, "failure")):
             self.log.failure("a message of the {wire} peer {address} made the broker fail", wire=wire, address=address)
-
-    def _due(self, address: str, reason: str) -> bool:
-        """Whether a line on this may be logged now."""
-        now = self._clock.seconds()
-        key = (address, reason)
-        last = self._logged.get(key)
-        if last is not None and 0 <= now - last < COMPLAIN_EVERY:
-            return False
-        self._logged[key] = now
-        self._logged.move_to_end(key)
-        if len(self._logged) > ADDRESSES:
-            self._logged.popitem(last=False)
-        return True
 
 
 class Deadlines(Generic[K]):

@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.net.limits import Seldom
 from broker.net.turns import Turns
 
 BUFFER = 4 * 1024 * 1024
@@ -41,9 +42,6 @@ LOOK = 32
 
 RETRY = 1.0
 """Seconds until a socket whose read failed is read again."""
-
-COMPLAIN_EVERY = 60.0
-"""Seconds between two log lines on the same kind of error. The counts have every one."""
 
 _LINUX = sys.platform.startswith("linux")
 
@@ -94,7 +92,7 @@ class UdpSocket:
         """None where the kernel does not tell."""
         self._told = 0
         """What the kernel's own count of drops was last."""
-        self._logged: dict[str, float] = {}
+        self._logged: Seldom[str] = Seldom(reactor)
 
     # opening and closing
 
@@ -168,7 +166,7 @@ class UdpSocket:
                 return False
             except OSError as error:
                 if error.errno not in _TOLD:
-                    if self._due(f"read {error.errno}"):
+                    if self._logged.due(f"read {error.errno}"):
                         self.log.error("the socket of {name} failed: {error}", name=self._name, error=str(error))
                     self._rest()
                     return False
@@ -213,7 +211,7 @@ class UdpSocket:
     def _failure(self) -> None:
         """Anybody can send what makes the broker fail as often as he likes, and a failure takes a page of the log."""
         self._failed += 1
-        if self._due("failure"):
+        if self._logged.due("failure"):
             self.log.failure("a datagram to {name} made the broker fail", name=self._name)
 
     def took(self, seconds: float) -> None:
@@ -250,7 +248,7 @@ class UdpSocket:
         except OSError as error:
             kind = "address" if error.errno is None else errno.errorcode.get(error.errno, str(error.errno))
             self._unsent[kind] += 1
-            if self._due(f"send {kind}"):
+            if self._logged.due(f"send {kind}"):
                 host, port = to
                 self.log.warn(
                     "{name} could not send to {host}:{port}: {error}; more of the kind within a minute is only counted",
@@ -276,15 +274,6 @@ class UdpSocket:
         counts = {f"{self._name}_datagrams.{what}": count for what, count in datagrams.items()}
         counts.update((f"{self._name}_unsent.{kind}", count) for kind, count in self._unsent.items())
         return counts
-
-    def _due(self, kind: str) -> bool:
-        """Whether a line on this may be logged now. Kinds are our own words and numbers of errors, so they are few."""
-        now = self._clock.seconds()
-        last = self._logged.get(kind)
-        if last is not None and 0 <= now - last < COMPLAIN_EVERY:  # the time of day may be set back
-            return False
-        self._logged[kind] = now
-        return True
 
 
 def risen(before: int, now: int) -> int:

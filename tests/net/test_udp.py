@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
+from broker.net.limits import COMPLAIN_EVERY
 from broker.net.turns import QUANTUM_ALONE, TURN, Turns
-from broker.net.udp import BUFFER, COMPLAIN_EVERY, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
+from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import PATIENCE, reactor, there_are, turn, until
 
