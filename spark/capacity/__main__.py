@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from spark.capacity import backtest
 from spark.capacity.forecast import HORIZON, LONGEST_HORIZON
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
-from spark.capacity.ingest import JournalError
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.plan import TARGET
 from spark.capacity.progress import Progress
+from spark.capacity.segments import JournalError
 from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import OutError, Tables
 

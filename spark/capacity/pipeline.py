@@ -147,6 +147,8 @@ class Pipeline:
         if done.lost:
             known = f"{done.lost_known:,} of the lost records were told of by the broker"
             self._progress.note(f"{known}; what came after a start's last record cannot be known")
+        if done.lost and done.quarantined:
+            self._progress.note("records in quarantine are among the lost: their numbers are in no table")
         return done
 
     def _rollup(self, touched: Sequence[date], held: set[date]) -> list[date]:

@@ -8,6 +8,7 @@ Rules:
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -37,6 +38,22 @@ TYPES: dict[str, DataType] = {
     "timestamp": TimestampType(),
 }
 """The types that tables have."""
+
+
+ARROW: dict[DataType, pa.DataType] = {
+    BooleanType(): pa.bool_(),
+    DateType(): pa.date32(),
+    DoubleType(): pa.float64(),
+    LongType(): pa.int64(),
+    StringType(): pa.string(),
+    TimestampType(): pa.timestamp("us", "UTC"),
+}
+"""The types of columns that are written without Spark."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Say a schema as Arrow does."""
+    return pa.schema([pa.field(column.name, ARROW[column.dataType]) for column in schema])
 
 
 def columns(**types: str) -> StructType:
@@ -117,7 +134,6 @@ BRONZE_RECORDS = Table(
 BRONZE_RUNS = Table(
     "bronze_runs",
     columns(date="date", broker="string", boot="string", seq_from="long", seq_to="long", dropped="long"),
-    dated=True,
 )
 """Which records a date holds, as unbroken runs of numbers; `dropped`: what the drop record at `seq_to` tells of."""
 

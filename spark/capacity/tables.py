@@ -3,6 +3,8 @@
 Rules:
 - A dated table is replaced date by date; the other dates stay as they are. A table without dates is written beside the
   old one, and takes its place by a rename.
+- Tables of a few rows, which tell of others (what was read, what is held, what is missing), are read and written here
+  without Spark: to it each of them is as much work as a large one.
 - Names that begin with a dot are no tables; Spark does not see them.
 - Only one run at a time works on an out directory.
 - Both directories are folders that the driver and the workers see under the same path.
@@ -18,10 +20,13 @@ from datetime import date
 from pathlib import Path
 from typing import IO
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.schema import Table
+from spark.capacity.schema import Table, arrow_schema
 
 
 class OutError(Exception):
@@ -119,13 +124,35 @@ class Tables:
             writer = rows.repartition("date").write.mode("overwrite").partitionBy("date")
             writer.option("partitionOverwriteMode", "dynamic").parquet(url(self.path(table)))
             return
-        new, old, place = self.out / f".new-{table.name}", self.out / f".old-{table.name}", self.path(table)
+        new = self.out / f".new-{table.name}"
         rows.coalesce(1).write.mode("overwrite").parquet(url(new))
+        self._swap(table)
+
+    def _swap(self, table: Table) -> None:
+        """Put the new table in the place of the old one."""
+        new, old, place = self.out / f".new-{table.name}", self.out / f".old-{table.name}", self.path(table)
         if place.exists():
             place.rename(old)
         new.rename(place)
         sync(self.out)
         shutil.rmtree(old, ignore_errors=True)
+
+    def rows(self, table: Table) -> pd.DataFrame:
+        """Read a table of a few rows. Numbers that may be missing are whole all the same."""
+        schema = arrow_schema(table.schema)
+        made = schema.empty_table()
+        if self.exists(table):
+            made = pyarrow.parquet.read_table(self.path(table)).select(schema.names).cast(schema)
+        return made.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+
+    def put(self, table: Table, rows: pd.DataFrame) -> None:
+        """Replace a table of a few rows, as a whole: it must fit into memory."""
+        new = self.out / f".new-{table.name}"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        made = pa.Table.from_pandas(rows, arrow_schema(table.schema), preserve_index=False)
+        pyarrow.parquet.write_table(made, new / "rows.parquet", compression="zstd", store_schema=False)
+        self._swap(table)
 
     def state(self) -> State:
         """Tell what an earlier run has begun and not finished."""

@@ -5,9 +5,10 @@ from datetime import UTC, date, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pandas import DataFrame
+from pyspark.sql import SparkSession
 
-from spark.capacity.ingest import JournalError, Segment, batches, find_segments, ingest, look
+from spark.capacity.ingest import ingest
 from spark.capacity.schema import BRONZE_RECORDS, LEDGER, LOSS, QUARANTINE, Table
 from spark.capacity.tables import Tables
 from tests.spark.journal import START, lines, record, segment
@@ -103,6 +104,21 @@ def test_late_and_repeated_segments_leave_each_record_once_and_fill_the_gap(tabl
     assert ingest(tables, journal, run="r3", started=STARTED).segments == 0
     assert sorted(path for path in tables.out.rglob("*.parquet")) == before
 
+    segment(journal, "b-one-4", lines(record(24)))
+    ingest(tables, journal, run="r4", started=STARTED)
+    assert losses(tables) == [("one", 17, 20, 4, True), ("one", 23, 23, 1, False)]
+
+
+def test_a_number_that_was_held_on_an_earlier_date_is_taken_out_there_or_here(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    day = 86_400_000_000
+    segment(journal, "b-one-1", lines(*(record(seq) for seq in range(1, 4))))
+    ingest(tables, journal, run="r1", started=STARTED)
+    segment(journal, "b-one-2", lines(*(record(seq, ts=record(seq)["ts"] + day) for seq in range(3, 6))))
+    ingest(tables, journal, run="r2", started=STARTED)
+    assert numbers(tables) == [("one", seq) for seq in range(1, 6)]
+    assert losses(tables) == []
+
 
 class PowerCut(Exception):
     pass
@@ -111,10 +127,10 @@ class PowerCut(Exception):
 class Cut(Tables):
     """Tables of a run that ends in the middle."""
 
-    def write(self, table: Table, rows: DataFrame) -> None:
+    def put(self, table: Table, rows: DataFrame) -> None:
         if table is LEDGER:
             raise PowerCut
-        super().write(table, rows)
+        super().put(table, rows)
 
 
 def test_a_run_that_was_cut_off_is_made_up_for_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
@@ -136,26 +152,3 @@ def test_a_run_that_was_cut_off_is_made_up_for_by_the_next(spark: SparkSession, 
     assert numbers(tables) == [("one", seq) for seq in (1, 2, 3, 5, 6, 7, 8)]
     assert losses(tables) == [("one", 4, 4, 1, False)]
     assert told.dates == {date(2026, 3, 2), date(2026, 3, 3)}
-
-
-def test_a_folder_without_segments_is_no_journal(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="no folder named segments"):
-        find_segments(tmp_path)
-
-
-def test_batches_keep_the_order_and_have_about_the_size() -> None:
-    segments = [Segment(str(number), 10) for number in range(7)]
-    assert [[int(one.name) for one in batch] for batch in batches(segments, 25)] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert list(batches([], 25)) == []
-
-
-def test_a_look_tells_what_is_wrong_with_a_file_and_counts_names(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(b"no gzip at all, but long enough")
-    assert "cannot be read" in str(look(str(tmp_path / "plain")).damage)
-    whole, cut = lines(record(1), record(2)).replace(b'": ', b'":'), lines(record(1))
-    assert look(str(tmp_path / "segments" / segment(tmp_path, "b-one-1", cut, cut=1))).damage == "the file is cut off"
-    seen = look(str(tmp_path / "segments" / segment(tmp_path, "b-one-2", whole)))
-    assert (seen.damage, seen.names) == (None, 2 * len(record(1)))
-    # A name whose end falls between two chunks.
-    padded = b"x" * ((1 << 20) - 1) + b'":'
-    assert look(str(tmp_path / "segments" / segment(tmp_path, "b-one-3", padded))).names == 1

@@ -1,12 +1,13 @@
 """The out directory: what is replaced, what stays, and what a cut leaves."""
 
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.schema import BRONZE_RUNS, LOSS, TABLES
+from spark.capacity.schema import GOLD_BALANCE_DAY, LEDGER, LOSS, TABLES
 from spark.capacity.tables import OutError, State, Tables
 
 
@@ -17,24 +18,38 @@ def tables(spark: SparkSession, tmp_path: Path) -> Tables:
     return made
 
 
-def runs(tables: Tables, *rows: tuple[date, int]) -> None:
-    made = [(day, "b", "one", number, number, None) for day, number in rows]
-    tables.write(BRONZE_RUNS, tables.spark.createDataFrame(made, BRONZE_RUNS.schema))
+def days(tables: Tables, *rows: tuple[date, float]) -> None:
+    made = [(day, "mail", cov, None, None, ["one"], False) for day, cov in rows]
+    tables.write(GOLD_BALANCE_DAY, tables.spark.createDataFrame(made, GOLD_BALANCE_DAY.schema))
 
 
 def test_a_dated_table_is_replaced_date_by_date(tables: Tables) -> None:
     first, second = date(2026, 3, 1), date(2026, 3, 2)
-    assert tables.read(BRONZE_RUNS).count() == 0
-    runs(tables, (first, 1), (second, 2))
-    runs(tables, (second, 3))
-    assert sorted((row["date"], row["seq_to"]) for row in tables.read(BRONZE_RUNS).collect()) == [
-        (first, 1),
-        (second, 3),
-    ]
-    assert [row["seq_to"] for row in tables.read(BRONZE_RUNS, [first]).collect()] == [1]
-    assert tables.read(BRONZE_RUNS, []).count() == 0
-    assert tables.dates(BRONZE_RUNS) == [first, second]
-    assert tables.read(BRONZE_RUNS).schema == BRONZE_RUNS.schema
+    assert tables.read(GOLD_BALANCE_DAY).count() == 0
+    days(tables, (first, 1.0), (second, 2.0))
+    days(tables, (second, 3.0))
+    rows = tables.read(GOLD_BALANCE_DAY).collect()
+    assert sorted((row["date"], row["cov"]) for row in rows) == [(first, 1.0), (second, 3.0)]
+    assert [row["cov"] for row in tables.read(GOLD_BALANCE_DAY, [first]).collect()] == [1.0]
+    assert tables.read(GOLD_BALANCE_DAY, []).count() == 0
+    assert tables.dates(GOLD_BALANCE_DAY) == [first, second]
+    assert tables.read(GOLD_BALANCE_DAY).schema == GOLD_BALANCE_DAY.schema
+
+
+def test_rows_that_were_put_are_those_that_spark_reads_and_the_other_way_round(tables: Tables) -> None:
+    at = datetime(2026, 3, 1, 10, 0, 0, 123456, tzinfo=UTC)
+    big = 2**53 + 1
+    rows = [("a", 1, big, 0, "r", at), ("b", 2, None, 0, "r", None)]
+    for way in ("put", "write"):
+        assert tables.rows(LEDGER).empty is (way == "put")
+        if way == "put":
+            tables.put(LEDGER, pd.DataFrame(rows, columns=LEDGER.schema.names, dtype=object))
+        else:
+            tables.write(LEDGER, tables.spark.createDataFrame(rows, LEDGER.schema))
+        read = tables.rows(LEDGER)
+        assert list(read["records"]) == [big, pd.NA]
+        assert read["ingested_at"][0].to_pydatetime() == at
+        assert [row["records"] for row in tables.read(LEDGER).orderBy("segment").collect()] == [big, None]
 
 
 def test_a_table_without_dates_may_be_written_from_itself(tables: Tables) -> None:
@@ -72,7 +87,7 @@ def test_the_state_is_what_was_kept_last(tables: Tables) -> None:
     assert tables.state() == State({"2026-03-01"}, {"2026-03-01", "2026-03-02"})
 
 
-def test_every_dated_table_has_a_date_and_no_other_has() -> None:
+def test_every_table_with_a_date_is_dated_but_the_small_one_of_runs() -> None:
     assert {name for name, table in TABLES.items() if table.dated} == {
-        name for name, table in TABLES.items() if "date" in table.schema.names
+        name for name, table in TABLES.items() if "date" in table.schema.names and name != "bronze_runs"
     }
