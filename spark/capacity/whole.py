@@ -169,13 +169,14 @@ def runs_of(table: pa.Table) -> tuple[Run, ...]:
     groups = numbers.group_by(["date", "broker", "boot", "base"], use_threads=False).aggregate(
         [("seq", "min"), ("seq", "max"), ("seq", "count")]
     )
-    columns = [groups[name].to_pylist() for name in ("date", "broker", "boot", "seq_min", "seq_max", "seq_count")]
-    runs = [Run(*row, None) for row in zip(*columns, strict=True)]
+    names = ("date", "broker", "boot", "seq_min", "seq_max", "seq_count")
+    rows = zip(*(groups[name].to_pylist() for name in names), strict=True)
+    runs = [Run(day, broker, boot, first, last, records, None) for day, broker, boot, first, last, records in rows]
     dropped = table.append_column("date", dates_of(table)).filter(
         pc.and_(pc.equal(table["event"], "drop"), pc.greater(pc.coalesce(table["dropped"], pa.scalar(0)), 0))
     )
-    rows = dropped.select(["date", "broker", "boot", "seq", "dropped"]).to_pylist()
-    runs += [Run(row["date"], row["broker"], row["boot"], row["seq"], row["seq"], 0, row["dropped"]) for row in rows]
+    told = dropped.select(["date", "broker", "boot", "seq", "dropped"]).to_pylist()
+    runs += [Run(row["date"], row["broker"], row["boot"], row["seq"], row["seq"], 0, row["dropped"]) for row in told]
     return tuple(runs)
 
 

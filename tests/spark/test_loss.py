@@ -11,6 +11,8 @@ from spark.capacity.loss import doubled, find_loss, frame, joined
 DAY = date(2026, 3, 2)
 BOOTS = ("one", "two")
 
+Told = tuple[date, str, str, int, int, int | None]
+
 RUN = st.tuples(
     st.integers(0, 2).map(lambda days: DAY + timedelta(days=days)),
     st.just("b"),
@@ -20,12 +22,12 @@ RUN = st.tuples(
 ).map(lambda run: (*run[:4], run[3] + run[4], None))
 
 
-def numbers(runs: list[tuple]) -> Counter:
+def numbers(runs: list[Told]) -> Counter[tuple[str, int]]:
     return Counter((boot, seq) for _, _, boot, first, last, _ in runs for seq in range(first, last + 1))
 
 
 @given(st.lists(RUN, max_size=12))
-def test_loss_is_every_number_below_the_last_that_is_not_held(runs: list[tuple]) -> None:
+def test_loss_is_every_number_below_the_last_that_is_not_held(runs: list[Told]) -> None:
     held = numbers(runs)
     missing = {
         (boot, seq)
@@ -42,14 +44,14 @@ def test_loss_is_every_number_below_the_last_that_is_not_held(runs: list[tuple])
 
 
 @given(st.lists(RUN, max_size=12))
-def test_doubled_dates_are_those_that_hold_a_number_which_is_held_twice(runs: list[tuple]) -> None:
+def test_doubled_dates_are_those_that_hold_a_number_which_is_held_twice(runs: list[Told]) -> None:
     twice = {number for number, times in numbers(runs).items() if times > 1}
     dates = {run[0] for run in runs if any((run[2], seq) in twice for seq in range(run[3], run[4] + 1))}
     assert doubled(frame(runs)) == dates
 
 
 @given(st.lists(RUN, max_size=12))
-def test_joined_runs_hold_the_same_numbers_of_the_same_dates_and_never_follow_each_other(runs: list[tuple]) -> None:
+def test_joined_runs_hold_the_same_numbers_of_the_same_dates_and_never_follow_each_other(runs: list[Told]) -> None:
     one_by_one = [(day, broker, boot, seq, seq, None) for day, broker, boot, a, b, _ in runs for seq in range(a, b + 1)]
     rows = list(joined(frame(set(one_by_one))).itertuples(index=False))
     made = [(row.date, row.broker, row.boot, seq) for row in rows for seq in range(row.seq_from, row.seq_to + 1)]
