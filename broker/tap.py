@@ -14,7 +14,7 @@ from twisted.python import usage
 
 from broker.config import check, endpoint, files, load, validate
 from broker.config.errors import BadConfig, ConfigError
-from broker.config.values import Config, Console, Dbp, Listener, Mc0
+from broker.config.values import Config, Console, Dbp, Listener, Mc0, Mtl
 
 
 class Options(usage.Options):
@@ -23,8 +23,9 @@ class Options(usage.Options):
     synopsis = "twistd [twistd options] elkobroker [options]"
 
     longdesc = """Runs a broker through which servers find each other. Without options: the Elko Broker protocol on
-    tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, DBP on tcp and udp 127.0.0.1:5246, and the console on
-    127.0.0.1:9001. Everything else is in the configuration file; what is given here counts before it."""
+    tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, DBP on tcp and udp 127.0.0.1:5246, MTL on tcp 127.0.0.1:5975 and
+    5976, and the console on 127.0.0.1:9001. Everything else is in the configuration file; what
+    is given here counts before it."""
 
     optParameters: ClassVar = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
@@ -33,6 +34,12 @@ class Options(usage.Options):
         ["config", "c", None, "Configuration file, TOML [default: none]"],
         ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
         ["mc0-port", None, None, "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]"],
+        [
+            "mtl-port",
+            None,
+            None,
+            "Port of MTL on 127.0.0.1, with its data flows on the next, or 'off'; 0 takes free ones [default: 5975]",
+        ],
         ["dbp-port", None, None, "Port of DBP on 127.0.0.1, TCP and UDP, or 'off'; 0 takes a free one [default: 5246]"],
         ["console-port", None, None, "Port of the console on 127.0.0.1, or 'off' [default: 9001]"],
         ["log-format", None, None, "text or json [default: text]"],
@@ -76,6 +83,9 @@ class Options(usage.Options):
         dbp = self["dbp-port"]
         if dbp is not None:
             config = attrs.evolve(config, dbp=_dbp(config.dbp, dbp))
+        mtl = self["mtl-port"]
+        if mtl is not None:
+            config = attrs.evolve(config, mtl=_mtl(config.mtl, mtl))
         console = self["console-port"]
         if console is not None:
             config = attrs.evolve(config, console=_console(config.console, console))
@@ -135,6 +145,12 @@ def _dbp(dbp: Dbp, port: str) -> Dbp:
     if _off("dbp-port", port):
         return attrs.evolve(dbp, enabled=False)
     return attrs.evolve(dbp, enabled=True, endpoint=f"tcp://127.0.0.1:{port}", udp_port=None)
+
+
+def _mtl(mtl: Mtl, port: str) -> Mtl:
+    if _off("mtl-port", port):
+        return attrs.evolve(mtl, enabled=False)
+    return attrs.evolve(mtl, enabled=True, endpoint=f"tcp://127.0.0.1:{port}", data_port=None)
 
 
 def _console(console: Console, port: str) -> Console:

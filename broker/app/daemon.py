@@ -12,7 +12,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,23 +25,21 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
-from broker.admin import dbp as dbp_views
-from broker.admin import mc0 as mc0_views
 from broker.admin.console import ConsoleReader, ConsoleSession
-from broker.app.dbp import DbpListener, open_dbp
 from broker.app.journal import JournalWriter, open_journal
-from broker.app.mc0 import Mc0Listener, open_mc0
+from broker.app.parts import Parts
+from broker.app.zeromq import ZmqWires, sockets
 from broker.config import endpoint as endpoints
 from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.errors import BadConfig
 from broker.config.reload import refused
-from broker.config.validate import effective_auth, effective_mc0_auth, effective_offer
+from broker.config.validate import effective_auth, effective_offer
 from broker.core.counters import Counters
-from broker.core.interfaces import IControl
+from broker.core.interfaces import Beats, IControl
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
-from broker.core.model import BROKER, Auth, Launcher, Provider, Rights, Service, Snapshot
+from broker.core.model import BROKER, Auth, Launcher, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
 from broker.core.restored import Restored
@@ -56,7 +54,6 @@ from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates, over_tls
 from broker.net.turns import Turns
-from broker.net.zsocket import ZContext
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
@@ -98,24 +95,6 @@ class ElkoListener:
     certificates: Certificates | None
 
 
-@attrs.frozen
-class Parts:
-    """All that runs."""
-
-    registry: Registry
-    restored: Restored
-    recorder: Recorder
-    launchers: Launchers
-    programs: Programs
-    threads: ThreadPool
-    wiring: Wiring
-    topics: Topics
-    leases: Leases
-    turns: Turns
-    complaints: Complaints
-    in_thread: Callable[..., Deferred[Any]]
-
-
 @implementer(IControl)
 class Daemon(TwistedService):
     """The daemon as a Twisted service.
@@ -150,9 +129,7 @@ class Daemon(TwistedService):
         self.counters = Counters()
         self.listeners: list[ElkoListener] = []
         self.console: tuple[LineFactory, IListeningPort] | None = None
-        self.zmq: ZContext | None = None
-        self.mc0: Mc0Listener | None = None
-        self.dbp: DbpListener | None = None
+        self.zmq = ZmqWires(reactor, self.counters)
         self.journal: JournalWriter | None = None
         self._console_password = config.console.password
 
@@ -202,7 +179,7 @@ class Daemon(TwistedService):
             factories.append(self.console[0])
             ports.append(self.console[1])
         yield DeferredList([maybeDeferred(port.stopListening) for port in ports])
-        self._close_zmq()
+        yield self.zmq.close()
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
         yield self._close_journal()
@@ -316,12 +293,13 @@ class Daemon(TwistedService):
                 raise StartFailed(f"console: {error}") from None
             self.console = (factory, port)
             self.log.info("console on {where}", where=bound(port))
-        if self._config.mc0.enabled or self._config.dbp.enabled:
-            self.zmq = ZContext(self._reactor)
-            if self._config.mc0.enabled:
-                self._open_mc0(self._config.mc0, self.zmq)
-            if self._config.dbp.enabled:
-                self._open_dbp(self._config.dbp, self.zmq, snapshot.providers)
+        try:
+            self.zmq.start(self._config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
+        except OSError as error:
+            raise StartFailed(str(error)) from None
+
+    def _beats(self) -> Beats | None:
+        return None if self.journal is None else self.journal.feed
 
     def _open_journal(self, config: values.Journal) -> None:
         try:
@@ -334,57 +312,6 @@ class Daemon(TwistedService):
     def _close_journal(self) -> Deferred[None]:
         journal, self.journal = self.journal, None
         return succeed(None) if journal is None else journal.stop()
-
-    def _open_mc0(self, config: values.Mc0, context: ZContext) -> None:
-        parts = self.parts
-        try:
-            self.mc0 = open_mc0(
-                config,
-                context,
-                parts.topics,
-                parts.leases,
-                parts.complaints,
-                parts.turns,
-                self._reactor,
-                parts.in_thread,
-                self._room(),
-            )
-        except OSError as error:
-            raise StartFailed(f"mc0: {error}") from None
-        self.counters.include(self.mc0.sessions.counts)
-        auth = effective_mc0_auth(config)
-        self.log.info("mc0 on {where} ({auth})", where=self.mc0.address, auth=auth)
-
-    def _open_dbp(self, config: values.Dbp, context: ZContext, known: Sequence[Provider]) -> None:
-        parts = self.parts
-        try:
-            self.dbp = open_dbp(
-                config,
-                self._config.broker.service,
-                context,
-                parts.registry,
-                parts.leases,
-                parts.complaints,
-                parts.turns,
-                self._reactor,
-                known,
-                None if self.journal is None else self.journal.feed,
-            )
-        except OSError as error:
-            raise StartFailed(f"dbp: {error}") from None
-        self.counters.include(self.dbp.counts)
-        self.log.info("dbp on {where} (udp {udp}; open)", where=self.dbp.address, udp=self.dbp.udp_address)
-
-    def _close_zmq(self) -> None:
-        if self.mc0 is not None:
-            self.mc0.close()
-            self.mc0 = None
-        if self.dbp is not None:
-            self.dbp.close()
-            self.dbp = None
-        if self.zmq is not None:
-            self.zmq.close()
-            self.zmq = None
 
     def _factory(
         self, wire: str, converse: Callable[[LineProtocol], tuple[Reader, Session]], limits: Limits, endpoint: Endpoint
@@ -399,7 +326,7 @@ class Daemon(TwistedService):
         spare = SPARE_DESCRIPTORS
         if self._config.dbp.enabled:
             spare += min(PROBE_DESCRIPTORS, self._descriptors // 4)
-        shares = len(self._config.elko.listeners) + self._config.mc0.enabled + self._config.dbp.enabled
+        shares = len(self._config.elko.listeners) + sockets(self._config)
         return max(1, (self._descriptors - spare) // shares)
 
     def _limits(self, listener: values.Listener) -> Limits:
@@ -426,9 +353,7 @@ class Daemon(TwistedService):
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
         parts = self.parts
-        shown = {} if self.mc0 is None else mc0_views.views(self.mc0.sessions, parts.topics, parts.leases)
-        if self.dbp is not None:
-            shown |= dbp_views.views(self.dbp.catalogue, parts.leases)
+        shown = self.zmq.views()
         return ConsoleReader(), ConsoleSession(parts.wiring, self.counters.all, shown, self._console_password, peer)
 
     def _own_services(self) -> Iterator[Service]:
@@ -454,7 +379,7 @@ class Daemon(TwistedService):
         if self.console is not None:
             self.console[1].stopListening()
         self.listeners.clear()
-        self._close_zmq()
+        self.zmq.abandon()
         if self.journal is not None:
             self.journal.abandon()
             self.journal = None
@@ -468,10 +393,7 @@ class Daemon(TwistedService):
             listener = by_name[running.name]
             running.door.policy = _policy(listener, config)
             running.factory.limit(self._limits(listener))
-        if self.mc0 is not None:
-            self.mc0.use(config.mc0)
-        if self.dbp is not None:
-            self.dbp.use(config.dbp)
+        self.zmq.use(config)
         if self.journal is not None:
             self.journal.use(config.journal)
         self.parts.launchers.replace(_launchers(config))

@@ -1,8 +1,4 @@
-"""The wiring of mc0: its socket, who may come in, its sessions.
-
-Order at the start: the handler of handshakes, so that nobody comes in unasked; the sessions; the socket, bound last. At
-the stop the socket goes first, and the handler last.
-"""
+"""The wiring of mc0: its socket, who may come in, its sessions. The socket is bound last, and closed first."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from broker.core.interfaces import ILeases, ITopics
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
-from broker.net.zap import ENDPOINT, Gate
+from broker.net.zap import Gate
 from broker.net.zmonitor import Connections
 from broker.net.zsocket import Options, ZContext, ZSocket
 from broker.session.mc0 import Mc0
@@ -36,7 +32,6 @@ class Mc0Listener:
     """The running wire. ``address`` is where it is bound."""
 
     config: values.Mc0
-    handler: ZSocket
     socket: ZSocket
     connections: Connections
     keys: AllowedKeys | None
@@ -57,12 +52,12 @@ class Mc0Listener:
             self.keys.stop()
         self.connections.close()
         self.socket.shutdown()
-        self.handler.shutdown()
 
 
 def open_mc0(
     config: values.Mc0,
     context: ZContext,
+    gate: Gate,
     topics: ITopics,
     leases: ILeases,
     complaints: Complaints,
@@ -86,16 +81,14 @@ def open_mc0(
     connections = Connections(context, socket, turns, complaints, clock, WIRE, config.handshake)
     admission = Admission((lambda key: "") if keys is None else keys.name_of, _rules(config))
     sessions = Mc0(socket, connections, topics, leases, admission, complaints, config.sessions, config.subscriptions)
-    gate = Gate(complaints, clock, lambda address: connections.admit(min(room, sessions.most_sessions)))
     if curve:
-        gate.domain(WIRE.encode(), keys, any_key=keys is None)
-    handler = ZSocket(context, Options(), turns, "zap")
-    gate.serve(handler)
+        gate.domain(
+            WIRE.encode(), keys, keys is None, lambda address: connections.admit(min(room, sessions.most_sessions))
+        )
     if keys is not None:
         keys.changed.append(sessions.revoke)
-    listener = Mc0Listener(config, handler, socket, connections, keys, sessions, admission)
+    listener = Mc0Listener(config, socket, connections, keys, sessions, admission)
     try:
-        handler.bind(ENDPOINT, gate.receive)
         listener.address = socket.bind(parse(config.endpoint).address, sessions.receive)
     except (OSError, zmq.ZMQError) as error:
         listener.close()

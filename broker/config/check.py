@@ -12,10 +12,13 @@ from broker.config.validate import (
     effective_dbp_beacon,
     effective_dbp_offer,
     effective_mc0_auth,
+    effective_mtl_auth,
     effective_offer,
     hostport,
+    mtl_curve,
+    mtl_data_place,
 )
-from broker.config.values import Config, Console, Dbp, Journal, Listener, Mc0
+from broker.config.values import Config, Console, Dbp, Journal, Listener, Mc0, Mtl
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
@@ -30,13 +33,14 @@ def resolves(host: str) -> bool:
 
 
 def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
-    """A line for each listener, mc0, DBP, the journal, the console and the launchers, then a line for each warning.
+    """A line for each listener, the other wires, the journal, the console and the launchers, then one for each warning.
 
     ``config`` is one that was found valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [_listener(each) for each in config.elko.listeners]
     lines.append(_mc0(config.mc0))
     lines.append(_dbp(config.dbp))
+    lines.append(_mtl(config.mtl))
     lines.append(_journal(config.journal))
     lines.append(_console(config.console))
     names = ", ".join(entry.name for entry in config.launchers.table) or "none"
@@ -49,6 +53,8 @@ def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
         lines += [f"warning: {text}" for text in _mc0_warnings(config.mc0)]
     if config.dbp.enabled:
         lines += [f"warning: {text}" for text in _dbp_warnings(config.dbp)]
+    if config.mtl.enabled:
+        lines += [f"warning: {text}" for text in _mtl_warnings(config.mtl)]
     if config.journal.enabled:
         lines += [f"warning: {text}" for text in _journal_warnings(config.journal)]
     return "\n".join(lines)
@@ -96,6 +102,21 @@ def _dbp(dbp: Dbp) -> str:
         f"offer {' '.join(effective_dbp_offer(dbp)) or 'nothing'}",
     )
     return f"dbp: {', '.join(parts)}"
+
+
+def _mtl(mtl: Mtl) -> str:
+    if not mtl.enabled:
+        return "mtl: off"
+    where = zendpoint.parse(mtl.endpoint)
+    data = mtl_data_place(mtl)
+    parts = [f"bound to {where.kind} {where.where}", f"data {'there too' if data is None else data.where}"]
+    if mtl.data_endpoint is not None:
+        parts.append(f"told as {mtl.data_endpoint}")
+    parts.append(f"auth {effective_mtl_auth(mtl)}{' over curve' if mtl_curve(mtl) else ''}")
+    if mtl.users is not None:
+        parts.append(f"users {mtl.users}")
+    parts.append(f"hosts {' '.join(mtl.hosts)}")
+    return f"mtl: {', '.join(parts)}; rules {len(mtl.rules) or 'none'}; queues {len(mtl.queues) or 'none'}"
 
 
 def _journal(journal: Journal) -> str:
@@ -199,6 +220,31 @@ def _dbp_warnings(dbp: Dbp) -> Iterator[str]:
     if not offer:
         why = "" if dbp.offer is not None else f"; by default, since {where.where} can be reached from elsewhere"
         yield f"dbp.offer: nothing may be registered{why}"
+
+
+def _mtl_warnings(mtl: Mtl) -> Iterator[str]:
+    where = zendpoint.parse(mtl.endpoint)
+    if not where.loopback:
+        if effective_mtl_auth(mtl) == "open" or mtl.anonymous:
+            what = "do what mtl.rules allow to users without a name" if mtl.rules else "read and write everything"
+            yield f"mtl: open: anybody who reaches {where.where} may {what}"
+        if mtl.plain and not mtl_curve(mtl):
+            yield "mtl.plain: passwords cross the network in the clear"
+        elif mtl.users is not None and not mtl_curve(mtl):
+            yield "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
+        if where.wildcard and mtl.data_endpoint is not None:
+            yield f"mtl.data_endpoint: every client is sent to {mtl.data_endpoint}, whichever way it came"
+    for name, entries in (
+        ("rules", [rule.users for rule in mtl.rules]),
+        ("queues", [each.queues for each in mtl.queues]),
+    ):
+        for_all: str | None = None
+        for index, patterns in enumerate(entries):
+            here = f"mtl.{name}[{index}]"
+            if for_all is not None:
+                yield f"{here}: never counts, since {for_all} is for all"
+            elif not all(pattern.strip("*") for pattern in patterns):
+                for_all = here
 
 
 def _journal_warnings(journal: Journal) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """A TOML file to the frozen configuration, or to all that is wrong with it.
 
 The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
-``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[dbp]``, ``[journal]`` with
-``[[journal.full_load]]``, ``[console]``, ``[launchers]`` with ``[[launchers.table]]``.
+``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[dbp]``, ``[mtl]`` with ``[[mtl.rules]]`` and
+``[[mtl.queues]]``, ``[journal]`` with ``[[journal.full_load]]``, ``[console]``, ``[launchers]`` with
+``[[launchers.table]]``.
 """
 
 from __future__ import annotations
@@ -110,11 +111,15 @@ def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str
     password = secret("console.password_file", console.password, console.password_file)
     mc0 = config.mc0
     key = secret("mc0.secret_key_file", mc0.secret_key, mc0.secret_key_file, files.curve_secret)
+    mtl = config.mtl
+    mtl_key = secret("mtl.secret_key_file", mtl.secret_key, mtl.secret_key_file, files.curve_secret)
+    mtl = attrs.evolve(mtl, secret_key=mtl_key, users=_absolute(base, mtl.users))
     journal = config.journal
     done = attrs.evolve(
         config,
         elko=attrs.evolve(config.elko, listeners=listeners),
         mc0=attrs.evolve(mc0, secret_key=key, client_keys=_absolute(base, mc0.client_keys)),
+        mtl=attrs.evolve(mtl, client_keys=_absolute(base, mtl.client_keys)),
         journal=attrs.evolve(journal, directory=_absolute(base, journal.directory)),
         console=attrs.evolve(console, password=password),
     )

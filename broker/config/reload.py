@@ -1,8 +1,8 @@
 """Which keys differ between two configurations, and which of them may change while the broker runs.
 
 Listeners and launchers are compared by name, and shown so: ``elko.listeners[main].allow``. One that came or went is
-shown without a key of its own: ``elko.listeners[lan]``. The rules of mc0 and the full loads of the journal have no
-names and depend on their order: they are compared, and shown, as a whole.
+shown without a key of its own: ``elko.listeners[lan]``. The rules of mc0 and MTL, the queues of MTL and the
+full loads of the journal have no names and depend on their order: they are compared, and shown, as a whole.
 """
 
 from __future__ import annotations
@@ -38,6 +38,15 @@ RELOADABLE = (
     "dbp.fall_back",
     "dbp.probe",
     "dbp.services",
+    "mtl.sessions",
+    "mtl.flows",
+    "mtl.lease",
+    "mtl.window",
+    "mtl.most_window",
+    "mtl.window_bytes",
+    "mtl.hosts",
+    "mtl.rules",
+    "mtl.queues",
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",

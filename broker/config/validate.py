@@ -1,7 +1,7 @@
 """What the types cannot say: whether the values of a configuration make sense, alone and together.
 
-`validate_mc0`, `validate_dbp` and `validate_journal` judge their parts; here is the rest, and where one part disagrees
-with another.
+`validate_mc0`, `validate_dbp`, `validate_mtl` and `validate_journal` judge their parts; here is the rest, and where one
+part disagrees with another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.validate_dbp import dbp_place, dbp_problems, effective_dbp_beacon, effective_dbp_offer
 from broker.config.validate_journal import effective_journal_name, journal_problems
 from broker.config.validate_mc0 import effective_mc0_auth, mc0_place, mc0_problems
+from broker.config.validate_mtl import effective_mtl_auth, mtl_curve, mtl_data_place, mtl_place, mtl_problems
 from broker.config.values import Config, Console, Launchers, Limits, Listener
 from broker.config.zendpoint import ZEndpoint
 
@@ -28,9 +29,12 @@ __all__ = [
     "effective_dbp_offer",
     "effective_journal_name",
     "effective_mc0_auth",
+    "effective_mtl_auth",
     "effective_offer",
     "found",
     "hostport",
+    "mtl_curve",
+    "mtl_data_place",
     "problems",
 ]
 
@@ -78,6 +82,7 @@ def found(config: Config) -> list[Problem]:
         *_listeners(config),
         *mc0_problems(config.mc0),
         *dbp_problems(config.dbp),
+        *mtl_problems(config.mtl),
         *journal_problems(config.journal),
         *_console(config.console),
         *_overlaps(config),
@@ -230,6 +235,10 @@ def _overlaps(config: Config) -> Iterator[Problem]:
         places.append(("mc0.endpoint", mc0_place(config.mc0)))
     if config.dbp.enabled:
         places.append(("dbp.endpoint", dbp_place(config.dbp)))
+    if config.mtl.enabled and mtl_place(config.mtl) is not None:
+        places.append(("mtl.endpoint", mtl_place(config.mtl)))
+        data = "mtl.endpoint" if config.mtl.data_port is None else "mtl.data_port"
+        places.append((data, mtl_data_place(config.mtl)))
     bound: list[tuple[str, Endpoint | ZEndpoint]] = []
     for key, where in places:
         if where is None:

@@ -61,6 +61,8 @@ class Reason(enum.Enum):
     """A name that belongs to somebody else."""
     WRONG_ADDRESS = ("wrong-address", False)
     """A message about a service from an address that did not register it."""
+    FORBIDDEN = ("forbidden", False)
+    """Something that this user may not have, or a lease that is none."""
     INTERNAL = ("internal", False)
     """A defect of the broker: it cost this message, and was logged."""
 

@@ -56,6 +56,7 @@ class _Domain:
     wire: str
     keys: AllowedKeys | None
     any_key: bool
+    admit: Callable[[str], bool]
 
     @property
     def curve(self) -> bool:
@@ -81,7 +82,8 @@ class _No:
 
 
 class Gate:
-    """Answers ZAP requests. ``admit`` is asked with the peer's address before a peer is let in.
+    """Answers ZAP requests. ``admit`` is asked with the peer's address before a peer is let in to a domain that has no
+    such question of its own.
 
     Refusals are added to ``complaints`` under the name of the domain.
     """
@@ -100,12 +102,14 @@ class Gate:
         """Answer through this socket. Requests that come before are dropped."""
         self._replies = replies
 
-    def domain(self, name: bytes, keys: AllowedKeys | None, any_key: bool) -> None:
+    def domain(
+        self, name: bytes, keys: AllowedKeys | None, any_key: bool, admit: Callable[[str], bool] | None = None
+    ) -> None:
         """Define a domain, or define it anew.
 
         It takes CURVE with these keys, or with any if ``any_key`` is set; with neither it takes NULL.
         """
-        self._domains[name] = _Domain(name.decode(), keys, any_key)
+        self._domains[name] = _Domain(name.decode(), keys, any_key, admit or self._admit)
 
     def receive(self, identity: bytes, frames: list[Any], fd: int) -> None:
         """Take one request: the frames after the identity."""
@@ -154,7 +158,7 @@ class Gate:
                 return _never(Reason.HANDSHAKE, "the credentials are not those of the mechanism")
         if not domain.allows(user):
             return _later(Reason.KEY_NOT_ALLOWED, "this client key is not allowed", user)
-        if not self._admit(address):
+        if not domain.admit(address):
             return _later(Reason.TOO_MANY_CONNECTIONS, "too many connections are open")
         return user
 

@@ -41,7 +41,18 @@ class Receiver(Protocol):
     """When something was last sent to it."""
 
 
+class Numbered(Receiver, Protocol):
+    """A receiver whose messages are numbered."""
+
+    sequence: int
+    """The number of the last one."""
+
+
 R = TypeVar("R", bound=Receiver)
+N = TypeVar("N", bound=Numbered)
+
+NUMBER = 8
+"""Bytes of a number in a frame, which is unsigned and in network order."""
 
 
 @attrs.frozen
@@ -74,6 +85,19 @@ class Router(Protocol):
 
     def forget(self, identity: bytes) -> None:
         """That identity is not used any more."""
+
+
+class NumberingRouter(Router, Protocol):
+    """A ROUTER socket that numbers what it sends to many."""
+
+    def send_each(
+        self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
+    ) -> list[tuple[N, Sent]]:
+        """Send the same two frames to many, but for a number in the first: each receiver's own next ``sequence``.
+
+        It is put over the `NUMBER` bytes of ``frame`` from ``at`` on. Who does not get the message has used its number
+        up too. Stamps the ``sent`` of the others, and returns those who did not get it, and why.
+        """
 
 
 class Complaints(Protocol):

@@ -19,12 +19,18 @@ from broker.config.values import (
     Listener,
     Mc0,
     Mc0Rule,
+    Mtl,
+    MtlQueue,
+    MtlRule,
 )
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
+MTL = "mtl: bound to tcp 127.0.0.1:5975, data 127.0.0.1:5976, auth open, hosts /; rules none; queues none"
 DBP = "dbp: bound to tcp 127.0.0.1:5246, udp 5246, beacon 127.255.255.255:5245, offer *"
 JOURNAL = "journal: in the state directory, kept 400 days, 20 GiB; full_load 1"
-REST = "\n".join([MC0, DBP, JOURNAL, "console: bound to 127.0.0.1:9001, no password", "launchers: none, start initial"])
+REST = "\n".join(
+    [MC0, DBP, MTL, JOURNAL, "console: bound to 127.0.0.1:9001, no password", "launchers: none, start initial"]
+)
 FULL = Journal(full_load=(FullLoad(("context-*",), 400.0),))
 UNKNOWN = "journal.full_load is empty: nothing will be said about the capacity of any service"
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
@@ -34,8 +40,8 @@ def lines(*listeners: Listener) -> list[str]:
     """The report on listeners, without the lines on anything else. Names with a dot resolve."""
     shown = report(Config(elko=Elko(listeners), journal=FULL), resolves=lambda host: "." in host).split("\n")
     after = len(listeners)
-    assert shown[after : after + 5] == REST.split("\n")
-    return shown[:after] + shown[after + 5 :]
+    assert shown[after : after + 6] == REST.split("\n")
+    return shown[:after] + shown[after + 6 :]
 
 
 def warnings(**keys: object) -> list[str]:
@@ -76,13 +82,15 @@ def test_no_secret_is_shown() -> None:
     config = Config(
         elko=Elko((Listener(auth="password", code="hunter2"),)),
         mc0=Mc0(auth="curve", secret_key=SECRET, any_key=True),
+        mtl=Mtl(secret_key=SECRET, any_key=True, users="/u"),
         journal=FULL,
         console=Console(endpoint="tcp:9001", password="hunter2"),
         launchers=Launchers("recover", (LauncherEntry("a", "x --password hunter2"), LauncherEntry("b", "y"))),
     )
-    assert report(config).split("\n")[1:6] == [
+    assert report(config).split("\n")[1:7] == [
         "mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
         DBP,
+        MTL.replace("open", "sasl over curve, users /u"),
         JOURNAL,
         "console: bound to 0.0.0.0:9001, password",
         "launchers: a, b, start recover",
@@ -97,11 +105,12 @@ def test_without_a_console_or_listeners() -> None:
             elko=Elko(()),
             mc0=Mc0(enabled=False),
             dbp=Dbp(enabled=False),
+            mtl=Mtl(enabled=False),
             journal=Journal(enabled=False),
             console=Console(enabled=False),
         )
     ) == (
-        "mc0: off\ndbp: off\njournal: off\nconsole: off\nlaunchers: none, start initial\n"
+        "mc0: off\ndbp: off\nmtl: off\njournal: off\nconsole: off\nlaunchers: none, start initial\n"
         "warning: elko.listeners is empty: no Elko server can connect"
     )
 
@@ -153,7 +162,7 @@ def test_what_resolves() -> None:
 def mc0(**keys: object) -> tuple[str, list[str]]:
     """The line on mc0, and the warnings."""
     shown = report(Config(mc0=Mc0(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
-    return shown[1], [line.removeprefix("warning: ") for line in shown[6:]]
+    return shown[1], [line.removeprefix("warning: ") for line in shown[7:]]
 
 
 EVERYBODY = Mc0Rule(publish=("*",))
@@ -239,7 +248,7 @@ def test_rules_that_never_count(rules: tuple[Mc0Rule, ...], open_: list[str], cu
 def dbp(**keys: object) -> tuple[str, list[str]]:
     """The line on DBP, and the warnings."""
     shown = report(Config(dbp=Dbp(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
-    return shown[2], [line.removeprefix("warning: ") for line in shown[6:]]
+    return shown[2], [line.removeprefix("warning: ") for line in shown[7:]]
 
 
 ALL = {"endpoint": "tcp://*:5246", "auth": "open"}
@@ -295,13 +304,78 @@ def test_dbp(keys: dict[str, object], line: str, expected: list[str]) -> None:
     assert dbp(**keys) == (f"dbp: {line}", expected)
 
 
+# MTL
+
+
+def mtl(**keys: object) -> tuple[str, list[str]]:
+    """The line on MTL, and the warnings."""
+    shown = report(Config(mtl=Mtl(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
+    return shown[3], [line.removeprefix("warning: ") for line in shown[7:]]
+
+
+ALL_USERS = MtlRule(("*",))
+REACHED = "mtl: open: anybody who reaches 0.0.0.0:1 may"
+CLEAR = "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "expected"),
+    [
+        ({}, MTL.removeprefix("mtl: "), []),
+        ({"enabled": False, "auth": "open", "endpoint": "tcp://*:1"}, "off", []),
+        (
+            {"endpoint": "ipc:///run/mtl", "hosts": ("/", "test")},
+            "bound to ipc /run/mtl, data there too, auth open, hosts / test; rules none; queues none",
+            [],
+        ),
+        (
+            {"endpoint": "tcp://*:1", "auth": "open", "data_port": 1, "data_endpoint": "tcp://x:1"},
+            "bound to tcp 0.0.0.0:1, data there too, told as tcp://x:1, auth open, hosts /; rules none; queues none",
+            [
+                f"{REACHED} read and write everything",
+                "mtl.data_endpoint: every client is sent to tcp://x:1, whichever way it came",
+            ],
+        ),
+        (
+            {"endpoint": "tcp://*:1", "users": "/u", "anonymous": True, "rules": (ALL_USERS, ALL_USERS)},
+            "bound to tcp 0.0.0.0:1, data 0.0.0.0:2, auth sasl, users /u, hosts /; rules 2; queues none",
+            [
+                f"{REACHED} do what mtl.rules allow to users without a name",
+                CLEAR,
+                "mtl.rules[1]: never counts, since mtl.rules[0] is for all",
+            ],
+        ),
+        (
+            {
+                "endpoint": "tcp://*:1",
+                "users": "/u",
+                "plain": True,
+                "queues": (MtlQueue(("a",)), MtlQueue(), MtlQueue()),
+            },
+            "bound to tcp 0.0.0.0:1, data 0.0.0.0:2, auth sasl, users /u, hosts /; rules none; queues 3",
+            [
+                "mtl.plain: passwords cross the network in the clear",
+                "mtl.queues[2]: never counts, since mtl.queues[1] is for all",
+            ],
+        ),
+        (
+            {"endpoint": "tcp://*:1", "users": "/u", "plain": True, "secret_key": SECRET, "any_key": True},
+            "bound to tcp 0.0.0.0:1, data 0.0.0.0:2, auth sasl over curve, users /u, hosts /; rules none; queues none",
+            [],
+        ),
+    ],
+)
+def test_mtl(keys: dict[str, object], line: str, expected: list[str]) -> None:
+    assert mtl(**keys) == (f"mtl: {line}", expected)
+
+
 # The journal
 
 
 def journal(**keys: object) -> tuple[str, list[str]]:
     """The line on the journal, and the warnings."""
     shown = report(Config(journal=Journal(**keys))).split("\n")  # type: ignore[arg-type]
-    return shown[3], [line.removeprefix("warning: ") for line in shown[6:]]
+    return shown[4], [line.removeprefix("warning: ") for line in shown[7:]]
 
 
 CONTEXTS, EVERY = FullLoad(("context-*",), 400.0), FullLoad(("a", "**"), 1.0)

@@ -28,6 +28,9 @@ from broker.config.values import (
     Log,
     Mc0,
     Mc0Rule,
+    Mtl,
+    MtlQueue,
+    MtlRule,
 )
 from tests.config.certificates import certificate
 
@@ -43,6 +46,7 @@ SECTIONS = {
     "console": Console,
     "mc0": Mc0,
     "dbp": Dbp,
+    "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,
 }
@@ -63,7 +67,9 @@ def listed(value: Any) -> Any:
 def defaults(cls: Any) -> dict[str, Any]:
     """The keys of a section, with their defaults; sections inside are left out."""
     found = {field.name: listed(field.default) for field in attrs.fields(cls)}
-    return {name: value for name, value in found.items() if name not in ("limits", "rules", "full_load", "table")}
+    return {
+        name: value for name, value in found.items() if name not in ("limits", "rules", "queues", "full_load", "table")
+    }
 
 
 def test_as_shipped_it_is_the_defaults() -> None:
@@ -88,10 +94,16 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     (listener,) = data["elko"]["listeners"]
     (launcher,) = data["launchers"].pop("table")
     (rule,) = data["mc0"].pop("rules")
+    (mtl_rule,) = data["mtl"].pop("rules")
+    (queue,) = data["mtl"].pop("queues")
     (full_load,) = data["journal"].pop("full_load")
     limits = listener.pop("limits")
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
     arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (full_load, FullLoad), (launcher, LauncherEntry)]
+    assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
+    assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
+    given = {name: value for name, value in queue.items() if name not in ("queues", "durable")}
+    assert given == {name: listed(value) for name, value in attrs.asdict(MtlQueue()).items() if name in given}
     for section, cls in [*pairs, *arrays]:
         assert list(section) == list(defaults(cls)), "the keys are in the order of the values"
     assert (launcher["initial"], launcher["on"]) == (LauncherEntry("", "").initial, LauncherEntry("", "").on)
@@ -101,7 +113,8 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     examples = [line for line in SHIPPED.split("\n") if line.endswith(EXAMPLE)]
     names = {line.removeprefix("#").partition(" = ")[0] for line in examples if " = " in line}
     unset = {name for cls in (*SECTIONS.values(), Listener) for name, value in defaults(cls).items() if value is None}
-    assert names == unset | {"keys", "publish", "subscribe"} | {"services", "load"} | {"name", "script"}
+    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
+    assert names == unset | parts | {"services", "load"} | {"name", "script"}
 
 
 def test_the_examples_are_good(tmp_path: Path) -> None:

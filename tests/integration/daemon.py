@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +33,12 @@ def environment(**extra: str) -> dict[str, str]:
     """The environment of a daemon that nothing of the tester's own machine leaks into."""
     kept = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "STATE_DIRECTORY", "WATCHDOG_USEC")}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **extra}
+
+
+def _has_mtl(options: Sequence[str]) -> bool:
+    """Whether a configuration file says where MTL is."""
+    files = [Path(file) for option, file in pairwise(options) if option == "--config"]
+    return any(file.exists() and "[mtl]" in file.read_text() for file in files)
 
 
 class Daemon:
@@ -54,6 +62,8 @@ class Daemon:
                 options = ("--mc0-port", "0", *options)
             if "--dbp-port" not in options:
                 options = ("--dbp-port", "0", *options)
+        if "--mtl-port" not in options and not _has_mtl(options):
+            options = ("--mtl-port", "0", *options)
         command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             command += ["--state", str(directory / "state")]

@@ -509,7 +509,14 @@ def start_in_vain(directory: Path, kind: socket.SocketKind) -> str:
         if kind == socket.SOCK_STREAM:
             taken.listen()
         port = taken.getsockname()[1]
-        options = ("--port=0", "--console-port=0", "--mc0-port=off", f"--dbp-port={port}", f"--state={directory}/state")
+        options = (
+            "--port=0",
+            "--console-port=0",
+            "--mc0-port=off",
+            "--mtl-port=off",
+            f"--dbp-port={port}",
+            f"--state={directory}/state",
+        )
         ended = run_to_its_end(directory, *options)
     assert ended.returncode == 1
     assert "Traceback" not in ended.stdout

@@ -460,7 +460,18 @@ def test_bad_input_again_and_again_is_one_line_a_minute_and_commands_no_terminal
 
 def test_it_serves_mc0_in_the_background(tmp_path: Path) -> None:
     command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]
-    command += ["--mc0-port", "0", "--dbp-port", "off", "--console-port", "off", "--state", str(tmp_path / "state")]
+    command += [
+        "--mc0-port",
+        "0",
+        "--dbp-port",
+        "off",
+        "--mtl-port",
+        "off",
+        "--console-port",
+        "off",
+        "--state",
+        str(tmp_path / "state"),
+    ]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
     log = tmp_path / "broker.log"
     until(lambda: "mc0 on" in log.read_text())
@@ -511,7 +522,13 @@ def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = run_to_its_end(
-            tmp_path, "--port=0", "--console-port=0", "--dbp-port=0", f"--mc0-port={port}", f"--state={tmp_path}/state"
+            tmp_path,
+            "--port=0",
+            "--console-port=0",
+            "--dbp-port=0",
+            "--mtl-port=0",
+            f"--mc0-port={port}",
+            f"--state={tmp_path}/state",
         )
     assert ended.returncode == 1
     why = f"mc0: cannot listen on tcp://127.0.0.1:{port}: Address already in use"
@@ -565,7 +582,7 @@ def test_a_file_at_the_path_of_a_unix_socket_is_left_alone(tmp_path: Path, relat
 def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> None:
     room = 20
     with (
-        Daemon(tmp_path, "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
+        Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
         clients_of(daemon) as clients,
     ):
         nodes = [clients.subscribed(b"node %d" % number, "peace") for number in range(room)]
@@ -586,7 +603,7 @@ def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> 
 def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> None:
     room = 20
     with (
-        Daemon(tmp_path, "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
+        Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
         clients_of(daemon) as clients,
     ):
         nodes = [clients.new() for _ in range(2 * room)]
@@ -599,7 +616,7 @@ def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> 
 @pytest.mark.xfail(strict=True, reason="libzmq accepts connections until no descriptor is left for anybody")
 def test_clients_of_mc0_take_no_descriptors_from_the_console(tmp_path: Path) -> None:
     with (
-        Daemon(tmp_path, "--dbp-port", "off", descriptors=SPARE_DESCRIPTORS + 40) as daemon,
+        Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 40) as daemon,
         clients_of(daemon) as clients,
     ):
         for _ in range(SPARE_DESCRIPTORS + 50):

@@ -1,0 +1,335 @@
+"""The wiring of MTL: its sockets, who may come in, the two flows, the profiles, and the durable queues.
+
+Order at the start: what is on the disk (users, keys, queues), the flows, the profiles; the sockets are bound last. At
+the stop everybody is told first; then the sockets go, and the queues are written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import zmq
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+
+from broker.config import values
+from broker.config.validate import effective_mtl_auth, mtl_curve, mtl_data_place
+from broker.config.zendpoint import parse
+from broker.core.interfaces import ILeases, IRegistry, ITopics
+from broker.core.queue_recorder import QueueRecorder
+from broker.core.queue_settings import Death
+from broker.core.queue_settings import Rule as QueueRule
+from broker.core.queue_settings import Settings as QueueSettings
+from broker.core.queue_store import QueueStore
+from broker.core.queues import Queues
+from broker.core.topics import Topics
+from broker.net.allowed import AllowedKeys
+from broker.net.limits import Complaints
+from broker.net.turns import Turns
+from broker.net.zap import Gate
+from broker.net.zmonitor import Connections
+from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.session.mtl.accounts import Accounts
+from broker.session.mtl.control import WIRE, Control
+from broker.session.mtl.data import Data, shared
+from broker.session.mtl.leases import DataLeases
+from broker.session.mtl.profile import Profile
+from broker.session.mtl.profiles.queue import WorkQueues
+from broker.session.mtl.profiles.registry import Registry
+from broker.session.mtl.profiles.test import FanOut
+from broker.session.mtl.profiles.topic import Topic
+from broker.session.mtl.rights import Rule, Rulebook
+from broker.session.mtl.sasl import CHECKS, Delays, Mechanisms
+from broker.session.mtl.settings import Settings
+
+DATA = "mtl-data"
+"""The name of the data flow's socket at the handler of handshakes, and in its counters."""
+
+SECRET = "mtl.secret"
+"""A file in the state directory, by which names that are no users look like users, also after a restart."""
+
+SECRET_BYTES = 32
+
+
+@attrs.define
+class MtlListener:
+    """The running wire. ``address`` is where the control flow is bound, ``data_address`` the data flows."""
+
+    config: values.Mtl
+    sockets: list[ZSocket]
+    connections: list[Connections]
+    accounts: Accounts | None
+    keys: AllowedKeys | None
+    rulebook: Rulebook
+    control: Control
+    data: Data
+    data_leases: DataLeases
+    profiles: Mapping[str, Profile]
+    queues: Queues
+    recorder: QueueRecorder
+    threads: list[ThreadPool]
+    address: str = ""
+    data_address: str = ""
+
+    def use(self, config: values.Mtl) -> None:
+        """Take what may change while it runs, and look for new keys and users."""
+        self.rulebook.use(config.hosts, _rules(config))
+        settings = _settings(config)
+        self.control.use(settings)
+        self.data.use(settings)
+        self.control.review()
+        self.queues.use(_queue_rules(config))
+        if self.keys is not None:
+            self.keys.refresh()
+        if self.accounts is not None:
+            self.accounts.refresh()
+
+    def counts(self) -> Mapping[str, int]:
+        """All that is counted where it happens."""
+        counts: dict[str, int] = {}
+        counts.update(self.control.counts())
+        counts.update(self.data.counts())
+        counts.update(self.data_leases.counts())
+        for profile in self.profiles.values():
+            counts.update(profile.counts())
+        for name, group in (("mtl_queues", self.queues.counts()), ("mtl_disk", self.recorder.counts())):
+            counts.update({f"{name}.{key}": value for key, value in group.items()})
+        return counts
+
+    def close(self) -> Deferred[None]:
+        """Tell everybody, and stop. Fires when what must be on the disk is there."""
+        self.control.stop()
+        for profile in self.profiles.values():
+            profile.close()
+        self._shut()
+        return self.recorder.stop().addBoth(lambda _: self._end_threads())
+
+    def abandon(self) -> None:
+        """Let go of everything, where the reactor does not run: the start failed."""
+        self._shut()
+        maybeDeferred(self.recorder.stop)
+        self._end_threads()
+
+    def _shut(self) -> None:
+        for watched in (self.keys, self.accounts):
+            if watched is not None:
+                watched.stop()
+        for connections in self.connections:
+            connections.close()
+        for socket in self.sockets:
+            socket.shutdown()
+
+    def _end_threads(self) -> None:
+        for threads in self.threads:
+            threads.stop()
+
+
+def open_mtl(
+    config: values.Mtl,
+    state: str,
+    context: ZContext,
+    gate: Gate,
+    registry: IRegistry,
+    topics: ITopics,
+    leases: ILeases,
+    complaints: Complaints,
+    turns: Turns,
+    clock: Any,
+    in_thread: Callable[..., Deferred[Any]],
+    room: int,
+) -> MtlListener:
+    """Open the wire, for ``room`` connections of each socket at most. Raises OSError, ValueError or StateError."""
+    curve = mtl_curve(config)
+    keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
+    accounts = None if config.users is None else Accounts(config.users, clock, in_thread)
+    key_user = _nobody if keys is None else keys.name_of
+    store = QueueStore(state)
+    rows = store.open(clock.seconds())
+    threads = [ThreadPool(0, most, name) for name, most in (("mtl passwords", CHECKS), ("mtl queues", 1))]
+    for pool in threads:
+        pool.start()
+    passwords, disk = (partial(deferToThreadPool, clock, pool) for pool in threads)
+
+    where, data_place = parse(config.endpoint), mtl_data_place(config)
+    control_socket = ZSocket(context, _options(config, WIRE if curve else ""), turns, WIRE)
+    data_socket = control_socket
+    if data_place is not None:
+        data_socket = ZSocket(context, _options(config, DATA if curve else ""), turns, DATA)
+
+    settings = _settings(config)
+    data_leases = DataLeases(leases, settings)
+    data = Data(data_socket, leases, data_leases, complaints, settings)
+    recorder = QueueRecorder(store, leases, clock, disk, rows)
+    queues = Queues(leases, _queue_rules(config), recorder)
+    queues.restore(rows)
+    spaces: dict[str, ITopics] = {config.hosts[0]: topics}
+    profiles: dict[str, Profile] = {
+        each.name: each
+        for each in (
+            FanOut(data),
+            Registry(registry, complaints),
+            Topic(data, partial(_space, spaces), complaints),
+            WorkQueues(queues, data, clock, config.window_bytes),
+        )
+    }
+    rulebook = Rulebook(config.hosts, _rules(config))
+    control = Control(
+        control_socket,
+        Mechanisms(accounts, passwords, _secret(state), key_user, config.anonymous),
+        Delays(),
+        rulebook,
+        profiles,
+        data_leases,
+        lambda: _port(data_socket.socket.get(zmq.LAST_ENDPOINT).decode()),
+        complaints,
+        settings,
+        leases,
+        clock,
+        key_user,
+        (lambda key: True) if keys is None else (lambda key: keys.name_of(key) is not None),
+    )
+    if accounts is not None:
+        accounts.changed.append(control.revoke_users)
+    if keys is not None:
+        keys.changed.append(control.revoke_keys)
+
+    def closed(connection: int) -> None:
+        if data_socket is control_socket:
+            data.closed(connection)
+        control.closed(connection)
+
+    watch = partial(Connections, context, turns=turns, complaints=complaints, clock=clock, handshake=config.handshake)
+    connections = [watch(socket=control_socket, wire=WIRE, closed=closed)]
+    if data_socket is not control_socket:
+        connections.append(watch(socket=data_socket, wire=DATA, closed=data.closed))
+    if curve:
+        for name, open_ones in zip((WIRE, DATA), connections, strict=False):
+            gate.domain(name.encode(), keys, keys is None, partial(_admit, open_ones, room))
+    sockets = [control_socket] if data_socket is control_socket else [control_socket, data_socket]
+    listener = MtlListener(
+        config,
+        sockets,
+        connections,
+        accounts,
+        keys,
+        rulebook,
+        control,
+        data,
+        data_leases,
+        profiles,
+        queues,
+        recorder,
+        threads,
+    )
+    what = config.endpoint
+    try:
+        if data_place is None:
+            listener.address = listener.data_address = control_socket.bind(
+                where.address, shared(control.receive, data.receive)
+            )
+        else:
+            listener.address = control_socket.bind(where.address, control.receive)
+            what = f"tcp {data_place.where}"
+            listener.data_address = data_socket.bind(data_place.address, data.receive)
+    except (OSError, zmq.ZMQError) as error:
+        listener.abandon()
+        raise OSError(f"cannot listen on {what}: {zmq.strerror(error.errno or 0)}") from None
+    return listener
+
+
+def _options(config: values.Mtl, domain: str) -> Options:
+    return Options(
+        high_water=config.high_water,
+        max_message=config.max_message,
+        secret_key=config.secret_key if domain else None,
+        domain=domain,
+        handshake=config.handshake,
+    )
+
+
+def _settings(config: values.Mtl) -> Settings:
+    return Settings(
+        heartbeat=config.heartbeat,
+        lease_ttl=config.lease,
+        window=config.window,
+        most_window=config.most_window,
+        window_bytes=config.window_bytes,
+        sessions=config.sessions,
+        flows=config.flows,
+        hosts=config.hosts,
+        bridge=config.hosts[0],
+        shared=mtl_data_place(config) is None,
+        max_message=config.max_message,
+        endpoint=config.data_endpoint,
+        open=effective_mtl_auth(config) == "open",
+        plain=config.plain,
+    )
+
+
+def _rules(config: values.Mtl) -> list[Rule]:
+    return [Rule(rule.users, rule.hosts, rule.read, rule.write, rule.offer) for rule in config.rules]
+
+
+def _queue_rules(config: values.Mtl) -> list[QueueRule]:
+    return [
+        QueueRule(
+            each.queues,
+            QueueSettings(
+                durable=each.durable,
+                max_messages=each.messages,
+                max_bytes=each.size,
+                max_deliveries=each.deliveries,
+                dead_letters=frozenset(map(Death, each.dead_letters)),
+                ttl=each.ttl or None,
+                expires=each.expires,
+                single=each.single,
+                duplicates=each.duplicates,
+            ),
+        )
+        for each in config.queues
+    ]
+
+
+def _admit(connections: Connections, room: int, address: str) -> bool:
+    return connections.admit(room)
+
+
+def _space(spaces: dict[str, ITopics], host: str) -> ITopics:
+    """The topics of a virtual host: those of the other wires in the first one, else its own."""
+    return spaces.setdefault(host, Topics()) if host not in spaces else spaces[host]
+
+
+def _nobody(key: str) -> str | None:
+    return None
+
+
+def _port(address: str) -> int:
+    """The port of a bound address, 0 for one that has none."""
+    return int(address.rpartition(":")[2]) if address.startswith("tcp://") else 0
+
+
+def _secret(state: str) -> bytes:
+    """What is in the file, which is made if need be. Raises OSError."""
+    path = Path(state) / SECRET
+    try:
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        secret = os.urandom(SECRET_BYTES)
+        new = path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, secret)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        new.rename(path)
+    return secret

@@ -1,0 +1,237 @@
+"""The command ``brokerusers``: who may log in over MTL by a name and a password, in the file that the broker reads.
+
+The file has a line for each user. It does not have the passwords, but what they can be checked with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import getpass
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+from broker.session.mtl import accounts, stored
+from broker.session.mtl.accounts import BadUsers
+from broker.session.mtl.stored import BadPassword, Stored
+
+MODE = 0o600
+"""Of a new file: whoever can read it can try passwords."""
+
+DESCRIPTION = """Says who may log in over MTL by a name and a password. The broker reads the users from a file
+(mtl.users in its configuration), and notices by itself when it changes: who is removed, or gets another password, is
+logged out."""
+
+INTERRUPTED = 130
+"""The exit code of a command that was stopped from the keyboard, as shells give it."""
+
+
+class Failed(Exception):
+    """The command cannot do what was asked. Its arguments are sentences that say why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns its exit code."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+        sys.stdout.flush()
+    except (Failed, BadUsers) as error:
+        for sentence in error.args:
+            print(f"brokerusers: {sentence}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has enough. Nothing may be written at the exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
+    """Put a user into the file, which is made if it is not there. ``password`` is asked for when all else is in order.
+
+    Returns a sentence. Raises `Failed` or `BadUsers`.
+    """
+    if not stored.is_user(name):
+        raise Failed(f"{name!r} is no name for a user: {accounts.NO_NAME}")
+    _check_new(path, name, force)
+    try:
+        kept = stored.of(password())
+    except BadPassword as error:
+        raise Failed(f"the password {error}") from None
+    with _alone(path) as path:
+        known = _check_new(path, name, force)
+        line = f"{name} {kept.text()}"
+        lines = _lines(path)
+        if known:
+            lines = [line if _is_of(old, name) else old for old in lines]
+        else:
+            lines.append(line)
+        _write(path, lines)
+    return f"{name} has another password" if known else f"{name} is a user"
+
+
+def remove(path: str, name: str) -> str:
+    """Take a user out of the file. Returns a sentence. Raises `Failed` or `BadUsers`."""
+    with _alone(path) as path:
+        if name not in users(path):
+            raise Failed(f"there is no user {name!r} in {path}")
+        _write(path, [line for line in _lines(path) if not _is_of(line, name)])
+    return f"{name} is removed"
+
+
+def users(path: str) -> dict[str, Stored]:
+    """The users in the file. Raises `BadUsers`."""
+    return accounts.parsed(path, accounts.read(path))
+
+
+def _check_new(path: str, name: str, force: bool) -> bool:
+    """Whether the user is in the file. Raises `Failed` if that must not be, or `BadUsers`."""
+    if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
+        raise Failed(f"{path} would be in no directory")
+    known = os.path.lexists(path) and name in users(path)
+    if known and not force:
+        raise Failed(f"{name} is in {path} already; --force gives another password")
+    return known
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of the file, none if it is not there."""
+    if not os.path.lexists(path):
+        return []
+    lines = accounts.read(path).split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _is_of(line: str, name: str) -> bool:
+    return not accounts.is_comment(line) and line.split()[0] == name
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[str]:
+    """Keep others who change the file out meanwhile. Gives the path without symbolic links, which are to stay."""
+    real = os.path.realpath(path)
+    directory = os.path.dirname(real)
+    try:
+        # The file itself is no place for a lock, since another one takes its place.
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield real
+            os.fsync(lock)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise Failed(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _write(path: str, lines: Sequence[str]) -> None:
+    """Write the file: it appears whole, and belongs to whom it belonged. Raises OSError, or `Failed`."""
+    data = "".join(line + "\n" for line in lines).encode()
+    if len(data) > accounts.MAX_FILE:
+        raise Failed(f"{path} would become larger than {accounts.MAX_FILE} bytes")
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(descriptor, MODE)
+            with contextlib.suppress(FileNotFoundError):
+                old, new = os.stat(path), os.fstat(descriptor)
+                if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+                    os.fchown(descriptor, old.st_uid, old.st_gid)
+                # The broker may be of the group that reads it.
+                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~accounts.FORBIDDEN)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+        temporary = None
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)
+
+
+# passwords
+
+
+def asked(name: str) -> str:
+    """The password of that user: asked for twice on a terminal, else a line of standard input. Raises `Failed`."""
+    if not sys.stdin.isatty():
+        # as much as a line may have, its end, and a byte that shows that there is more
+        return _decoded(sys.stdin.buffer.readline(stored.MAX_PASSWORD + 3))
+    try:
+        first = getpass.getpass(f"Password of {name}: ")
+        if first != getpass.getpass("Once more: "):
+            raise Failed("these were two different passwords")
+    except EOFError:
+        raise Failed("no password was given") from None
+    return first
+
+
+def _decoded(line: bytes) -> str:
+    if not line:
+        raise Failed("no password was given: standard input is at its end")
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise Failed("the password is not UTF-8, or too long") from None
+
+
+# the command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="brokerusers", description=DESCRIPTION)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    command = commands.add_parser(
+        "add",
+        help="let a user in, or change a password",
+        description="Asks for the password twice on a terminal. Otherwise it is the first line of standard input.",
+    )
+    command.add_argument("file", metavar="FILE", help="the file of users; it is made if it is not there")
+    command.add_argument("name", metavar="NAME", help="what the user is called")
+    command.add_argument("--force", action="store_true", help="give a user who is there another password")
+    command.set_defaults(run=_run_add)
+
+    command = commands.add_parser("remove", help="keep a user out", description="Takes a user out of the file.")
+    command.add_argument("file", metavar="FILE", help="the file of users")
+    command.add_argument("name", metavar="NAME", help="what the user is called")
+    command.set_defaults(run=lambda options: print(remove(options.file, options.name)))
+
+    command = commands.add_parser("list", help="list the users", description="Prints the names, one in a line.")
+    command.add_argument("file", metavar="FILE", help="the file of users")
+    command.set_defaults(run=_run_list)
+
+    command = commands.add_parser(
+        "check", help="say what is wrong with a file", description="Says whether the broker can use the file."
+    )
+    command.add_argument("file", metavar="FILE", help="the file of users")
+    command.set_defaults(run=_run_check)
+    return parser
+
+
+def _run_add(options: argparse.Namespace) -> None:
+    print(add(options.file, options.name, lambda: asked(options.name), options.force))
+
+
+def _run_list(options: argparse.Namespace) -> None:
+    for name in sorted(users(options.file)):
+        print(name)
+
+
+def _run_check(options: argparse.Namespace) -> None:
+    count = len(users(options.file))
+    print(f"{options.file} is in order: {count} {'user' if count == 1 else 'users'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

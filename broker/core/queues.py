@@ -1,0 +1,720 @@
+"""Work queues: each message is given to one consumer after the other, until one of them confirms it.
+
+Rules:
+- A queue is there from its first use on, until it was empty and without consumers for a while. Queues of different
+  spaces have nothing to do with each other, whatever they are called.
+- Messages are numbered in the order in which they came, and given out in that order, in turns, to the consumers that
+  have room. Whether one has room is for its taker to say, for all that it consumes together.
+- A message that was given out is the taker's until it is confirmed, rejected or given back: also when the taker does
+  not consume the queue any more.
+- What comes back goes to its old place: it is given out before all that came after it.
+- What is rejected to be given out again goes to another consumer that has room, at once. If there is none, and who
+  rejected it goes on consuming, it is set aside for a while, longer each time, so that a message that nobody can work
+  with does not go round and round. Others overtake it meanwhile; and another consumer that gets room may have it.
+- A message that was given out as often as it may be dies when it comes back. So does one that is rejected for good, one
+  whose time is over when it comes back or it is its turn, and the oldest where a new one pushes it out. Which deaths
+  lead to the queue of dead messages is set (`broker.core.queue_settings`); there it is the newest, and is counted
+  afresh.
+- A durable message is in the queue at once, and its author hears later that it is safe (`Keeper`). If it cannot be kept
+  it is taken out again; one that is with a taker by then may still be confirmed, but does not come back.
+- Of a message for which there is no room nothing is kept.
+
+Times are in life time (`broker.core.liveness`). A step costs the logarithm of the messages that came back at most.
+Consumers without room are not looked at again until they have some.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, Protocol
+
+import attrs
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILease, ILeases
+from broker.core.queue_parts import GONE, KEPT, OUT, OVERHEAD, READY, WAITING, WRITING, Aside, Ids, Message
+from broker.core.queue_settings import DEAD, Death, Rule, Settings, settings_of
+
+MAX_QUEUES = 10_000
+"""Queues of all spaces together, but for those of dead messages: each takes some 3 KB, and is there as long as it has
+messages or consumers. A farm has some hundred."""
+
+MAX_ALL_MESSAGES = 1_000_000
+"""Messages of all queues together: half a gigabyte if they are small."""
+
+MAX_ALL_BYTES = 512 * 1024 * 1024
+"""Bytes of all queues together: they are in memory, the durable ones too."""
+
+MAX_ALL_REMEMBERED = 500_000
+"""Ids that all queues remember, some 150 MB: ten busy queues' worth. When there are so many, a queue forgets one of its
+own for each new one."""
+
+FIRST_PAUSE = 0.1
+"""Seconds for which a message that was rejected once is set aside. It doubles with each delivery."""
+
+LONGEST_PAUSE = 30.0
+"""Seconds; see `FIRST_PAUSE`. Whatever a worker waits for may be back by then."""
+
+EXPIRE_AT_ONCE = 500
+"""Messages that die in one go because their time is over: a few milliseconds' work. More follow with the next tick."""
+
+
+class Taker(Protocol):
+    """Who messages are given to. It is hashable, and may consume several queues."""
+
+    room: bool
+    """Whether it can be given a message now. When that has become true, call `Queues.serve`."""
+
+    parked: dict[Any, None]
+    """For the queues: its consumers that wait for room."""
+
+    def take(self, message: Any) -> bool:
+        """Be given a message. False: it is not taken, and not counted as given out; ``room`` must be False then."""
+
+
+class Author(Protocol):
+    """Who durable messages are from, and who waits to hear what became of them."""
+
+    def kept(self, tokens: Sequence[Any]) -> None:
+        """The messages with these tokens are safe."""
+
+    def not_kept(self, tokens: Sequence[Any]) -> None:
+        """These could not be made safe, and are not in the queue any more."""
+
+
+class Keeper(Protocol):
+    """Where durable messages are made safe. It sets ``Message.kept``, and ``Queue.number``."""
+
+    takes: bool
+    """Whether messages can be added now."""
+
+    def add(self, message: Message, author: Author | None, token: Any) -> None:
+        """A message is to be kept. Its author is told. One without an author is tried until it succeeds."""
+
+    def remove(self, message: Message) -> None:
+        """A message is gone."""
+
+    def amend(self, message: Message) -> None:
+        """The count of a message changed."""
+
+    def forget(self, queue: Any) -> None:
+        """A queue is gone. All its messages were removed before."""
+
+
+class Consumer:
+    """A taker, as one queue knows it."""
+
+    __slots__ = ("queue", "taker")
+
+    def __init__(self, queue: Queue, taker: Taker) -> None:
+        self.queue = queue
+        self.taker = taker
+
+
+@attrs.frozen
+class QueueInfo:
+    """One queue, as it is at one moment. ``ready`` messages wait; ``out`` are given out and not confirmed."""
+
+    space: str
+    name: str
+    ready: int
+    out: int
+    bytes: int
+    consumers: int
+    durable: bool
+
+
+@attrs.frozen
+class Restored:
+    """A durable message from before a restart. ``number`` is the keeper's for its queue.
+
+    ``seconds`` is how long its time still is; infinite for most.
+    """
+
+    space: str
+    name: str
+    number: int
+    order: int
+    count: int
+    seconds: float
+    death: Death | None
+    head: bytes
+    body: bytes
+
+
+class Queue:
+    """One queue. `Queues.open` makes it."""
+
+    def __init__(self, queues: Queues, space: str, name: str, settings: Settings) -> None:
+        self.space = space
+        self.name = name
+        self.settings = settings
+        self.number = 0
+        """What the keeper knows it by; 0 for not at all."""
+        self.messages = 0
+        """Those that are given out, too."""
+        self.out = 0
+        self.bytes = 0
+        self.consumers: dict[Taker, Consumer] = {}
+        self._queues = queues
+        self._ring: OrderedDict[Consumer, None] = OrderedDict()
+        """Consumers that may have room, in the order of their turns."""
+        self._serving = False
+        self._fresh: deque[Message] = deque()
+        """Messages that are ready and were never given out, in their order. Those that are gone stay until they come to
+        the front, here and in the next one."""
+        self._returned: list[tuple[int, Message]] = []
+        """Messages that are ready and came back: a heap by order."""
+        self._aside = Aside()
+        self._ids = Ids()
+        self._idle_since = 0.0
+        self._lease: ILease | None = None
+        self._due = inf
+        """When it will be checked."""
+        self._rest()
+
+    def __repr__(self) -> str:
+        return f"<queue {self.name!r} of {self.space!r}>"
+
+    # messages come
+
+    def put(
+        self,
+        head: bytes,
+        body: Any,
+        ttl: float | None = None,
+        user: str = "",
+        id: str | None = None,
+        author: Author | None = None,
+        token: Any = None,
+    ) -> bool:
+        """Queue a message. Returns whether it is as safe as it gets; if not, ``author`` will hear of ``token``.
+
+        ``body`` are bytes, or what has a length and can be turned into bytes. ``id`` is what ``user`` calls the
+        message. Raises `Refusal`: LIMIT if it cannot be taken now, PARAMETER if it never can be.
+        """
+        queues = self._queues
+        settings = self.settings
+        key = None
+        if id is not None and settings.duplicates:
+            key = Ids.key(user, id)
+            if self._is_known(key):
+                queues.duplicates += 1
+                return True
+        keeper = queues.keeper if settings.durable else None
+        if keeper is not None and not keeper.takes:
+            raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
+        size = len(head) + len(body) + OVERHEAD
+        if (
+            self.messages >= settings.max_messages
+            or self.bytes + size > settings.max_bytes
+            or queues.messages >= MAX_ALL_MESSAGES
+            or queues.bytes + size > MAX_ALL_BYTES
+        ):
+            self._make_room(size)
+        deadline = inf
+        if ttl is not None or settings.ttl is not None:
+            deadline = queues.leases.now + min(each for each in (ttl, settings.ttl) if each is not None)
+        message = Message(self, queues.next_order(), head, body, deadline)
+        self._add(message)
+        queues.put += 1
+        if keeper is not None:
+            keeper.add(message, author, token)
+        if key is not None:
+            queues.remembered -= len(self._ids)
+            room = MAX_ALL_REMEMBERED - queues.remembered - len(self._ids)
+            self._ids.add(key, queues.leases.now, message if keeper is not None else None, room)
+            queues.remembered += len(self._ids)
+        self.serve()
+        return keeper is None
+
+    def bury(self, message: Message, death: Death) -> None:
+        """Take a message that died in another queue."""
+        settings = self.settings
+        while self.messages >= settings.max_messages or self.bytes + message.size > settings.max_bytes:
+            oldest = self._pop()
+            if oldest is None:
+                break  # takers have them all
+            self._die(oldest, Death.TOO_MANY)
+        queues = self._queues
+        letter = Message(self, queues.next_order(), message.head, message.body, inf, death)
+        self._add(letter)
+        if settings.durable and queues.keeper is not None:
+            queues.keeper.add(letter, None, None)
+        self.serve()
+
+    def restore(self, row: Restored) -> None:
+        """Take a message from before a restart, after those before it."""
+        message = Message(self, row.order, row.head, row.body, self._queues.leases.now + row.seconds, row.death)
+        message.count = row.count
+        message.kept = KEPT
+        self.number = row.number
+        self._add(message)
+
+    def _add(self, message: Message) -> None:
+        self._fresh.append(message)
+        self.messages += 1
+        self.bytes += message.size
+        queues = self._queues
+        queues.messages += 1
+        queues.bytes += message.size
+
+    def _make_room(self, size: int) -> None:
+        """Let old messages go, if that is how it is set. Raises `Refusal` if there is no room for one of that size."""
+        settings = self.settings
+        if size > settings.max_bytes:
+            raise self._refusal("large", Reason.PARAMETER, "the message is larger than the queue may be")
+        while self.messages >= settings.max_messages or self.bytes + size > settings.max_bytes:
+            oldest = self._pop() if settings.drop_oldest else None
+            if oldest is None:
+                raise self._refusal("full", Reason.LIMIT, "the queue is full")
+            self._die(oldest, Death.TOO_MANY)
+        queues = self._queues
+        if queues.messages >= MAX_ALL_MESSAGES or queues.bytes + size > MAX_ALL_BYTES:
+            raise self._refusal("all", Reason.LIMIT, "all queues together are full")
+
+    def _is_known(self, key: bytes) -> bool:
+        """Whether a message with that id came lately, and is safe. Raises `Refusal` while that is not decided."""
+        known = self._ids.find(key, self._queues.leases.now)
+        if known is None:
+            return False
+        message = known[1]
+        if message is None or message.state == GONE:
+            return message is None or not message.refused
+        if message.kept in (WAITING, WRITING):
+            raise self._refusal("undecided", Reason.LIMIT, "a message with the same id is being written to the disk")
+        return not message.refused
+
+    def _refusal(self, why: str, reason: Reason, text: str) -> Refusal:
+        self._queues.refused[why] += 1
+        return Refusal(reason, text)
+
+    # answers of takers
+
+    def settle(self, message: Message) -> None:
+        """A message that was given out is confirmed."""
+        self.out -= 1
+        self._queues.settled += 1
+        self._drop(message)
+
+    def reject(self, message: Message) -> None:
+        """A message that was given out is not wanted, and never again."""
+        self.out -= 1
+        self._die(message, Death.REJECTED)
+
+    def recycle(self, message: Message, taker: Taker) -> None:
+        """A message that was given out is not wanted by that taker now."""
+        if not self._is_back(message) or self._hand_on(message, taker):
+            return
+        if taker in self.consumers:
+            pause = min(FIRST_PAUSE * 2.0 ** min(message.count - 1, 10), LONGEST_PAUSE)
+            again = self._queues.leases.now + pause
+            self._aside.add(message, taker, again)
+            self._wake(again)
+        else:
+            heappush(self._returned, (message.order, message))
+
+    def give_back(self, message: Message) -> None:
+        """Who had been given a message is gone. When all are given back, call `serve`."""
+        if self._is_back(message):
+            heappush(self._returned, (message.order, message))
+
+    def _is_back(self, message: Message) -> bool:
+        """A message was returned. Returns whether it may be given out again."""
+        self.out -= 1
+        self._queues.returned += 1
+        most = self.settings.max_deliveries
+        if message.refused:
+            self._drop(message)
+            return False
+        if most and message.count >= most:
+            self._die(message, Death.DELIVERIES)
+            return False
+        if message.deadline < self._queues.leases.now:
+            self._die(message, Death.EXPIRED)
+            return False
+        message.state = READY
+        if message.kept:
+            self._keeper.amend(message)
+        return True
+
+    # from the keeper
+
+    def withdraw(self, message: Message) -> None:
+        """Take out a message that could not be kept, and whose author hears so."""
+        message.refused = True
+        if message.state == READY:
+            self._aside.discard(message)
+            self._drop(message)
+
+    # consumers
+
+    def join(self, taker: Taker) -> Consumer:
+        """From now on the taker is given messages, the first ones before this returns. Once for each taker."""
+        consumer = self.consumers[taker] = Consumer(self, taker)
+        if not self.settings.single or len(self.consumers) == 1:
+            self.resume(consumer)
+        return consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        """It is given no more messages. What it was given, it keeps."""
+        del self.consumers[consumer.taker]
+        self._ring.pop(consumer, None)
+        consumer.taker.parked.pop(consumer, None)
+        if self.settings.single and self.consumers:
+            first = next(iter(self.consumers.values()))
+            if not self._is_served(first):
+                self.resume(first)
+        self._rest()
+
+    def resume(self, consumer: Consumer) -> None:
+        """A consumer that was out of the ring may have room."""
+        taker = consumer.taker
+        now = self._queues.leases.now
+        while taker.room:
+            message = self._aside.oldest()
+            if message is None or message.avoid is taker:
+                break
+            self._aside.discard(message)
+            if message.deadline < now or not self._hand(message, taker):
+                heappush(self._returned, (message.order, message))
+        self._ring[consumer] = None
+        self.serve()
+
+    def use(self, settings: Settings) -> None:
+        """Take new settings. What is in the queue already stays there."""
+        before, self.settings = self.settings, settings
+        if settings.single and not before.single:
+            for consumer in list(self.consumers.values())[1:]:
+                self._ring.pop(consumer, None)
+                consumer.taker.parked.pop(consumer, None)
+        elif before.single and not settings.single:
+            for consumer in list(self.consumers.values()):
+                if not self._is_served(consumer):
+                    self.resume(consumer)
+        self._rest()
+
+    def _is_served(self, consumer: Consumer) -> bool:
+        return consumer in self._ring or consumer in consumer.taker.parked
+
+    # giving out
+
+    def serve(self) -> None:
+        """Give out messages until there are none, or no consumers with room."""
+        if self._serving:
+            return  # a taker led here: the loop below goes on
+        self._serving = True
+        fresh, returned = self._fresh, self._returned
+        try:
+            expired = 0
+            while (fresh or returned) and expired < EXPIRE_AT_ONCE:
+                consumer = self._next(None)
+                if consumer is None:
+                    break
+                message = self._pop()
+                if message is None:
+                    break
+                if message.deadline != inf and message.deadline < self._queues.leases.now:
+                    self._die(message, Death.EXPIRED)
+                    expired += 1
+                elif not self._hand(message, consumer.taker):
+                    self._put_back(message)
+        finally:
+            self._serving = False
+        if fresh or returned:
+            self._wake(self._first_deadline())
+
+    def _next(self, but: Taker | None) -> Consumer | None:
+        """Whose turn it is, of those that have room, leaving one out."""
+        ring = self._ring
+        for _ in range(len(ring)):
+            consumer = next(iter(ring))
+            taker = consumer.taker
+            if taker.room:
+                ring.move_to_end(consumer)
+                if taker is not but:
+                    return consumer
+            else:
+                del ring[consumer]
+                taker.parked[consumer] = None
+        return None
+
+    def _pop(self) -> Message | None:
+        """Take out the oldest message that is ready and not set aside."""
+        fresh, returned = self._fresh, self._returned
+        while True:
+            if returned and (not fresh or returned[0][0] < fresh[0].order):
+                message = heappop(returned)[1]
+            elif fresh:
+                message = fresh.popleft()
+            else:
+                return None
+            if message.state == READY:
+                return message
+
+    def _put_back(self, message: Message) -> None:
+        """Undo `_pop`."""
+        if message.count:
+            heappush(self._returned, (message.order, message))
+        else:
+            self._fresh.appendleft(message)
+
+    def _hand(self, message: Message, taker: Taker) -> bool:
+        """Give a message out. If it is not taken, which this returns, it is in none of the collections."""
+        message.state = OUT
+        message.count += 1
+        self.out += 1
+        taken = False
+        try:
+            taken = taker.take(message)
+        except BaseException:
+            self._untake(message)
+            self._put_back(message)
+            raise
+        if taken:
+            self._queues.delivered += 1
+        else:
+            self._untake(message)
+        return taken
+
+    def _untake(self, message: Message) -> None:
+        message.state = READY
+        message.count -= 1
+        self.out -= 1
+
+    def _hand_on(self, message: Message, but: Taker) -> bool:
+        """Give a message to the next consumer that has room and is not that one; returns whether there was any."""
+        while (other := self._next(but)) is not None:
+            if self._hand(message, other.taker):
+                return True
+        return False
+
+    # the end of messages
+
+    def _drop(self, message: Message) -> None:
+        """A message is gone."""
+        message.state = GONE
+        self.messages -= 1
+        self.bytes -= message.size
+        queues = self._queues
+        queues.messages -= 1
+        queues.bytes -= message.size
+        message.head = message.body = b""
+        if message.kept:
+            self._keeper.remove(message)
+        if not self.messages:
+            self._rest()
+
+    def _die(self, message: Message, death: Death) -> None:
+        """The end of a message that is in none of the collections any more."""
+        queues = self._queues
+        queues.deaths[death] += 1
+        try:
+            if death in self.settings.dead_letters:
+                queues.graveyard(self).bury(message, death)
+            else:
+                queues.lost[death] += 1
+        finally:
+            message.death = death
+            self._drop(message)
+
+    @property
+    def _keeper(self) -> Keeper:
+        keeper = self._queues.keeper
+        assert keeper is not None
+        return keeper
+
+    # times
+
+    def check(self, now: float) -> float | None:
+        """Do what is due. Returns when to be checked again; None if there is nothing to wait for."""
+        self._due = -inf  # no need to be woken meanwhile
+        due = inf
+        try:
+            self._look(now)
+            due = min(self._aside.due(), self._first_deadline(), self._end_of_rest())
+        finally:
+            self._due = due
+            if due == inf:
+                self._lease = None
+        if due <= now and not self.messages:
+            self._queues.forget(self)
+            return None
+        return None if due == inf else due
+
+    def _look(self, now: float) -> None:
+        """See to the messages whose time has come."""
+        while (message := self._aside.over(now)) is not None:
+            avoid = message.avoid
+            self._aside.discard(message)
+            if message.deadline < now or not self._hand_on(message, avoid):
+                heappush(self._returned, (message.order, message))
+        for _ in range(EXPIRE_AT_ONCE):
+            if self._first_deadline() >= now:
+                break
+            message = self._pop()
+            if message is not None:
+                self._die(message, Death.EXPIRED)
+        self.serve()
+
+    def _first_deadline(self) -> float:
+        """When the time of the oldest message is over."""
+        fresh, returned = self._fresh, self._returned
+        while fresh and fresh[0].state != READY:
+            fresh.popleft()
+        while returned and returned[0][1].state != READY:
+            heappop(returned)
+        if returned and (not fresh or returned[0][0] < fresh[0].order):
+            return returned[0][1].deadline
+        return fresh[0].deadline if fresh else inf
+
+    def _rest(self) -> None:
+        """If there is nothing in the queue, and nobody who waits for it: it is not needed from now on."""
+        if not self.messages and not self.consumers:
+            self._idle_since = self._queues.leases.now
+            self._wake(self._end_of_rest())
+
+    def _end_of_rest(self) -> float:
+        """When the queue is to be forgotten, as things are."""
+        if self.messages or self.consumers:
+            return inf
+        return max(self._idle_since + self.settings.expires, self._ids.until())
+
+    def _wake(self, due: float) -> None:
+        """Be checked at that time, if not before."""
+        if due < self._due:
+            if self._lease is not None:
+                self._lease.cancel()
+            self._due = due
+            self._lease = self._queues.leases.hold(self, due)
+
+    def close(self) -> int:
+        """It is not there any more. Returns how many ids it remembered."""
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+        return len(self._ids)
+
+
+class Queues:
+    """All queues. ``keeper`` is where durable ones are kept; without one, none is durable."""
+
+    def __init__(self, leases: ILeases, rules: Iterable[Rule] = (), keeper: Keeper | None = None) -> None:
+        self.leases = leases
+        self.keeper = keeper
+        self.messages = 0
+        self.bytes = 0
+        self.remembered = 0
+        """Ids that are remembered."""
+        self.put = 0
+        self.duplicates = 0
+        self.delivered = 0
+        self.settled = 0
+        self.returned = 0
+        self.refused: Counter[str] = Counter()
+        self.deaths: Counter[Death] = Counter()
+        self.lost: Counter[Death] = Counter()
+        """Of the deaths, those that led to no queue of dead messages."""
+        self._rules = tuple(rules)
+        self._order = 0
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._graveyards = 0
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def open(self, space: str, name: str) -> Queue:
+        """The queue of that name, a new one if need be. Raises `Refusal` LIMIT if there are too many."""
+        queue = self._queues.get((space, name))
+        if queue is None:
+            if len(self._queues) - self._graveyards >= MAX_QUEUES:
+                self.refused["queues"] += 1
+                raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")
+            queue = self._make(space, name)
+        return queue
+
+    def graveyard(self, queue: Queue) -> Queue:
+        """The queue of the dead messages of another one."""
+        name = queue.name + DEAD
+        return self._queues.get((queue.space, name)) or self._make(queue.space, name)
+
+    def serve(self, taker: Taker) -> None:
+        """A taker has room again: give it what waits for it, from each of its queues in turns."""
+        parked = taker.parked
+        while parked and taker.room:
+            consumer = next(iter(parked))
+            del parked[consumer]
+            consumer.queue.resume(consumer)
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Who had been given these messages is gone."""
+        queues: dict[Queue, None] = {}
+        for message in messages:
+            queue = message.queue
+            queue.give_back(message)
+            queues[queue] = None
+        for queue in queues:
+            queue.serve()
+
+    def restore(self, rows: Iterable[Restored]) -> None:
+        """Take the messages from before a restart, by their order. To be called before anything else."""
+        for row in rows:
+            queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
+            queue.restore(row)
+            self._order = row.order
+        for queue in self._queues.values():
+            queue.serve()
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """Take new rules, for the queues that are there too."""
+        self._rules = tuple(rules)
+        for queue in list(self._queues.values()):
+            queue.use(settings_of(queue.name, self._rules))
+
+    def describe(self) -> list[QueueInfo]:
+        """All queues, in the order of their spaces and names."""
+        return [
+            QueueInfo(
+                space, name, queue.messages - queue.out, queue.out, queue.bytes, len(queue.consumers),
+                queue.settings.durable and self.keeper is not None,
+            )
+            for (space, name), queue in sorted(self._queues.items())
+        ]  # fmt: skip
+
+    def counts(self) -> Mapping[str, int]:
+        """What happened so far, by a name."""
+        return {
+            "put": self.put,
+            "duplicates": self.duplicates,
+            "delivered": self.delivered,
+            "confirmed": self.settled,
+            "returned": self.returned,
+            **{f"refused.{why}": count for why, count in self.refused.items()},
+            **{f"dead.{death.name.lower()}": count for death, count in self.deaths.items()},
+            **{f"lost.{death.name.lower()}": count for death, count in self.lost.items()},
+        }
+
+    # from queues
+
+    def next_order(self) -> int:
+        """A place behind all that were given before."""
+        self._order += 1
+        return self._order
+
+    def forget(self, queue: Queue) -> None:
+        """A queue is not needed any more."""
+        del self._queues[queue.space, queue.name]
+        if queue.name.endswith(DEAD):
+            self._graveyards -= 1
+        self.remembered -= queue.close()
+        if queue.number and self.keeper is not None:
+            self.keeper.forget(queue)
+
+    def _make(self, space: str, name: str) -> Queue:
+        queue = self._queues[space, name] = Queue(self, space, name, settings_of(name, self._rules))
+        if name.endswith(DEAD):
+            self._graveyards += 1
+        return queue

@@ -1,0 +1,98 @@
+"""All services of the registry as the profile "registry" shows them: one *entry* for each provider, name and protocol.
+
+The registry may have the same service of the same provider more than once; the entry is the one that was offered last.
+The board follows the changes of the registry, in their order, so that it never needs to look through all services for
+those of a name. It takes some 400 bytes for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from broker.core.model import Service
+
+EntryKey = tuple[int, str, str]
+
+
+def key_of(service: Service) -> EntryKey:
+    """What tells an entry from others."""
+    return service.provider, service.name, service.protocol
+
+
+@attrs.frozen
+class Shift:
+    """What a change has done to an entry: what it is ``now`` (None: it is gone), and was ``before`` (None: it is new).
+
+    They are the same object where nobody sees a difference.
+    """
+
+    before: Service | None
+    now: Service | None
+
+
+class Board:
+    """The entries."""
+
+    def __init__(self, services: Iterable[Service]) -> None:
+        self._names: dict[str, dict[int, dict[str, tuple[Service, ...]]]] = {}
+        """By name, provider and protocol."""
+        for service in services:
+            self.offered(service)
+
+    # changes
+
+    def offered(self, service: Service) -> Shift:
+        """A service came."""
+        same = self._same(service)
+        protocols = self._names.setdefault(service.name, {}).setdefault(service.provider, {})
+        protocols[service.protocol] = (*same, service)
+        return Shift(same[-1] if same else None, service)
+
+    def withdrawn(self, service: Service) -> Shift:
+        """A service went."""
+        same = self._same(service)
+        if not same:
+            return Shift(None, None)
+        left = tuple(each for each in same if each is not service)
+        providers = self._names[service.name]
+        protocols = providers[service.provider]
+        if left:
+            protocols[service.protocol] = left
+            return Shift(same[-1], left[-1])
+        del protocols[service.protocol]
+        if not protocols:
+            del providers[service.provider]
+            if not providers:
+                del self._names[service.name]
+        return Shift(same[-1], None)
+
+    def amended(self, service: Service) -> Shift:
+        """A service is like this now: the first of those of its name, protocol and provider."""
+        same = self._same(service)
+        if not same:
+            return Shift(None, None)
+        changed = (service, *same[1:])
+        self._names[service.name][service.provider][service.protocol] = changed
+        return Shift(same[-1], changed[-1])
+
+    def _same(self, service: Service) -> tuple[Service, ...]:
+        return self._names.get(service.name, {}).get(service.provider, {}).get(service.protocol, ())
+
+    # what there is
+
+    def entries(self, name: str | None = None) -> Iterator[Service]:
+        """All entries, or those of a name."""
+        for providers in self._names.values() if name is None else [self._names.get(name, {})]:
+            for protocols in providers.values():
+                for same in protocols.values():
+                    yield same[-1]
+
+    def providers(self, name: str) -> Iterable[int]:
+        """Who offers a service of that name."""
+        return self._names.get(name, {}).keys()
+
+    def offers(self, provider: int, name: str) -> bool:
+        """Whether that provider offers a service of that name."""
+        return provider in self._names.get(name, ())

@@ -1,0 +1,221 @@
+"""Who talks over the control flow: one session for each peer, and the table of them.
+
+Rules:
+- A session is known by the identity of the peer and the routing frames before the request, so that clients behind a
+  proxy have one each. Those of a REQ socket do not count: it connects directly, and what it may put there is the number
+  of its request.
+- A session also belongs to its connection, with the address and the CURVE key of that. An identity may be chosen by the
+  peer, and come again with somebody else: that one has no session.
+- RFC 11 has no end of a session, and a ROUTER does not tell who left. So sessions are bounded in number, not in time:
+  the one that was silent for longest makes room. Those that have no access yet do so first, so that who cannot log in
+  ends nobody's; and one connection has a limited part of the table, so that who makes up routing frames ends its own.
+- The news that a connection closed ends its sessions. It may come late, when another connection has its descriptor: if
+  that shows, the news is not taken for the other's; if not, a client has to open once more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from ipaddress import ip_address
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from broker.core.interfaces import ILease
+from broker.session.mtl.grants import Principal
+from broker.session.mtl.profile import Profile
+from broker.session.mtl.sasl import Exchange
+from broker.session.router import Sender
+from broker.wire.mtl import control as wire
+
+SHARE = 10
+"""A connection may have one in so many of all sessions: a proxy stands for many clients, but not for the whole farm."""
+
+MAX_KEY = 128
+"""Bytes of a key that is kept as it is; of a longer one a digest is. Real ones have 9 to 40; the longest that a peer
+may send have over 1,300, and would make its session twice as large as it may be."""
+
+_REQ = "REQ"
+
+_UNIX = "uid "
+"""How the addresses of peers at a unix socket begin."""
+
+
+def key_of(identity: bytes, envelope: Sequence[bytes], sender: Sender) -> bytes:
+    """What a session is known by."""
+    routing = () if sender.socket_type == _REQ else envelope
+    key = b"".join([len(part).to_bytes(4) + part for part in (identity, *routing) if part])
+    # No key that is not a digest begins so: that would be the length of a very long frame.
+    return key if len(key) <= MAX_KEY else b"\xff" + blake2b(key, digest_size=32).digest()
+
+
+def is_secure(sender: Sender) -> bool:
+    """Whether nobody else can read what that peer says: it is on this machine, or uses CURVE."""
+    if sender.key or sender.address.startswith(_UNIX):
+        return True
+    try:
+        return ip_address(sender.address).is_loopback
+    except ValueError:
+        return False
+
+
+@attrs.frozen(eq=False)
+class Back:
+    """Where a reply goes: to a peer, through a connection, behind the routing frames of the request."""
+
+    identity: bytes
+    connection: int
+    envelope: tuple[bytes, ...]
+
+
+@attrs.define(eq=False)
+class Turn:
+    """A request of one session that waits for its answer, and those behind it.
+
+    ``pending`` is what the answer waits for. Whoever ends the session answers all of them, and says that it is
+    ``over``. ``stale`` says that somebody has lost access meanwhile, perhaps the one who is being let in.
+    """
+
+    back: Back
+    behind: deque[tuple[Back, wire.Request | wire.Sent, int]] = attrs.field(factory=deque)
+    pending: Deferred[Any] | None = None
+    over: bool = False
+    stale: bool = False
+
+
+@attrs.define(eq=False)
+class Running:
+    """An exchange that goes on. ``late`` is called with the session when the ``deadline`` comes."""
+
+    exchange: Exchange
+    session: Session
+    late: Callable[[Session], object]
+    deadline: ILease = attrs.field(init=False)
+
+    def check(self, now: float) -> float | None:
+        """It took too long."""
+        self.late(self.session)
+        return None
+
+
+class Session:
+    """One peer, from a good Connection.Open on.
+
+    ``host`` is the virtual host that it asked for, None when it asked for one that it may not be in. ``ready`` says
+    that it has access. ``principal`` is whom it acts for, or did: that is whose leases it has.
+    """
+
+    __slots__ = (
+        "address", "connection", "curve", "host", "identity", "key", "principal", "profile", "ready", "running",
+        "secure", "turn",
+    )  # fmt: skip
+
+    def __init__(self, key: bytes, identity: bytes, connection: int, sender: Sender) -> None:
+        self.key = key
+        self.identity = identity
+        self.connection = connection
+        self.address = sender.address
+        self.curve = sender.key
+        self.secure = is_secure(sender)
+        self.host: str | None = None
+        self.ready = False
+        self.principal: Principal | None = None
+        self.profile: Profile | None = None
+        self.running: Running | None = None
+        """How it is asked who it is, while it is."""
+        self.turn: Turn | None = None
+        """What waits for an answer, while anything does."""
+
+
+class Sessions:
+    """The table of all sessions, ``most`` at once.
+
+    ``ended`` is called with each that made room or is over, and with whether its peer may still be told.
+    """
+
+    def __init__(self, most: int, ended: Callable[[Session, bool], None]) -> None:
+        self.most = most
+        self._ended = ended
+        # In all three, those that were silent for longest come first.
+        self._strangers: OrderedDict[bytes, Session] = OrderedDict()
+        self._ready: OrderedDict[bytes, Session] = OrderedDict()
+        self._of_connection: dict[int, dict[bytes, Session]] = {}
+        self._untold: dict[int, int] = {}
+        """How many connections that are known to be over each descriptor had: their ends are still to be told of."""
+
+    def __len__(self) -> int:
+        return len(self._strangers) + len(self._ready)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter([*self._ready.values(), *self._strangers.values()])
+
+    def __contains__(self, session: Session) -> bool:
+        return self._tier(session).get(session.key) is session
+
+    def find(self, identity: bytes, key: bytes, connection: int, sender: Sender) -> Session | None:
+        """The session of the peer that says something now, if it has one."""
+        own = self._of_connection.get(connection)
+        if own is not None and connection >= 0 and next(iter(own.values())).identity != identity:
+            self._supersede(connection)
+        session = self._ready.get(key) or self._strangers.get(key)
+        if session is None:
+            return None
+        if (session.connection, session.address, session.curve) != (connection, sender.address, sender.key):
+            self._supersede(session.connection)
+            return None
+        self._tier(session).move_to_end(key)
+        if own is not None and len(own) > 1:
+            own[key] = own.pop(key)
+        return session
+
+    def add(self, session: Session) -> None:
+        """A new session, which may take the place of another."""
+        own = self._of_connection.get(session.connection, {})
+        if len(own) >= max(1, self.most // SHARE):
+            self._remove(next(iter(own.values())), there=True)
+        while len(self) >= max(1, self.most):
+            self._remove(next(iter((self._strangers or self._ready).values())), there=True)
+        self._tier(session)[session.key] = session
+        self._of_connection.setdefault(session.connection, {})[session.key] = session
+
+    def admit(self, session: Session, ready: bool) -> None:
+        """From now on a session has access, or has none."""
+        there = self._tier(session).pop(session.key, None) is not None
+        session.ready = ready
+        if there:
+            self._tier(session)[session.key] = session
+
+    def closed(self, connection: int) -> bool:
+        """A connection ended, and all its sessions. Not if that was known: then it has another's descriptor now."""
+        untold = self._untold.pop(connection, 0)
+        if untold > 1:
+            self._untold[connection] = untold - 1
+        if untold:
+            return False
+        # The peer may be told: it is there if the news is late, and that did not show.
+        self._end(connection, there=True)
+        return True
+
+    def _supersede(self, connection: int) -> None:
+        """Another connection has the descriptor, or the identity, of this one: its end is still to be told of."""
+        if connection >= 0:
+            self._untold[connection] = self._untold.get(connection, 0) + 1
+        self._end(connection, there=False)
+
+    def _end(self, connection: int, there: bool) -> None:
+        for session in list(self._of_connection.get(connection, {}).values()):
+            self._remove(session, there)
+
+    def _tier(self, session: Session) -> OrderedDict[bytes, Session]:
+        return self._ready if session.ready else self._strangers
+
+    def _remove(self, session: Session, there: bool) -> None:
+        del self._tier(session)[session.key]
+        own = self._of_connection[session.connection]
+        del own[session.key]
+        if not own:
+            del self._of_connection[session.connection]
+        self._ended(session, there)
