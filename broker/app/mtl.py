@@ -42,6 +42,7 @@ from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.profile import Profile
 from broker.session.mtl.profiles.queue import WorkQueues
 from broker.session.mtl.profiles.registry import Registry
+from broker.session.mtl.profiles.service import Services
 from broker.session.mtl.profiles.test import FanOut
 from broker.session.mtl.profiles.topic import Topic
 from broker.session.mtl.rights import Rule, Rulebook
@@ -71,6 +72,8 @@ class MtlListener:
     data: Data
     data_leases: DataLeases
     profiles: Mapping[str, Profile]
+    work_queues: WorkQueues
+    services: Services
     queues: Queues
     recorder: QueueRecorder
     threads: list[ThreadPool]
@@ -85,6 +88,7 @@ class MtlListener:
         self.data.use(settings)
         self.control.review()
         self.queues.use(_queue_rules(config))
+        self.work_queues.window_bytes = self.services.window_bytes = config.window_bytes
         if self.keys is not None:
             self.keys.refresh()
         if self.accounts is not None:
@@ -169,13 +173,16 @@ def open_mtl(
     queues = Queues(leases, _queue_rules(config), recorder)
     queues.restore(rows)
     spaces: dict[str, ITopics] = {config.hosts[0]: topics}
+    work_queues = WorkQueues(queues, data, clock, config.window_bytes)
+    services = Services(data, registry, leases, complaints, config.hosts[0], config.window_bytes)
     profiles: dict[str, Profile] = {
         each.name: each
         for each in (
             FanOut(data),
-            Registry(registry, complaints),
+            Registry(data, registry, leases, complaints),
             Topic(data, partial(_space, spaces), complaints),
-            WorkQueues(queues, data, clock, config.window_bytes),
+            work_queues,
+            services,
         )
     }
     rulebook = Rulebook(config.hosts, _rules(config))
@@ -223,6 +230,8 @@ def open_mtl(
         data,
         data_leases,
         profiles,
+        work_queues,
+        services,
         queues,
         recorder,
         threads,

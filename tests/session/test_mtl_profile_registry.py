@@ -1,15 +1,15 @@
-"""The profile "registry" of MTL: what readers are told of services and loads of any wire, and what writers put there."""
+"""The profile "registry" of MTL: what readers are told of services and loads of any wire, and what writers offer."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.core.model import MAX_TEXT, Auth, Kind, Rights, Service
+from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.session.mtl.grants import Confirm, Principal, Side
 from broker.session.mtl.profiles import registry as module
 from broker.session.mtl.profiles.offers import MAX_BODY
@@ -22,6 +22,7 @@ from tests.session.mtl_data_recording import MtlPeer
 from tests.session.mtl_profiles_recording import (
     Got,
     ProfilesFarm,
+    as_got,
     confirmed,
     dismiss,
     got,
@@ -55,9 +56,7 @@ class RegistryFarm:
         assert summon(peer, resource)[-1].event == "synced"
         return peer
 
-    def writer(
-        self, *resources: str, confirm: Confirm = Confirm.FULL, principal: Principal | None = None
-    ) -> MtlPeer:
+    def writer(self, *resources: str, confirm: Confirm = Confirm.FULL, principal: Principal | None = None) -> MtlPeer:
         return self.mtl.writer(*resources, profile=self.profile, confirm=confirm, principal=principal)
 
     def provider(self, *services: Service, label: str = "p") -> int:
@@ -68,8 +67,6 @@ class RegistryFarm:
         return id
 
     def offer(self, provider: int, service: Service) -> None:
-        import attrs
-
         assert self.core.offer([attrs.evolve(service, provider=provider)], Rights()) == []
 
 
@@ -194,7 +191,34 @@ def test_texts_that_are_no_utf8_are_told_with_question_marks(farm: RegistryFarm)
     assert brief(got(reader)) == [("up", "b?nk", one, "h:1")]
 
 
+def test_changes_that_listeners_make_are_told_in_their_order(farm: RegistryFarm) -> None:
+    def leave(change: Change) -> None:
+        if change.kind is Kind.OFFERED:
+            farm.core.leave(change.provider)
+
+    farm.core.watch(leave)
+    mtl = ProfilesFarm(registry=farm.core)  # which hears after that
+    readers = [mtl.reader(profile=mtl.registry) for _ in range(3)]
+    for reader, resource in zip(readers, ("services", "load", "load/bank"), strict=True):
+        summon(reader, resource)
+    one = farm.provider(service("bank"))
+    assert brief(got(readers[0])) == [("up", "bank", one, "h:1"), ("down", "bank", one, "h:1")]
+    assert loads(got(readers[1])) == [("load", one, 0.0), ("down", one, None)]
+    assert loads(got(readers[2])) == [("load", one, 0.0), ("down", one, None)]
+
+
 # loads
+
+
+def test_a_load_is_not_told_before_its_provider_belongs_there(farm: RegistryFarm) -> None:
+    def offer(change: Change) -> None:
+        farm.offer(change.provider, service("bank"))
+
+    farm.core.watch(offer, [Kind.LOAD])
+    reader = farm.watching("load/bank")
+    one = farm.provider()
+    farm.core.load(one, 0.5)
+    assert loads(got(reader)) == [("load", one, 0.5)]
 
 
 def test_loads_have_a_snapshot_too_and_change(farm: RegistryFarm) -> None:
@@ -293,15 +317,13 @@ def test_a_snapshot_of_ten_thousand_for_a_reader_with_room_for_a_thousand(farm: 
         assert rounds < 30
     assert known == now
     assert "gone" not in {name for _, name in known}
-    assert len(events) == len(set(events)) + events.count("snapshot") + events.count("down") - 2
+    assert events.count("up") == 1  # of the new one
     assert events.index("synced") == events.count("snapshot")
     assert farm.mtl.ends() == {}
 
 
 def contents(peer: MtlPeer) -> list[Got]:
     """The Contents that came; Pings and answers do not count."""
-    from tests.session.mtl_profiles_recording import as_got
-
     return [as_got(each) for each in peer.take() if type(each) is wire.Content]
 
 
@@ -368,21 +390,21 @@ def test_what_waits_for_a_full_reader_is_forgotten_with_a_dismiss(farm: Registry
     assert contents(reader) == []
 
 
-def test_a_reader_of_many_resources_gets_room_for_each_by_turns(farm: RegistryFarm) -> None:
+def test_a_slow_reader_of_many_resources_is_told_of_each_by_turns(farm: RegistryFarm) -> None:
     one = farm.provider(service("a"), service("b"))
-    reader = farm.reader()
-    for resource in ("load", "load/a", "load/b"):
+    reader, resources = farm.reader(), ["load", "load/a", "load/b"]
+    for resource in resources:
         summon(reader, resource)
-    seen = []
-    for number in range(1, 10):
-        reader.stop_reading(1)  # for the Ping that finds out, and then for one more
-        farm.core.load(one, number)
-        reader.line.room = 0
-        farm.core.load(one, number + 0.5)
-        reader.line.room = 2
+    reader.stop_reading()
+    told = []
+    for number in range(9):
+        farm.core.load(one, number)  # something new of all three, for which there is no room
+        reader.line.room = 2  # for the Ping that finds out that there is some, and one more
         farm.mtl.wait(0.2)
-        seen += [each.resource for each in contents(reader)]
-    assert set(seen) == {"load", "load/a", "load/b"}
+        told += [each.resource for each in contents(reader)]
+        reader.line.room = 0
+    assert len(told) == 9
+    assert [told.count(resource) for resource in resources] == [3, 3, 3]
 
 
 def test_a_reader_that_is_gone_is_not_told(farm: RegistryFarm) -> None:
@@ -412,7 +434,7 @@ def test_the_number_of_summoned_resources_is_bounded(farm: RegistryFarm, monkeyp
 
 def test_an_offer_is_found_by_everybody_and_ends_with_the_flow(farm: RegistryFarm) -> None:
     reader, client = farm.watching("services"), farm.elko.client()
-    writer = farm.writer("service/bank")
+    writer = farm.writer("service/bank", principal=farm.mtl.principal("ann"))
     put(writer, 1, "service/bank", desc("bank", "h:7", label="Bank"), type="offer")
     assert writer.take() == confirmed(1)
     [up] = got(reader)
@@ -536,8 +558,19 @@ def test_a_load_is_told_by_its_provider(farm: RegistryFarm) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"1", b"{}", b'{"load":"1"}', b'{"load":null}', b'{"load":NaN}', b'{"load":1e999}', b'{"load":true}', b"\xff"]
-    + [b'{"load":' + b"9" * 5_000 + b"}", b'{"load":1,"x":"' + b"x" * MAX_BODY + b'"}'],
+    [
+        b"",
+        b"1",
+        b"{}",
+        b'{"load":"1"}',
+        b'{"load":null}',
+        b'{"load":true}',
+        b'{"load":NaN}',
+        b'{"load":1e999}',
+        b'{"load":' + b"9" * 5_000 + b"}",
+        b'{"load":1,"x":"' + b"x" * MAX_BODY + b'"}',
+        b"\xff",
+    ],
 )
 def test_what_is_no_load_is_refused(farm: RegistryFarm, body: bytes) -> None:
     writer = farm.writer("load")
@@ -659,13 +692,12 @@ def test_a_restart_begins_a_new_snapshot(farm: RegistryFarm) -> None:
 
 
 def test_after_a_stop_nothing_is_told(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = farm.provider(service("a"), service("b"))
+    readers = [farm.watching("services"), farm.watching("load"), farm.reader()]
     monkeypatch.setattr(module, "AT_ONCE", 1)
-    farm.provider(service("a"), service("b"))
-    reader = farm.reader()
-    for resource in ("services", "load"):
-        reader.ask(*wire.summon(1, resource))
+    assert len(summon(readers[2], "services")) == 1
     farm.profile.close()
-    farm.provider(service("bank"))
+    farm.core.load(farm.provider(service("bank")), 0.5)
+    farm.core.leave(one)
     farm.mtl.wait(1)
-    assert contents(reader) == []
-    assert json.dumps(farm.profile.counts())
+    assert [contents(reader) for reader in readers] == [[], [], []]

@@ -104,6 +104,7 @@ class ReaderFlow:
 
     __slots__ = (
         "_voice",
+        "address",
         "client",
         "dropped",
         "dropped_at",
@@ -124,6 +125,7 @@ class ReaderFlow:
         self.grant = grant
         self.token = token
         self.identity = client.identity
+        self.address = client.address
         self.held = bool(client.answers)
         self.sent = client.sent
         self.sequence = 0

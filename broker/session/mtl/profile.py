@@ -23,6 +23,7 @@ class Reader(Protocol):
 
     grant: Grant
     identity: bytes
+    address: str
     held: bool
     sent: float
     sequence: int

@@ -15,9 +15,10 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Sized(Protocol):
-    """What is counted in bytes."""
+    """What is counted in bytes, and keeps its size."""
 
-    size: int
+    @property
+    def size(self) -> int: ...
 
 
 T = TypeVar("T", bound=Sized)

@@ -2,7 +2,7 @@
 
 The registry may have the same service of the same provider more than once; the entry is the one that was offered last.
 The board follows the changes of the registry, in their order, so that it never needs to look through all services for
-those of a name. It takes some 400 bytes for each.
+those of a name. It takes some 500 bytes for each.
 """
 
 from __future__ import annotations

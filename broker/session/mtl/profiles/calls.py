@@ -30,11 +30,11 @@ from broker.wire.mtl.table import with_members
 SERVICE = "service/"
 """How the resources begin that are services."""
 
-OVERHEAD = 800
+OVERHEAD = 900
 """Bytes that a request takes beside its own: itself, its deadline, and its places in tables."""
 
 MAX_REQUESTS = 100_000
-"""Requests that wait, or that workers have: 80 MB beside their bodies. A thousand workers with usual windows have so
+"""Requests that wait, or that workers have: 90 MB beside their bodies. A thousand workers with usual windows have so
 many; and who waits for more replies than that does not get them in time."""
 
 MAX_WAITING = 10_000
@@ -313,7 +313,6 @@ class Calls:
 
     def gone(self, worker: Worker) -> None:
         """It is gone, and what it has not confirmed comes back."""
-        worker.blocked = True
         for name in list(worker.services):
             self.leave(worker, name)
         if worker.window is not None:
@@ -347,8 +346,6 @@ class Calls:
             return
         if request.deadline == inf:
             self._end(request, UNAVAILABLE, f"{why}, and no other has room")
-        elif request.deadline <= self._leases.now:
-            self._end(request, TOO_LATE, f"{why}, and the time is up")
         else:
             self._service(request.key).again[request.order] = request
             self._wait(request)

@@ -105,7 +105,7 @@ class Services:
         self._store = Store(MAX_KEPT)
         self._calls = Calls(leases, self._store, self._failed)
         self._tokens: WeakKeyDictionary[Grant, str] = WeakKeyDictionary()
-        """Weak, since nobody tells of a lease that was never used."""
+        """Of leases that are not used yet: weak, since nobody tells when one ends so."""
         self._boxes: dict[str, Box] = {}
         """By token."""
         self._workers: dict[bytes, _Place] = {}
@@ -139,7 +139,7 @@ class Services:
     def joined(self, flow: Reader | Writer) -> None:
         if flow.grant.side is Side.WRITER:
             return
-        token = self._tokens.get(flow.grant)
+        token = self._tokens.pop(flow.grant, None)
         box = None
         if token is not None:
             box = self._boxes[token] = Box(flow, token, self._store)  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ class Services:
             box = self._box(principal.host, said["reply-to"])
             if box is None:
                 raise Refusal(Reason.PARAMETER, "nobody reads replies at that reply-to")
-        properties = _by(principal.user, content.table, "redelivered", "delivery-count")
+        properties = _by(principal.user, content.table)
         request = Request(
             (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
         )
