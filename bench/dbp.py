@@ -7,26 +7,24 @@ README.md says what the rows are and how to read them.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from itertools import count
 
 import attrs
+import command
 import dbp_peers
 import dbp_servers
 import elko
 import traffic
-import zmq
 from dbp_peers import SERVICES
 from dbp_servers import DbpServer
 from dbp_traffic import Arrivals, Clients, Present
 from elko import IDLE
-from machine import describe, load_average, raise_descriptor_limit
+from figures import judged, median
+from machine import load_average
 from mc0_zmtp import Frames
 from report import table
 
@@ -232,11 +230,11 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        return _median(self.broker, "cost") / _median(self.reference, "cost")
+        return median(self.broker, "cost") / median(self.reference, "cost")
 
     @property
     def rate(self) -> float:
-        return _median(self.broker, "rate")
+        return median(self.broker, "rate")
 
     @property
     def met(self) -> bool:
@@ -247,19 +245,19 @@ class Measured:
         wanted = self.row.wanted
         if wanted is None:
             return "-"
-        return f">= {wanted:,.0f}/s or <= {GOAL:g} ref: {'met' if self.met else 'MISSED'}"
+        return f">= {wanted:,.0f}/s or <= {GOAL:g} ref: {judged(self.met)}"
 
     def cells(self) -> list[str]:
         spread = [result.cost for result in self.broker]
         row = self.row
         return [
             row.title,
-            f"{_median(self.broker, 'cost'):.1f}",
+            f"{median(self.broker, 'cost'):.1f}",
             f"{min(spread):.1f}-{max(spread):.1f}",
-            f"{_median(self.reference, 'cost'):.1f}",
+            f"{median(self.reference, 'cost'):.1f}",
             f"{self.ratio:.2f}",
             f"{self.rate:,.0f}",
-            f"{_median(self.reference, 'rate'):,.0f}",
+            f"{median(self.reference, 'rate'):,.0f}",
             "-" if row.least is None else f"{row.least:,.0f}-{row.most:,.0f}",
             _busy(self.broker),
             _busy(self.reference),
@@ -267,13 +265,8 @@ class Measured:
         ]
 
 
-def _median(results: Sequence[Result], figure: str) -> float:
-    values: list[float] = [getattr(result, figure) for result in results]
-    return statistics.median(values)
-
-
 def _busy(results: Sequence[Result]) -> str:
-    busy = _median(results, "busy")
+    busy = median(results, "busy")
     return f"{busy:.0%}{' LIMIT' if busy >= BUSY else ''}"
 
 
@@ -303,37 +296,13 @@ def run(row: Row, runs: int, seconds: float) -> Measured:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="CPU time of the DBP wire, beside a bare tuned loop.")
-    arguments.add_argument("--rows", default="*", help="patterns of the rows to run, with commas between; default all")
-    arguments.add_argument("--runs", type=int, default=3, help="how often each is run; the median counts")
-    arguments.add_argument("--seconds", type=float, default=1.0, help="of each measured stretch")
-    arguments.add_argument(
-        "--rest",
-        type=float,
-        default=1e6 * traffic.REST,
-        help="microseconds that the generator rests; 0: until replies come",
-    )
-    arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--list", action="store_true", help="list the rows")
-    options = arguments.parse_args()
-    if options.list:
-        for row in ROWS:
-            print(f"{row.name:18} {row.title}")
-        return 0
-    patterns = options.rows.split(",")
-    rows = [row for row in ROWS if any(fnmatchcase(row.name, pattern) for pattern in patterns)]
-    if not rows:
-        arguments.error(f"no row is called {options.rows}; --list shows them")
-    raise_descriptor_limit()
+    arguments = ArgumentParser(description="CPU time of the DBP wire, beside a bare tuned loop.")
+    command.add_measuring(arguments, runs=3, seconds=1.0)
+    command.add_rest(arguments)
+    options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
+    rows = [row for row in ROWS if row.name in names]
     traffic.Poll.rest = options.rest / 1e6
-    about = {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        **describe(),
-        "pyzmq": zmq.pyzmq_version(),
-        "libzmq": zmq.zmq_version(),
-    }
-    for key, value in about.items():
-        print(f"{key}: {value}")
+    about = command.begin()
     measured = []
     for row in rows:
         print(f"{row.name} ...", end="", file=sys.stderr, flush=True)
@@ -342,10 +311,7 @@ def main() -> int:
     print(f"load average at the end: {load_average()}\n")
     print(f"Microseconds of CPU for each message; medians of {options.runs}\n")
     print(table(HEADINGS, [each.cells() for each in measured]))
-    if options.json:
-        about["load average at the end"] = load_average()
-        with open(options.json, "w") as file:
-            json.dump({"machine": about, "rows": [_plain(each) for each in measured]}, file, indent=1)
+    command.write(options.json, about, rows=[_plain(each) for each in measured])
     return 0 if all(each.met for each in measured) else 1
 
 

@@ -7,32 +7,27 @@ README.md says what the scenarios are. The exit status is 1 if a goal was missed
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from fnmatch import fnmatchcase
 from itertools import count, takewhile
 
-import attrs
 import dbp_herd
 import dbp_hostile
 import dbp_peers
 import dbp_servers
-import messages
 import traffic
 from dbp_herd import COUNT, INTERVAL, LIVENESS, Lived, Watcher
 from dbp_hostile import PEERS, PORTS, RATE, SLEEPERS
-from dbp_servers import DbpServer, counters
+from dbp_servers import DbpServer
 from dbp_traffic import Clients
-from machine import describe, load_average, peak_resident, raise_descriptor_limit, waited_seconds
-from mc0_robust import ANSWERED_WITHIN, ASKS_EVERY, HEAD_START, MIB, Figure, at_most, exactly
-from mc0_traffic import Pace, messages_between
-from report import table
-from swarm import NICENESS, InProcess
+from figures import MIB, Figure, Scenario, at_most, exactly, run_scenarios
+from machine import peak_resident, waited_seconds
+from mc0_traffic import ANSWERED_WITHIN, ASKS_EVERY, HEAD_START, elko_pings, messages_between
+from processes import NICENESS, InProcess
 
 LASTING = 100
 FIRST_LASTING = 500_000
@@ -107,7 +102,7 @@ def liveness(seconds: float) -> list[Figure]:
         waited = (waited_seconds(server.pid) - waited) / (time.perf_counter() - start)
         lived: Lived = herd.result(seconds + ROOM)
         went = dict(watcher.went)
-        counted = counters(server)
+        counted = server.counters()
     dead = {name for name, _, _ in lived.died}
     took: dict[bool, list[float]] = {True: [], False: []}
     for name, udp, sent in lived.died:
@@ -155,14 +150,6 @@ FLOODED = 32 * MIB
 """Bytes by which the broker may grow: tables of 10,000 sources and addresses each, and what the allocator keeps."""
 
 
-def elko_peer(server: DbpServer, seconds: float) -> list[float]:
-    """The seconds that each ping of an Elko peer took."""
-    with traffic.opened(server.elko, messages.auth("good"), 0) as sock:
-        sock.sendall(messages.PING)
-        size = len(traffic.await_replies(sock, 1))
-        return Pace(sock, lambda: messages.PING, sock, size, ASKS_EVERY).run(seconds)
-
-
 def dbp_peer(server: DbpServer, seconds: float) -> list[float]:
     """The seconds that each request of a client took."""
     with closing(dbp_peers.client(server.port)) as peer:
@@ -186,14 +173,14 @@ def floods(seconds: float) -> list[Figure]:
         figures.append(Figure("longest answer beside the herd alone, milliseconds", f"{1e3 * alone:.1f}"))
         before = server.resident()
         for kind, ports in runs:
-            counted, start = counters(server), time.perf_counter()
+            counted, start = server.counters(), time.perf_counter()
             waited = waited_seconds(server.pid)
             flood = InProcess(dbp_hostile.flood, server.udp, _KINDS[kind], ports, seconds, niceness=NICENESS)
             stack.callback(flood.stop)
             took = _good(server, seconds, stack)
             sent: int = flood.result(ROOM)
             waited = (waited_seconds(server.pid) - waited) / (time.perf_counter() - start)
-            dropped = counters(server)["dbp_datagrams.dropped"] - counted["dbp_datagrams.dropped"]
+            dropped = server.counters()["dbp_datagrams.dropped"] - counted["dbp_datagrams.dropped"]
             what = f"{kind}, {ports} port{'s' if ports > 1 else ''}"
             figures.append(Figure(f"{what}: datagrams a second", f"{sent / seconds:,.0f}"))
             figures.append(Figure(f"{what}: dropped by the kernel", f"{dropped / max(sent, 1):.2%}"))
@@ -214,7 +201,7 @@ def floods(seconds: float) -> list[Figure]:
 
 def _good(server: DbpServer, seconds: float, stack: ExitStack) -> dict[str, list[float]]:
     """How long the answers to two good peers took."""
-    parts: dict[str, Callable[[DbpServer, float], list[float]]] = {"Elko": elko_peer, "DBP": dbp_peer}
+    parts: dict[str, Callable[[DbpServer, float], list[float]]] = {"Elko": elko_pings, "DBP": dbp_peer}
     started = {wire: InProcess(part, server, seconds) for wire, part in parts.items()}
     for process in started.values():
         stack.callback(process.stop)
@@ -258,7 +245,7 @@ def hostile(part: Callable[[int, float], int], bound: float) -> Callable[[float]
             waited = (waited_seconds(server.pid) - waited) / (time.perf_counter() - start)
             grown = peak_resident(server.pid) - before
             did: int = process.result(ROOM)
-            counted = counters(server)
+            counted = server.counters()
         refused = {name: n for name, n in counted.items() if name.startswith(("dbp_refused", "dbp_dropped"))}
         return [
             Figure("requests a second, alone", f"{rate:,.0f}"),
@@ -285,61 +272,17 @@ def changes(server: DbpServer, seconds: float) -> int:
     return number
 
 
-# running and reporting
-
-
-@attrs.frozen
-class Scenario:
-    """One scenario, and how long it goes on: by default, and with ``--long``."""
-
-    title: str
-    seconds: float
-    long: float
-    run: Callable[[float], list[Figure]]
-
-
 SCENARIOS = {
-    "liveness": Scenario(f"{COUNT:,} services beat each {INTERVAL:g} s", 60.0, 300.0, liveness),
-    "floods": Scenario(f"{RATE:,} datagrams a second", 5.0, 5.0, floods),
-    "nonsense": Scenario(f"{PEERS} connections send nonsense", 5.0, 20.0, hostile(dbp_hostile.nonsense, FLOODED)),
-    "churn": Scenario("connections come and go", 5.0, 20.0, hostile(dbp_hostile.churn, FLOODED)),
-    "unread": Scenario(f"{SLEEPERS} connections do not read lists", 5.0, 20.0, hostile(dbp_hostile.sleepers, UNREAD)),
+    "liveness": Scenario(f"{COUNT:,} services beat each {INTERVAL:g} s", 60.0, liveness, 300.0),
+    "floods": Scenario(f"{RATE:,} datagrams a second", 5.0, floods),
+    "nonsense": Scenario(f"{PEERS} connections send nonsense", 5.0, hostile(dbp_hostile.nonsense, FLOODED), 20.0),
+    "churn": Scenario("connections come and go", 5.0, hostile(dbp_hostile.churn, FLOODED), 20.0),
+    "unread": Scenario(f"{SLEEPERS} connections do not read lists", 5.0, hostile(dbp_hostile.sleepers, UNREAD), 20.0),
 }
 
 
-def main() -> int:
-    arguments = argparse.ArgumentParser(description="The DBP wire with silent services, floods and hostile peers.")
-    arguments.add_argument("--scenarios", default="*", help="patterns of the scenarios to run, with commas between")
-    arguments.add_argument("--seconds", type=float, help="of each scenario, instead of its own")
-    arguments.add_argument("--long", action="store_true", help="five minutes of heartbeats, and 20 s of hostile peers")
-    arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--list", action="store_true", help="list the scenarios")
-    options = arguments.parse_args()
-    if options.list:
-        print("\n".join(f"{name:10} {scenario.title}" for name, scenario in SCENARIOS.items()))
-        return 0
-    patterns = options.scenarios.split(",")
-    chosen = {n: s for n, s in SCENARIOS.items() if any(fnmatchcase(n, pattern) for pattern in patterns)}
-    if not chosen:
-        arguments.error(f"no scenario is called {options.scenarios}; --list shows them")
-    raise_descriptor_limit()
-    about = {"date": time.strftime("%Y-%m-%d %H:%M"), **describe()}
-    for key, value in about.items():
-        print(f"{key}: {value}")
-    outcomes: dict[str, Sequence[Figure]] = {}
-    for name, scenario in chosen.items():
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        outcomes[name] = scenario.run(options.seconds or (scenario.long if options.long else scenario.seconds))
-    print(f"load average at the end: {load_average()}\n")
-    for name, figures in outcomes.items():
-        print(f"{chosen[name].title}\n")
-        print(table(["figure", "value", "goal"], [figure.cells() for figure in figures]), "\n")
-    if options.json:
-        with open(options.json, "w") as file:
-            results = {name: [attrs.asdict(figure) for figure in figures] for name, figures in outcomes.items()}
-            json.dump({"machine": about, "scenarios": results}, file, indent=1)
-    return 1 if any(figure.met is False for figures in outcomes.values() for figure in figures) else 0
+LONG = "five minutes of heartbeats, and 20 s of hostile peers"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios("The DBP wire with silent services, floods and hostile peers.", SCENARIOS, LONG))

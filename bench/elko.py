@@ -7,22 +7,22 @@ README.md says what the rows are and how to read them.
 
 from __future__ import annotations
 
-import argparse
-import json
 import socket
 import statistics
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
 import attrs
+import command
 import machine
 import messages
 import servers
 import traffic
+from figures import judged
 from report import table
 from servers import Server
 from traffic import FanOut, Pipeline, Sample, Visits
@@ -272,7 +272,7 @@ class Measured:
         missed = self.misses()
         if not texts:
             return "-"
-        return f"{', '.join(texts)}: {'met' if not missed else 'MISSED, ' + ' and '.join(missed)}"
+        return f"{', '.join(texts)}: {', '.join([judged(not missed), *missed])}"
 
     def cells(self) -> list[str]:
         row = self.row
@@ -311,34 +311,13 @@ def run(row: Row, runs: int, seconds: float) -> Measured:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(
-        description="CPU time and memory of the Elko broker, beside bare Twisted servers."
-    )
-    arguments.add_argument("--rows", default="*", help="patterns of the rows to run, with commas between; default all")
-    arguments.add_argument("--runs", type=int, default=5, help="how often each is run; the median counts")
-    arguments.add_argument("--seconds", type=float, default=2.0, help="of each measured stretch")
-    arguments.add_argument(
-        "--rest",
-        type=float,
-        default=1e6 * traffic.REST,
-        help="microseconds that the generator rests; 0: until replies come",
-    )
-    arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--list", action="store_true", help="list the rows")
-    options = arguments.parse_args()
-    if options.list:
-        for row in ROWS:
-            print(f"{row.name:16} {row.title}")
-        return 0
-    patterns = options.rows.split(",")
-    rows = [row for row in ROWS if any(fnmatchcase(row.name, pattern) for pattern in patterns)]
-    if not rows:
-        arguments.error(f"no row is called {options.rows}; --list shows them")
-    machine.raise_descriptor_limit()
+    arguments = ArgumentParser(description="CPU time and memory of the Elko broker, beside bare Twisted servers.")
+    command.add_measuring(arguments, runs=5, seconds=2.0)
+    command.add_rest(arguments)
+    options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
+    rows = [row for row in ROWS if row.name in names]
     traffic.Poll.rest = options.rest / 1e6
-    about = {"date": time.strftime("%Y-%m-%d %H:%M"), **machine.describe()}
-    for key, value in about.items():
-        print(f"{key}: {value}")
+    about = command.begin()
     measured = []
     for row in rows:
         print(f"{row.name} ...", end="", file=sys.stderr, flush=True)
@@ -347,10 +326,7 @@ def main() -> int:
     print(f"load average at the end: {machine.load_average()}\n")
     print("Microseconds of CPU for each message (memory: bytes for each provider); medians of", options.runs, "\n")
     print(table(HEADINGS, [each.cells() for each in measured]))
-    if options.json:
-        about["load average at the end"] = machine.load_average()
-        with open(options.json, "w") as file:
-            json.dump({"machine": about, "rows": [_plain(each) for each in measured]}, file, indent=1)
+    command.write(options.json, about, rows=[_plain(each) for each in measured])
     return 1 if any(each.misses() for each in measured) else 0
 
 

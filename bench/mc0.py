@@ -7,22 +7,19 @@ README.md says what the rows are and how to read them.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import statistics
 import sys
-import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 
 import attrs
+import command
 import elko
 import mc0_servers
 import traffic
-import zmq
 from elko import WARM_UP
-from machine import describe, load_average, raise_descriptor_limit
+from figures import judged, median
+from machine import load_average
 from mc0_peers import TOPIC, opened, subscribed
 from mc0_servers import Mc0Server
 from mc0_traffic import WINDOW, Flow, messages_between
@@ -250,7 +247,7 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        return _median(self.subject, "cost") / _median(self.reference, "cost")
+        return median(self.subject, "cost") / median(self.reference, "cost")
 
     def misses(self) -> list[str]:
         """The goals that were not met."""
@@ -261,37 +258,32 @@ class Measured:
         if self.row.goal is None:
             return "-"
         missed = self.misses()
-        return f"<= {self.row.goal:g} ref: {'MISSED, ' + ' and '.join(missed) if missed else 'met'}"
+        return f"<= {self.row.goal:g} ref: {', '.join([judged(not missed), *missed])}"
 
     def cells(self) -> list[str]:
         digits = 0 if self.row.latency else 2
-        original, cost = self.row.original, _median(self.subject, "cost")
+        original, cost = self.row.original, median(self.subject, "cost")
         spread = [result.cost for result in self.subject]
         cells = [
             self.row.title,
             f"{cost:.{digits}f}",
             f"{min(spread):.{digits}f}-{max(spread):.{digits}f}",
-            f"{_median(self.reference, 'cost'):.{digits}f}",
+            f"{median(self.reference, 'cost'):.{digits}f}",
             f"{self.ratio:.2f}",
             _or_dash(original.cost, "g"),
             "-" if original.cost is None else f"{cost / original.cost:.2f}",
         ]
         if self.row.latency:
-            p99 = [f"{_median(results, 'p99'):.0f}" for results in (self.subject, self.reference)]
+            p99 = [f"{median(results, 'p99'):.0f}" for results in (self.subject, self.reference)]
             return [*cells, *p99, _or_dash(original.p99, "g"), self.goals()]
-        rate = f"{_median(self.subject, 'rate'):,.0f}"
+        rate = f"{median(self.subject, 'rate'):,.0f}"
         return [
             *cells,
             rate,
             _or_dash(original.rate, ",.0f"),
-            f"{_median(self.subject, 'generator'):.1f}",
+            f"{median(self.subject, 'generator'):.1f}",
             self.goals(),
         ]
-
-
-def _median(results: Sequence[Result], figure: str) -> float:
-    values: list[float] = [getattr(result, figure) for result in results]
-    return statistics.median(values)
 
 
 def _or_dash(value: float | None, form: str) -> str:
@@ -316,42 +308,18 @@ def run(row: Row, runs: int, seconds: float) -> Measured:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="CPU time and latency of the mc0 wire, beside a bare tuned loop.")
-    arguments.add_argument("--rows", default="*", help="patterns of the rows to run, with commas between; default all")
-    arguments.add_argument("--runs", type=int, default=5, help="how often each is run; the median counts")
-    arguments.add_argument("--seconds", type=float, default=2.0, help="of each measured stretch")
+    arguments = ArgumentParser(description="CPU time and latency of the mc0 wire, beside a bare tuned loop.")
+    command.add_measuring(arguments, runs=5, seconds=2.0)
+    command.add_rest(arguments)
     arguments.add_argument(
         "--subject",
         choices=["tuned", "txzmq"],
         help="measure this server of mc0_reference.py instead of the broker; tuned tells how far ratios can be trusted",
     )
-    arguments.add_argument(
-        "--rest",
-        type=float,
-        default=1e6 * traffic.REST,
-        help="microseconds that the generator rests; 0: until something comes",
-    )
-    arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--list", action="store_true", help="list the rows")
-    options = arguments.parse_args()
-    if options.list:
-        for row in ROWS:
-            print(f"{row.name:20} {row.title}")
-        return 0
-    patterns = options.rows.split(",")
-    rows = [row for row in ROWS if any(fnmatchcase(row.name, pattern) for pattern in patterns)]
-    if not rows:
-        arguments.error(f"no row is called {options.rows}; --list shows them")
-    raise_descriptor_limit()
+    options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
+    rows = [row for row in ROWS if row.name in names]
     traffic.Poll.rest = options.rest / 1e6
-    about = {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        **describe(),
-        "pyzmq": zmq.pyzmq_version(),
-        "libzmq": zmq.zmq_version(),
-    }
-    for key, value in about.items():
-        print(f"{key}: {value}")
+    about = command.begin()
     measured = []
     for row in rows:
         if options.subject is not None and row.subject == "broker":
@@ -367,10 +335,7 @@ def main() -> int:
         cells = [each.cells() for each in measured if each.row.latency == latencies]
         if cells:
             print(f"{what}; medians of {options.runs}\n\n{table(headings, cells)}\n")
-    if options.json:
-        about["load average at the end"] = load_average()
-        with open(options.json, "w") as file:
-            json.dump({"machine": about, "rows": [_plain(each) for each in measured]}, file, indent=1)
+    command.write(options.json, about, rows=[_plain(each) for each in measured])
     return 1 if any(each.misses() for each in measured) else 0
 
 

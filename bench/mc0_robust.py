@@ -7,67 +7,33 @@ README.md says what the scenarios are. The exit status is 1 if a goal was missed
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from fnmatch import fnmatchcase
 from math import inf
 from select import EPOLLOUT, epoll
 
 import attrs
 import mc0_servers
 import mc0_zmtp
-import messages
-import servers
 import traffic
-from machine import describe, load_average, peak_resident, raise_descriptor_limit, waited_seconds
+from figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
+from machine import peak_resident, waited_seconds
 from mc0_herd import Herd
 from mc0_peers import TOPIC, opened, subscribed
 from mc0_servers import Mc0Server
-from mc0_traffic import WINDOW, Flow, Pace, messages_between
-from report import table
-from swarm import NICENESS, InProcess
-
-KIB, MIB = 1024, 1024 * 1024
+from mc0_traffic import ANSWERED_WITHIN, ASKS_EVERY, HEAD_START, WINDOW, Flow, elko_pings, messages_between
+from processes import NICENESS, InProcess
 
 HIGH_WATER = 1_000
 """Messages that may wait for one peer, by default."""
 
 SETTLE = 1.5
 """Seconds from the last connection until memory is read."""
-
-
-@attrs.frozen
-class Figure:
-    """One thing that was measured. ``met`` is None where there is no goal."""
-
-    what: str
-    value: str
-    goal: str = "-"
-    met: bool | None = None
-
-    def cells(self) -> list[str]:
-        return [
-            self.what,
-            self.value,
-            self.goal if self.met is None else f"{self.goal}: {'met' if self.met else 'MISSED'}",
-        ]
-
-
-def at_most(what: str, value: float, most: float, form: str) -> Figure:
-    """A figure that may not be larger."""
-    return Figure(what, form.format(value), f"<= {form.format(most)}", value <= most)
-
-
-def exactly(what: str, value: object, wanted: object) -> Figure:
-    """A figure that must be this."""
-    return Figure(what, str(value), str(wanted), value == wanted)
 
 
 # silent peers
@@ -236,7 +202,7 @@ def slow(seconds: float) -> list[Figure]:
         sample = Flow(publisher, readers, puts, expected, WINDOW).run(seconds)
         sent = sample.messages // READERS
         grown = peak_resident(server.pid) - before
-        dropped = sum(n for name, n in counters(server).items() if name.startswith("mc0_dropped."))
+        dropped = sum(n for name, n in server.counters().items() if name.startswith("mc0_dropped."))
         came = list(reading(sleeper, sent - dropped))
         for peer in (publisher, sleeper):
             peer.sock.settimeout(traffic.STUCK)
@@ -248,11 +214,11 @@ def slow(seconds: float) -> list[Figure]:
         at_most(
             "MiB that the broker grew by", grown / MIB, (HIGH_WATER * (BODY + OVERHEAD) + ALLOCATOR) / MIB, "{:.1f}"
         ),
-        Figure("the others' throughput, of that before", f"{rate:.2f}", f">= {SLOWED}", rate >= SLOWED),
+        at_least("the others' throughput, of that before", rate, SLOWED, "{:.2f}"),
         Figure("messages", f"{sent:,}"),
         Figure("dropped, as the broker counts", f"{dropped:,}", "> 0", dropped > 0),
         exactly("of the others, not come", sent - dropped - len(came), 0),
-        Figure("the first, without a gap", f"{in_order:,}", f">= {HIGH_WATER:,}", in_order >= HIGH_WATER),
+        at_least("the first, without a gap", in_order, HIGH_WATER, "{:,}"),
         exactly("gets what is published when it reads again", again, True),
     ]
 
@@ -267,28 +233,10 @@ def reading(peer: mc0_zmtp.Peer, count: int) -> Iterator[list[bytes]]:
             return
 
 
-def counters(server: Mc0Server) -> dict[str, int]:
-    """What the broker has counted, as its console says."""
-    with socket.create_connection((servers.HOST, server.console), traffic.STUCK) as sock:
-        sock.sendall(b"counters\nquit\n")
-        text = b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
 # a flood
 
 FLOODERS = 20
 FLOOD = 5.0
-ASKS_EVERY = 0.005
-"""Seconds between two questions of the good peers."""
-
-ANSWERED_WITHIN = 0.050
-"""Seconds in which they are to be answered."""
-
-HEAD_START = 1.0
-"""Seconds in which they are alone: what they measure then is the machine, not the flood."""
-
 SLICE = 200
 """Messages that are sent at once."""
 
@@ -312,14 +260,6 @@ def pouring(port: int, seconds: float) -> None:
             left[fd] = data[sockets[fd].send(data) :]
 
 
-def elko_peer(server: Mc0Server, seconds: float) -> list[float]:
-    """The seconds that each ping of an Elko peer took."""
-    with traffic.opened(server.elko, messages.auth("good"), 0) as sock:
-        sock.sendall(messages.PING)
-        size = len(traffic.await_replies(sock, 1))
-        return Pace(sock, lambda: messages.PING, sock, size, ASKS_EVERY).run(seconds)
-
-
 def mc0_peer(server: Mc0Server, seconds: float) -> list[float]:
     """The seconds that each NOOP of an mc0 peer took until its OK."""
     with closing(opened(server, b"good")) as peer:
@@ -329,7 +269,7 @@ def mc0_peer(server: Mc0Server, seconds: float) -> list[float]:
 
 def flood(seconds: float) -> list[Figure]:
     """Connections that send small messages as fast as they can; and two good peers, one on each wire."""
-    peers: dict[str, Callable[[Mc0Server, float], list[float]]] = {"Elko": elko_peer, "mc0": mc0_peer}
+    peers: dict[str, Callable[[Mc0Server, float], list[float]]] = {"Elko": elko_pings, "mc0": mc0_peer}
     with ExitStack() as stack:
         server = stack.enter_context(mc0_servers.broker())
 
@@ -347,7 +287,7 @@ def flood(seconds: float) -> list[Figure]:
         took = {name: sorted(process.result(seconds + 60)) for name, process in good.items()}
         waited = (waited_seconds(server.pid) - waited) / (time.perf_counter() - start)
         hostile.result(30)
-        taken = counters(server)["mc0.published"] / (time.perf_counter() - start)
+        taken = server.counters()["mc0.published"] / (time.perf_counter() - start)
     figures = []
     for name, times in took.items():
         figures += [
@@ -368,18 +308,6 @@ def _answered(what: str, took: float) -> Figure:
     return Figure(what, value, f"<= {1e3 * ANSWERED_WITHIN:g}", took <= ANSWERED_WITHIN)
 
 
-# running and reporting
-
-
-@attrs.frozen
-class Scenario:
-    """One scenario, and how long it goes on."""
-
-    title: str
-    seconds: float
-    run: Callable[[float], list[Figure]]
-
-
 SCENARIOS = {
     "idle": Scenario(f"{IDLE_SESSIONS:,} silent sessions, TTL {IDLE_TTL:g} s", 60.0, idle),
     "beats": Scenario(f"{BEATING} sessions with a TTL of {BEAT_TTL:g} s, and one publisher", 60.0, beats),
@@ -388,37 +316,5 @@ SCENARIOS = {
 }
 
 
-def main() -> int:
-    arguments = argparse.ArgumentParser(description="The mc0 wire with silent, slow and hostile peers.")
-    arguments.add_argument("--scenarios", default="*", help="patterns of the scenarios to run, with commas between")
-    arguments.add_argument("--seconds", type=float, help="of each scenario, instead of its own")
-    arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--list", action="store_true", help="list the scenarios")
-    options = arguments.parse_args()
-    if options.list:
-        print("\n".join(f"{name:10} {scenario.title}" for name, scenario in SCENARIOS.items()))
-        return 0
-    patterns = options.scenarios.split(",")
-    chosen = {n: s for n, s in SCENARIOS.items() if any(fnmatchcase(n, pattern) for pattern in patterns)}
-    if not chosen:
-        arguments.error(f"no scenario is called {options.scenarios}; --list shows them")
-    raise_descriptor_limit()
-    about = {"date": time.strftime("%Y-%m-%d %H:%M"), **describe()}
-    for key, value in about.items():
-        print(f"{key}: {value}")
-    outcomes: dict[str, Sequence[Figure]] = {}
-    for name, scenario in chosen.items():
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        outcomes[name] = scenario.run(options.seconds or scenario.seconds)
-    print(f"load average at the end: {load_average()}\n")
-    cells = [[SCENARIOS[name].title, *figure.cells()] for name, figures in outcomes.items() for figure in figures]
-    print(table(["scenario", "figure", "value", "goal"], cells))
-    if options.json:
-        with open(options.json, "w") as file:
-            results = {name: [attrs.asdict(figure) for figure in figures] for name, figures in outcomes.items()}
-            json.dump({"machine": about, "scenarios": results}, file, indent=1)
-    return 1 if any(figure.met is False for figures in outcomes.values() for figure in figures) else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios("The mc0 wire with silent, slow and hostile peers.", SCENARIOS))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import servers
 from mc0_zmtp import Keys
-from servers import CannotStart, Server
+from servers import WireServer
 
 _LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
 """What the broker logs when the wire is open."""
@@ -30,13 +27,11 @@ any_key = true
 """
 
 
-class Mc0Server(Server):
-    """A server whose ``port`` is that of its mc0 wire. The broker's other ports are 0 with the reference servers."""
+class Mc0Server(WireServer):
+    """A server with an mc0 wire."""
 
     key: bytes | None = None
     """The public key that clients need, if it wants CURVE."""
-    elko = 0
-    console = 0
 
 
 @contextmanager
@@ -47,30 +42,10 @@ def broker(keys: Keys | None = None) -> Iterator[Mc0Server]:
         config = _CONFIG.format(auth="open" if keys is None else "curve")
         if keys is not None:
             config += _CURVE.format(file=_secret_file(directory, keys))
-        (directory / "config.toml").write_text(config)
-        elko = console = servers.free_port()
-        while console == elko:
-            console = servers.free_port()
-        log = directory / "log"
-        command = [
-            str(Path(sys.executable).with_name("twistd")),
-            "-n",
-            "--pidfile=",
-            "elkobroker",
-            f"--config={directory / 'config.toml'}",
-            f"--port={elko}",
-            f"--console-port={console}",
-            "--dbp-port=off",
-            f"--state={directory}",
-        ]
-        server = Mc0Server(servers.spawn(command, log), 0, True, log)
-        server.key = None if keys is None else keys.public
-        server.elko, server.console = elko, console
-        try:
-            server.port = _port(server)
+        with servers.broker_with(Mc0Server, "mc0", config, _LISTENS, directory) as (server, said):
+            server.port = int(said[1])
+            server.key = None if keys is None else keys.public
             yield server
-        finally:
-            server.stop()
 
 
 @contextmanager
@@ -78,23 +53,10 @@ def reference(kind: str, keys: Keys | None = None) -> Iterator[Mc0Server]:
     """One of the servers of `mc0_reference.py`."""
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
-        log = directory / "log"
-        command = [sys.executable, str(Path(__file__).with_name("mc0_reference.py")), kind]
-        if keys is not None:
-            command.append(str(_secret_file(directory, keys)))
-        process = servers.spawn(command, log, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line:
-                raise CannotStart(f"the reference server {kind!r} did not start:\n{log.read_text()}")
-            server = Mc0Server(process, int(line), False, log)
+        files = [] if keys is None else [str(_secret_file(directory, keys))]
+        with servers.script(Mc0Server, directory, "mc0_reference.py", kind, *files) as server:
             server.key = None if keys is None else keys.public
             yield server
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
 
 
 def _secret_file(directory: Path, keys: Keys) -> Path:
@@ -102,16 +64,3 @@ def _secret_file(directory: Path, keys: Keys) -> Path:
     file.touch(mode=0o600)
     file.write_bytes(keys.secret + b"\n")
     return file
-
-
-def _port(server: Server) -> int:
-    """The port that the broker says it listens on. Raises `CannotStart`."""
-    end = time.monotonic() + servers.START_WITHIN
-    while time.monotonic() < end:
-        text = server.log.read_text(errors="replace")
-        if (found := _LISTENS.search(text)) is not None:
-            return int(found[1])
-        if server.process.poll() is not None:
-            raise CannotStart(f"the broker ended with status {server.process.returncode}:\n{text}")
-        time.sleep(0.02)
-    raise CannotStart(f"the broker has no mc0 wire after {servers.START_WITHIN:g} s:\n{server.log.read_text()}")

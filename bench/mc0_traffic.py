@@ -14,7 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from select import EPOLLIN, EPOLLOUT
 
+import messages
+import traffic
 from mc0_zmtp import READ, Frames, Null, Peer
+from servers import WireServer
 from traffic import STUCK, Poll, Sample, Stuck
 
 WINDOW = 500
@@ -22,6 +25,15 @@ WINDOW = 500
 
 SLICE = 32
 """Messages that are encrypted before any of them is sent."""
+
+ASKS_EVERY = 0.005
+"""Seconds between two questions of a good peer beside hostile ones."""
+
+ANSWERED_WITHIN = 0.050
+"""Seconds in which they are to be answered."""
+
+HEAD_START = 1.0
+"""Seconds in which good peers are alone: what they measure then is the machine, not the hostile ones."""
 
 _BUFFER = bytearray(READ)
 _VIEW = memoryview(_BUFFER)
@@ -243,3 +255,11 @@ class Pace:
 def messages_between(sender: Peer, receiver: Peer, sent: Frames, expected: Frames, every: float) -> Pace:
     """The same message, every so many seconds, from one peer to another or back to itself."""
     return Pace(sender.sock, lambda: sender.encode(sent), receiver.sock, receiver.size(expected), every)
+
+
+def elko_pings(server: WireServer, seconds: float) -> list[float]:
+    """The seconds that each ping of a good Elko peer took."""
+    with traffic.opened(server.elko, messages.auth("good"), 0) as sock:
+        sock.sendall(messages.PING)
+        size = len(traffic.await_replies(sock, 1))
+        return Pace(sock, lambda: messages.PING, sock, size, ASKS_EVERY).run(seconds)

@@ -7,35 +7,35 @@ README.md says what the scenarios are. The exit status is 1 if a goal was missed
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
 import statistics
 import sys
 import time
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from itertools import cycle, repeat
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import attrs
+import command
 import machine
 import messages
 import servers
 import traffic
+from figures import KIB, MIB
+from processes import NICENESS, InProcess
 from report import table
 from servers import Server
-from swarm import NICENESS, Attack, InProcess, Seen, good_peer, swarm
+from swarm import Attack, Seen, good_peer, swarm
 
 ANSWERED_WITHIN = 0.050
 """Seconds in which every other peer is to be answered."""
-
-KIB, MIB = 1024, 1024 * 1024
 
 INPUT_LIMIT = MIB * 9 // 8 + 192 * KIB
 """Bytes that the unfinished input of a connection may cost: the limit of a line, an eighth more by which a buffer that
@@ -368,29 +368,20 @@ def _providers(answers: bytes) -> set[int]:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="The Elko broker under hostile peers, and after a kill.")
-    arguments.add_argument("--scenarios", default="*", help="patterns of the scenarios to run, with commas between")
+    arguments = ArgumentParser(description="The Elko broker under hostile peers, and after a kill.")
     arguments.add_argument("--connections", type=int, default=1_000, help="hostile connections at once")
     arguments.add_argument("--seconds", type=float, default=10.0, help="of each scenario")
-    arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--list", action="store_true", help="list the scenarios")
-    options = arguments.parse_args()
-    if options.list:
-        print("\n".join(f"{scenario.name:10} {scenario.title}" for scenario in SCENARIOS))
-        print("restart    kill -9, and what is known after the next start")
-        return 0
-    patterns = options.scenarios.split(",")
-    machine.raise_descriptor_limit()
-    about = {"date": time.strftime("%Y-%m-%d %H:%M"), **machine.describe()}
-    for key, value in about.items():
-        print(f"{key}: {value}")
+    titles = {scenario.name: scenario.title for scenario in SCENARIOS}
+    titles["restart"] = "kill -9, and what is known after the next start"
+    options, names = command.parsed(arguments, "scenarios", titles)
+    about = command.begin()
     outcomes = []
     for scenario in SCENARIOS:
-        if any(fnmatchcase(scenario.name, pattern) for pattern in patterns):
+        if scenario.name in names:
             print(f"{scenario.name} ...", file=sys.stderr, flush=True)
             outcomes.append(run(scenario, options.connections, options.seconds))
     restart = None
-    if any(fnmatchcase("restart", pattern) for pattern in patterns):
+    if "restart" in names:
         print("restart ...", file=sys.stderr, flush=True)
         restart = kill_and_restart()
     print(f"load average at the end: {machine.load_average()}\n")
@@ -406,10 +397,9 @@ def main() -> int:
             f"after {restart.answered:.2f} s, {restart.found} services known, next provider id {restart.new_id} "
             f"(last before: {restart.last_id}): {'; '.join(restart.misses()) or 'met'}"
         )
-    if options.json:
-        with open(options.json, "w") as file:
-            results = {"machine": about, "scenarios": [attrs.asdict(o) for o in outcomes]}
-            json.dump(results | {"restart": restart and attrs.asdict(restart)}, file, indent=1)
+    command.write(
+        options.json, about, scenarios=[attrs.asdict(o) for o in outcomes], restart=restart and attrs.asdict(restart)
+    )
     return 1 if any(o.misses() for o in outcomes) or (restart is not None and restart.misses()) else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import machine
+import traffic
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -25,6 +28,9 @@ STOP_WITHIN = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 
 HOST = "127.0.0.1"
+
+WIRES = ("mc0", "dbp", "mtl")
+"""The wires beside Elko's: each has its section in the configuration, and its option that switches it off."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -70,6 +76,25 @@ class Server:
                 self.kill()
 
 
+class WireServer(Server):
+    """A server whose ``port`` is that of a wire beside Elko's. The others are 0 with the reference servers."""
+
+    elko = 0
+    console = 0
+
+    def counters(self) -> dict[str, int]:
+        """What the broker has counted, as its console says."""
+        with socket.create_connection((HOST, self.console), traffic.STUCK) as sock:
+            sock.sendall(b"counters\nquit\n")
+            text = b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
+        pairs = (line.split() for line in text.splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+S = TypeVar("S", bound=Server)
+W = TypeVar("W", bound=WireServer)
+
+
 @contextmanager
 def broker() -> Iterator[Server]:
     """A broker with a state directory of its own, for as long as the context lasts."""
@@ -82,22 +107,76 @@ def broker() -> Iterator[Server]:
 
 
 @contextmanager
+def broker_with(
+    kind: type[W], wire: str, config: str, listens: re.Pattern[str], directory: Path
+) -> Iterator[tuple[W, re.Match[str]]]:
+    """A broker that has one wire beside Elko's, with this configuration and its state in that directory.
+
+    ``listens`` finds in the log where the wire listens. What it found is given with the server.
+    """
+    (directory / "config.toml").write_text(config)
+    elko = console = free_port()
+    while console == elko:
+        console = free_port()
+    log = directory / "log"
+    command = [
+        str(Path(sys.executable).with_name("twistd")),
+        "-n",
+        "--pidfile=",
+        "elkobroker",
+        f"--config={directory / 'config.toml'}",
+        f"--port={elko}",
+        f"--console-port={console}",
+        *(f"--{other}-port=off" for other in WIRES if other != wire),
+        f"--state={directory}",
+    ]
+    server = kind(spawn(command, log), 0, True, log)
+    server.elko, server.console = elko, console
+    try:
+        yield server, _await_log(server, listens)
+    finally:
+        server.stop()
+
+
+def _await_log(server: Server, listens: re.Pattern[str]) -> re.Match[str]:
+    """The line of the log that says that the wire is open. Raises `CannotStart`."""
+    end = time.monotonic() + START_WITHIN
+    while time.monotonic() < end:
+        text = server.log.read_text(errors="replace") if server.log.exists() else ""
+        if (found := listens.search(text)) is not None:
+            return found
+        if server.process.poll() is not None:
+            raise CannotStart(f"the broker ended with status {server.process.returncode}:\n{text}")
+        time.sleep(0.02)
+    raise CannotStart(f"the broker has no such wire after {START_WITHIN:g} s:\n{server.log.read_text()}")
+
+
+@contextmanager
 def reference(kind: str) -> Iterator[Server]:
     """One of the servers of `reference.py`."""
-    with TemporaryDirectory(prefix="elkobroker-bench-") as directory:
-        log = Path(directory, "log")
-        command = [sys.executable, str(Path(__file__).with_name("reference.py")), kind]
-        process = spawn(command, log, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line:
-                raise CannotStart(f"the reference server {kind!r} did not start:\n{log.read_text()}")
-            yield Server(process, int(line), False, log)
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+    with (
+        TemporaryDirectory(prefix="elkobroker-bench-") as directory,
+        script(Server, Path(directory), "reference.py", kind) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def script(kind: type[S], directory: Path, name: str, *arguments: str) -> Iterator[S]:
+    """A server that is a file beside this one, and prints its port."""
+    log = directory / "log"
+    command = [sys.executable, str(Path(__file__).with_name(name)), *arguments]
+    process = spawn(command, log, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise CannotStart(f"{' '.join([name, *arguments])} did not start:\n{log.read_text()}")
+        yield kind(process, int(line), False, log)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def start_broker(directory: Path, wait: bool = True) -> Server:
@@ -117,8 +196,7 @@ def start_broker(directory: Path, wait: bool = True) -> Server:
         f"--port={port}",
         f"--state={state}",
         "--console-port=off",
-        "--mc0-port=off",
-        "--dbp-port=off",
+        *(f"--{wire}-port=off" for wire in WIRES),
     ]
     log = directory / f"log-{port}"
     server = Server(spawn(command, log), port, True, log)
@@ -149,11 +227,12 @@ def spawn(command: list[str], log: Path, stdout: int | None = None) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=output if stdout is None else stdout,
             stderr=output,
-            preexec_fn=_die_with_parent,  # a benchmark that is killed must not leave servers behind
+            preexec_fn=die_with_parent,  # a benchmark that is killed must not leave servers behind
         )
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

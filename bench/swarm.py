@@ -1,7 +1,7 @@
 """Hostile connections, a thousand at a time, and one good peer that notes how long its pings take.
 
-Both run in processes of their own (`in_process`), so that neither keeps the other waiting; the hostile one at a lower
-priority, since what is asked is how the broker divides its time, not how the kernel does.
+Both run in processes of their own (`processes.InProcess`), so that neither keeps the other waiting; the hostile one at
+a lower priority.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll
-from typing import Any
 
 import attrs
 import messages
@@ -25,9 +22,6 @@ PING_EVERY = 0.010
 
 ANSWER_WITHIN = 5.0
 """Seconds that the good peer waits for its last answers."""
-
-NICENESS = 10
-"""Of the hostile process."""
 
 FIRST_SOURCE = 300
 SOURCES = 20
@@ -173,30 +167,3 @@ def good_peer(port: int, seconds: float) -> list[float]:
             took.append(now - sent[len(took)])
     sock.close()
     return took + [float("inf")] * (len(sent) - len(took))
-
-
-class InProcess:
-    """A function that runs in a process of its own."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any, niceness: int = 0) -> None:
-        context = get_context("fork")
-        self._answer, there = context.Pipe(False)
-        self._process = context.Process(target=_run, args=(there, niceness, function, arguments), daemon=True)
-        self._process.start()
-        there.close()
-
-    def result(self, within: float) -> Any:
-        """What it returned. Raises `TimeoutError`, or `EOFError` if it failed."""
-        if not self._answer.poll(within):
-            raise TimeoutError(f"a part of the benchmark did not end within {within:g} s")
-        return self._answer.recv()
-
-    def stop(self) -> None:
-        """End it, in whatever state it is."""
-        self._process.kill()
-        self._process.join()
-
-
-def _run(there: Connection, niceness: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    os.nice(niceness)
-    there.send(function(*arguments))

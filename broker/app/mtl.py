@@ -102,8 +102,7 @@ class MtlListener:
         counts.update(self.data_leases.counts())
         for profile in self.profiles.values():
             counts.update(profile.counts())
-        for name, group in (("mtl_queues", self.queues.counts()), ("mtl_disk", self.recorder.counts())):
-            counts.update({f"{name}.{key}": value for key, value in group.items()})
+        counts.update({f"mtl_disk.{key}": value for key, value in self.recorder.counts().items()})
         return counts
 
     def close(self) -> Deferred[None]:

@@ -234,8 +234,8 @@ class MtlQueue:
     deliveries: int = 20
     """How often a message is given out, before it counts as poison."""
     dead_letters: tuple[Literal["rejected", "deliveries", "expired"], ...] = ("deliveries",)
-    """What is kept in a queue of the same name with ``.dead``: messages that were rejected, given out too often, or that
-    waited too long. Others are gone."""
+    """What is kept in a queue of the same name with ``.dead``: messages that were rejected, given out too often, or
+    that waited too long. Others are gone."""
     ttl: float = 0.0
     """Time that a message may wait, if it does not say so itself; 0: for ever."""
     expires: float = 300.0

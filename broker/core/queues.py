@@ -235,7 +235,7 @@ class Queue:
         """Take a message that died in another queue."""
         settings = self.settings
         while self.messages >= settings.max_messages or self.bytes + message.size > settings.max_bytes:
-            oldest = self._pop()
+            oldest = self._pop_oldest()
             if oldest is None:
                 break  # takers have them all
             self._die(oldest, Death.TOO_MANY)
@@ -267,14 +267,14 @@ class Queue:
         settings = self.settings
         if size > settings.max_bytes:
             raise self._refusal("large", Reason.PARAMETER, "the message is larger than the queue may be")
-        while self.messages >= settings.max_messages or self.bytes + size > settings.max_bytes:
-            oldest = self._pop() if settings.drop_oldest else None
-            if oldest is None:
-                raise self._refusal("full", Reason.LIMIT, "the queue is full")
-            self._die(oldest, Death.TOO_MANY)
         queues = self._queues
         if queues.messages >= MAX_ALL_MESSAGES or queues.bytes + size > MAX_ALL_BYTES:
             raise self._refusal("all", Reason.LIMIT, "all queues together are full")
+        while self.messages >= settings.max_messages or self.bytes + size > settings.max_bytes:
+            oldest = self._pop_oldest() if settings.drop_oldest else None
+            if oldest is None:
+                raise self._refusal("full", Reason.LIMIT, "the queue is full")
+            self._die(oldest, Death.TOO_MANY)
 
     def _is_known(self, key: bytes) -> bool:
         """Whether a message with that id came lately, and is safe. Raises `Refusal` while that is not decided."""
@@ -316,6 +316,7 @@ class Queue:
             self._wake(again)
         else:
             heappush(self._returned, (message.order, message))
+            self.serve()
 
     def give_back(self, message: Message) -> None:
         """Who had been given a message is gone. When all are given back, call `serve`."""
@@ -349,6 +350,7 @@ class Queue:
         if message.state == READY:
             self._aside.discard(message)
             self._drop(message)
+            self._wake(self._first_deadline())
 
     # consumers
 
@@ -454,6 +456,17 @@ class Queue:
                 return None
             if message.state == READY:
                 return message
+
+    def _pop_oldest(self) -> Message | None:
+        """Take out the oldest message that no taker has, be it set aside or not."""
+        aside = self._aside.oldest()
+        message = self._pop()
+        if aside is None or (message is not None and message.order < aside.order):
+            return message
+        if message is not None:
+            self._put_back(message)
+        self._aside.discard(aside)
+        return aside
 
     def _put_back(self, message: Message) -> None:
         """Undo `_pop`."""

@@ -12,8 +12,11 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
+from broker.session.mtl.grants import Confirm, Side
 from tests.session.dbp_recording import DbpFarm, DbpPeer, T
 from tests.session.mc0_recording import Mc0Farm, Mc0Peer
+from tests.session.mtl_data_recording import MtlPeer
+from tests.session.mtl_profiles_recording import Got, ProfilesFarm, confirmed, got, put, summon
 from tests.session.recording import Client, Farm, desc
 
 
@@ -233,5 +236,96 @@ def _place(listed: dict[str, Any]) -> str:
     return f"{listed['ip']}:{listed['port']}"
 
 
-WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp}
+class Mtl:
+    """The MTL wire, with its profile "registry": a flow is a provider, or reads what there is and what changes."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = ProfilesFarm(farm.registry)
+
+    def provider(self, label: str) -> Offering:
+        return _MtlOffering(self._farm)
+
+    def seeker(self) -> Seeking:
+        return _MtlSeeking(self._farm)
+
+
+class _MtlOffering:
+    """A machine with several flows: each offers a name once. The first one reports the load."""
+
+    def __init__(self, farm: ProfilesFarm) -> None:
+        self._farm = farm
+        self._sequence = 0
+        self._offered: list[tuple[str, MtlPeer]] = []
+        self._first = self._flow()
+        self.load(0.0)
+
+    def _flow(self) -> MtlPeer:
+        peer = self._farm.peer()
+        peer.lease(self._farm.lease(Side.WRITER, profile=self._farm.registry, confirm=Confirm.FULL))
+        return peer
+
+    def _put(self, peer: MtlPeer, resource: str, body: object, **says: str) -> None:
+        self._sequence += 1
+        put(peer, self._sequence, resource, body, **says)
+        assert peer.take() == confirmed(self._sequence)
+
+    def offer(self, name: str, hostport: str) -> None:
+        taken = [peer for offered, peer in self._offered if offered == name]
+        peer = self._flow() if self._first in taken else self._first
+        self._offered.append((name, peer))
+        self._put(peer, f"service/{name}", desc(name, hostport), type="offer")
+
+    def withdraw(self, name: str) -> None:
+        for offered, peer in self._offered:
+            if offered == name:
+                self._put(peer, f"service/{name}", b"", type="withdraw")
+
+    def load(self, load: float) -> None:
+        self._put(self._first, "load", {"load": load})
+
+    def die(self) -> None:
+        for peer in {self._first, *(peer for _, peer in self._offered)}:
+            peer.drop()
+        self._farm.wait(1)
+
+
+class _MtlSeeking:
+    def __init__(self, farm: ProfilesFarm) -> None:
+        self._farm = farm
+        self._watching: MtlPeer | None = None
+
+    def _snapshot(self, resource: str) -> list[Got]:
+        """What there is at this moment."""
+        peer = self._farm.peer()
+        peer.lease(self._farm.lease(Side.READER, resource, profile=self._farm.registry))
+        *entries, end = summon(peer, resource)
+        assert end.event == "synced"
+        return entries
+
+    def find(self, name: str) -> list[str]:
+        entries = self._snapshot(f"service/{name}")
+        if len(entries) < sum(service.name == name for service in self._farm.core.services()):
+            pytest.skip("in MTL a service of one provider is one entry: that which was offered last")
+        return [entry.json["hostport"] for entry in entries]
+
+    def wait(self, name: str, seconds: int) -> NoReturn:
+        pytest.skip("MTL has no request that waits: who waits for a service summons it, as long as it likes")
+
+    def waited(self) -> NoReturn:
+        pytest.skip("MTL has no request that waits: who waits for a service summons it, as long as it likes")
+
+    def loads(self) -> list[float]:
+        return [entry.json["load"] for entry in self._snapshot("load") if entry.json["label"] != "seeker"]
+
+    def watch(self) -> None:
+        self._watching = self._farm.peer()
+        self._watching.lease(self._farm.lease(Side.READER, "services", profile=self._farm.registry))
+        summon(self._watching, "services")
+
+    def heard(self) -> list[tuple[str, bool]]:
+        assert self._watching is not None
+        return [(each.says["service"], each.event == "up") for each in got(self._watching)]
+
+
+WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl}
 """Every wire, by name."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
 from broker.core.queue_parts import Message
-from broker.core.queue_settings import DEFAULTS, Rule, Settings
-from broker.core.queues import Consumer, Queue, QueueInfo, Queues
+from broker.core.queue_recorder import COMMIT_SECONDS, QueueRecorder
+from broker.core.queue_settings import DEFAULTS, Death, Rule, Settings
+from broker.core.queue_store import QueueStore
+from broker.core.queues import Consumer, Queue, QueueInfo, Queues, Restored
+
+DURABLE = Settings(durable=True, dead_letters=frozenset(Death))
 
 
 class Worker:
@@ -50,9 +58,15 @@ class Worker:
 class Farm:
     """Queues, a clock, and short words for what is done with them."""
 
-    def __init__(self, settings: Settings = DEFAULTS, keeper: Any = None) -> None:
-        self.clock = Clock()
-        self.leases = Leases(self.clock)
+    def __init__(
+        self,
+        settings: Settings = DEFAULTS,
+        keeper: Any = None,
+        clock: Clock | None = None,
+        leases: Leases | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.leases = leases or Leases(self.clock)
         self.queues = Queues(self.leases, [Rule(("*",), settings)], keeper)
 
     def queue(self, name: str = "q") -> Queue:
@@ -88,12 +102,17 @@ class Farm:
         self.queues.give_back(held)
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass as a busy broker sees it."""
+        """Let the time pass in steps of the leases'."""
         for _ in range(round(seconds / TICK)):
             self.clock.advance(TICK)
 
     def info(self, name: str = "q") -> QueueInfo | None:
         return next((info for info in self.queues.describe() if info.name == name), None)
+
+    def load(self, name: str = "q") -> tuple[int, int]:
+        """How many messages of a queue are ready, and how many are given out."""
+        info = self.info(name)
+        return (0, 0) if info is None else (info.ready, info.out)
 
     def waiting(self, name: str = "q") -> list[bytes]:
         """What is ready in a queue, found out by taking it. It is confirmed by that."""
@@ -103,3 +122,96 @@ class Farm:
             message.queue.settle(message)
         self.queue(name).leave(consumer)
         return worker.got
+
+
+class Thread:
+    """A worker thread whose progress the test decides: what it was given runs when `work` is called."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        result: Deferred[Any] = Deferred()
+        self.jobs.append((result, function, arguments))
+        return result
+
+    def work(self) -> None:
+        """Do the oldest job, and tell of it."""
+        result, function, arguments = self.jobs.pop(0)
+        try:
+            value = function(*arguments)
+        except Exception:
+            result.errback()
+        else:
+            result.callback(value)
+
+    def do(self) -> Callable[[], None]:
+        """Do the oldest job. Returns what tells of it: until then only the disk knows."""
+        result, function, arguments = self.jobs.pop(0)
+        value = function(*arguments)
+        return lambda: result.callback(value)
+
+    def fail(self, error: Exception) -> None:
+        """The oldest job fails without having done anything."""
+        self.jobs.pop(0)[0].errback(error)
+
+
+class Author:
+    """Keeps what it hears of its messages."""
+
+    def __init__(self) -> None:
+        self.safe: list[Any] = []
+        self.lost: list[Any] = []
+
+    def kept(self, tokens: Sequence[Any]) -> None:
+        self.safe += tokens
+
+    def not_kept(self, tokens: Sequence[Any]) -> None:
+        self.lost += tokens
+
+
+class DurableFarm(Farm):
+    """Queues that are kept in ``directory``. It begins with what is there."""
+
+    def __init__(self, directory: str, settings: Settings = DURABLE) -> None:
+        self.directory = directory
+        self.thread = Thread()
+        self.store = QueueStore(directory)
+        clock = Clock()
+        clock.advance(1_000_000.0)
+        rows = self.store.open(clock.seconds())
+        leases = Leases(clock)
+        self.recorder = QueueRecorder(self.store, leases, clock, self.thread, rows)
+        super().__init__(settings, self.recorder, clock, leases)
+        self.queues.restore(rows)
+        self.author = Author()
+
+    def send(self, *bodies: bytes, name: str = "q", **more: Any) -> None:
+        """Put messages by the author, whose tokens are the bodies."""
+        for body in bodies:
+            assert not self.queue(name).put(b"head", body, author=self.author, token=body, **more)
+
+    def timers(self) -> list[float]:
+        """In how many seconds the recorder will do something."""
+        calls = [call for call in self.clock.getDelayedCalls() if getattr(call.func, "__self__", None) is self.recorder]
+        return [call.getTime() - self.clock.seconds() for call in calls]
+
+    def commit(self) -> None:
+        """Let the time until a write pass, and the thread do its work."""
+        self.clock.advance(COMMIT_SECONDS)
+        while self.thread.jobs:
+            self.thread.work()
+            self.clock.advance(COMMIT_SECONDS)
+
+    def stored(self) -> list[Restored]:
+        """What the next run would find if this one were killed now."""
+        with tempfile.TemporaryDirectory() as copy:
+            shutil.copytree(self.directory, copy, dirs_exist_ok=True)
+            store = QueueStore(copy)
+            rows = store.open(self.clock.seconds())
+            store.close()
+            return rows
+
+    def bodies(self, name: str = "q") -> list[bytes]:
+        """What of a queue the next run would find."""
+        return [row.body for row in self.stored() if row.name == name]

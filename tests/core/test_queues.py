@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-import attrs
 import pytest
 from twisted.logger import capturedLogs
 
@@ -88,7 +87,7 @@ def test_K10_who_has_no_room_is_passed_over_and_each_confirm_makes_room(farm: Fa
     assert narrow.has == [b"4"]
     farm.confirm(wide, 1)
     assert wide.has == [b"1", b"3", b"5"]
-    assert farm.info() == attrs.evolve(farm.info(), ready=0, out=4)
+    assert farm.load() == (0, 4)
 
 
 def test_one_room_for_several_queues_is_shared_in_turns(farm: Farm) -> None:
@@ -160,9 +159,29 @@ def test_K09_who_consumes_no_longer_keeps_what_it_was_given(farm: Farm) -> None:
     assert (first.has, second.got) == ([b"1", b"2"], [b"3"])
     farm.confirm(first)
     farm.confirm(second)
-    assert farm.info() == attrs.evolve(farm.info(), ready=0, out=1, consumers=1)
+    assert farm.load() == (0, 1)
     farm.gone(first)
     assert second.got == [b"3", b"2"]
+
+
+def test_K09_who_left_while_it_had_no_room_is_given_nothing_when_it_has_some(farm: Farm) -> None:
+    worker = Worker(1)
+    consumer = farm.consume(worker)
+    farm.put(b"1", b"2")
+    farm.queue().leave(consumer)
+    farm.confirm(worker)
+    assert worker.got == [b"1"]
+    assert farm.load() == (1, 0)
+
+
+def test_a_message_that_is_gone_keeps_no_bytes(farm: Farm) -> None:
+    worker = Worker()
+    farm.consume(worker)
+    farm.put(b"1", b"2")
+    gone = list(worker.held)
+    farm.confirm(worker)
+    farm.reject(worker)
+    assert [(message.head, message.body) for message in gone] == [(b"", b"")] * 2
 
 
 def test_K11_what_a_dead_consumer_had_goes_to_others_before_all_that_came_after(farm: Farm) -> None:
@@ -171,7 +190,7 @@ def test_K11_what_a_dead_consumer_had_goes_to_others_before_all_that_came_after(
     farm.put(*(b"%d" % n for n in range(6)))
     farm.confirm(first, 1)
     farm.gone(first, consumer)
-    assert farm.info() == attrs.evolve(farm.info(), ready=5, out=0)
+    assert farm.load() == (5, 0)
     farm.consume(second)
     assert second.got == [b"0", b"2", b"3"]
     assert [message.count for message in second.held] == [2, 2, 2]  # 3 was in the place of 1
@@ -241,18 +260,22 @@ def test_a_message_that_is_set_aside_goes_to_a_new_consumer(farm: Farm) -> None:
 
 
 def test_after_the_pause_another_one_still_comes_first(farm: Farm) -> None:
-    rejecting, stuck = Worker(), Worker()
-    farm.consume(rejecting)
-    farm.consume(stuck)
-    stuck.stuck, stuck.room = True, False
-    farm.put(b"1")
-    farm.reject(rejecting, recycle=True)
-    stuck.stuck = False
-    stuck.room = True  # without a word to the queues, so that it is the end of the pause that finds it
-    stuck.parked.clear()
-    farm.queue()._ring[farm.queue().consumers[stuck]] = None
+    one, two = Worker(3), Worker(3)
+    farm.consume(one)
+    farm.consume(two)
+    farm.put(*(b"%d" % n for n in range(1, 8)))
+    farm.reject(one, recycle=True)
+    two.stuck = True
+    farm.reject(two, recycle=True)
+    farm.confirm(one)  # it gets nothing: the oldest that is set aside was its own
+    two.stuck, two.room = False, True
+    farm.queues.serve(two)
+    farm.confirm(two)
+    farm.put(b"8")
+    farm.confirm(one)
+    assert (one.has, two.has) == ([b"7", b"8"], [b"6", b"1"])
     farm.wait(FIRST_PAUSE + 2 * TICK)
-    assert stuck.got == [b"1"]
+    assert (one.has, two.has) == ([b"7", b"8", b"2"], [b"6", b"1"])
 
 
 def test_what_is_rejected_by_who_consumes_no_longer_waits_for_others_without_a_pause(farm: Farm) -> None:
@@ -310,7 +333,8 @@ def test_a_taker_that_confirms_while_it_takes_is_given_everything(farm: Farm) ->
     farm.consume(worker)
     farm.put(b"3")
     assert worker.got == [b"1", b"2", b"3"]
-    assert farm.info() == attrs.evolve(farm.info(), ready=0, out=0, bytes=0)
+    assert farm.load() == (0, 0)
+    assert farm.queues.bytes == 0
 
 
 def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: Farm) -> None:
@@ -349,7 +373,8 @@ def test_K06_what_is_rejected_for_good_is_gone(farm: Farm) -> None:
     farm.reject(first)
     farm.wait(LONGEST_PAUSE + 1)
     assert (first.got, second.got) == ([b"1"], [])
-    assert farm.info() == attrs.evolve(farm.info(), ready=0, out=0, bytes=0)
+    assert farm.load() == (0, 0)
+    assert farm.queues.bytes == 0
     assert farm.info("q.dead") is None
     assert farm.queues.counts()["lost.rejected"] == 1
 
@@ -365,7 +390,7 @@ def test_each_death_leads_to_the_graveyard_if_that_is_set() -> None:
     farm.queue().leave(consumer)
     farm.put(b"c", ttl=1.0)
     farm.wait(1.1)
-    assert farm.info() == attrs.evolve(farm.info(), ready=0)
+    assert farm.load()[0] == 0
     farm.put(b"d", b"e", b"f")
     expected = [(b"c", Death.EXPIRED), (b"d", Death.TOO_MANY)]  # it has room for two as well
     assert letters(farm) == expected
@@ -403,7 +428,7 @@ def test_dead_messages_are_counted_afresh_and_never_die_of_deliveries() -> None:
         farm.reject(keeper, recycle=True)
         farm.wait(LONGEST_PAUSE + 1)
     farm.reject(keeper)
-    assert farm.info("q.dead") == attrs.evolve(farm.info("q.dead"), ready=0, out=0)
+    assert farm.load("q.dead") == (0, 0)
     assert farm.info("q.dead.dead") is None
 
 
@@ -423,7 +448,7 @@ def test_a_message_whose_time_is_over_is_not_given_out(farm: Farm) -> None:
     farm.put(b"2", ttl=3.0)
     farm.put(b"3")
     farm.wait(2.0)
-    assert farm.info() == attrs.evolve(farm.info(), ready=2)
+    assert farm.load()[0] == 2
     assert farm.waiting() == [b"2", b"3"]
 
 
@@ -432,11 +457,11 @@ def test_a_message_expires_when_it_is_its_turn(farm: Farm) -> None:
     farm.put(b"1")
     farm.put(b"2", ttl=1.0)
     farm.wait(2.0)
-    assert farm.info() == attrs.evolve(farm.info(), ready=2)
+    assert farm.load()[0] == 2
     farm.consume(worker)
     farm.wait(2 * TICK)
     assert worker.has == [b"1"]
-    assert farm.info() == attrs.evolve(farm.info(), ready=0, out=1)
+    assert farm.load() == (0, 1)
 
 
 def test_what_was_given_out_does_not_expire_before_it_comes_back(farm: Farm) -> None:
@@ -447,7 +472,18 @@ def test_what_was_given_out_does_not_expire_before_it_comes_back(farm: Farm) -> 
     assert worker.has == [b"1"]
     farm.gone(worker, consumer)
     farm.wait(2 * TICK)
-    assert farm.info() == attrs.evolve(farm.info(), ready=0, out=0)
+    assert farm.load() == (0, 0)
+
+
+def test_what_comes_back_from_who_consumes_no_longer_expires_in_time(farm: Farm) -> None:
+    worker = Worker()
+    consumer = farm.consume(worker)
+    farm.put(b"1", ttl=1.0)
+    farm.queue().leave(consumer)
+    farm.reject(worker, recycle=True)
+    assert farm.load() == (1, 0)
+    farm.wait(1.1)
+    assert farm.load() == (0, 0)
 
 
 def test_a_message_with_no_time_at_all_is_given_out_at_once_or_never(farm: Farm) -> None:
@@ -467,9 +503,9 @@ def test_the_shorter_time_counts() -> None:
     farm.put(b"own", ttl=1.0)
     farm.put(b"longer", ttl=9.0)
     farm.wait(1.5)
-    assert farm.info() == attrs.evolve(farm.info(), ready=3)  # the first one is not over yet
+    assert farm.load() == (3, 0)  # the first one is not over yet
     farm.wait(1.0)
-    assert farm.info() == attrs.evolve(farm.info(), ready=0)
+    assert farm.load()[0] == 0
 
 
 def test_many_messages_that_expire_at_once_let_others_have_their_turn(farm: Farm) -> None:
@@ -523,7 +559,7 @@ def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None
     assert refusal_of(farm.queue(), bytes(997)) is Reason.PARAMETER
     farm.put(bytes(996))
     assert refusal_of(farm.queue(), b"") is Reason.LIMIT
-    assert farm.info() == attrs.evolve(farm.info(), bytes=1_000 + OVERHEAD)
+    assert farm.queues.bytes == 1_000 + OVERHEAD
 
 
 def test_the_oldest_makes_room_if_that_is_set() -> None:
@@ -535,6 +571,19 @@ def test_the_oldest_makes_room_if_that_is_set() -> None:
     farm.confirm(worker)
     assert worker.has == [b"4"]
     assert farm.queues.counts()["lost.too_many"] == 2
+
+
+def test_what_is_set_aside_makes_room_too() -> None:
+    farm = Farm(Settings(max_messages=2, drop_oldest=True))
+    worker = Worker(1)
+    farm.consume(worker)
+    farm.put(b"1", b"2")
+    farm.reject(worker, recycle=True)
+    farm.put(b"3", b"4")
+    farm.wait(1)
+    farm.confirm(worker)
+    assert worker.got == [b"1", b"2", b"4"]
+    assert farm.load() == (0, 1)
 
 
 def test_what_is_given_out_makes_no_room() -> None:

@@ -80,10 +80,13 @@ class Model(RuleBasedStateMachine):
     def of(self, name: str) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.queue == name]
 
+    def held_by_none(self, name: str) -> list[Entry]:
+        """What is in the queue, in order."""
+        return sorted((e for e in self.of(name) if e.holder is None), key=lambda entry: entry.place)
+
     def ready(self, name: str) -> list[Entry]:
         """What is in the queue and not set aside, in order."""
-        found = [e for e in self.of(name) if e.holder is None and not (e.avoid is not None and self.now < e.again)]
-        return sorted(found, key=lambda entry: entry.place)
+        return [e for e in self.held_by_none(name) if e.avoid is None or e.again <= self.now]
 
     def eligible(self, name: str) -> list[Worker]:
         consumers = list(self.consumers[name])
@@ -100,7 +103,7 @@ class Model(RuleBasedStateMachine):
             self.end(entry)
             return
         grave = entry.queue + ".dead"
-        buried = self.ready(grave)
+        buried = self.held_by_none(grave)
         if buried and len(self.of(grave)) >= self.settings[grave].max_messages:
             self.end(buried[0])
         entry.queue, entry.place = grave, self.place()
@@ -129,7 +132,8 @@ class Model(RuleBasedStateMachine):
         assert worker in self.eligible(entry.queue)
         assert entry.deadline >= self.now
         for older in self.ready(entry.queue):
-            assert older.place >= entry.place or older.deadline < self.now, "given out before an older one"
+            if older.avoid is None:  # or its pause ends with this very tick
+                assert older.place >= entry.place or older.deadline < self.now, "given out before an older one"
         entry.holder, entry.avoid = worker, None
         entry.count += 1
         assert message.count == entry.count
@@ -155,10 +159,10 @@ class Model(RuleBasedStateMachine):
         entry = Entry(b"%d" % self.bodies, name, 0)
         wanted = True
         if len(self.of(name)) >= settings.max_messages:
-            ready = self.ready(name)
-            wanted = settings.drop_oldest and bool(ready)
+            waiting = self.held_by_none(name)
+            wanted = settings.drop_oldest and bool(waiting)
             if wanted:
-                self.die(ready[0], Death.TOO_MANY)
+                self.die(waiting[0], Death.TOO_MANY)
         if not wanted:
             with pytest.raises(Refusal) as refused:
                 self.farm.queue(name).put(b"head", entry.body)
@@ -232,9 +236,11 @@ class Model(RuleBasedStateMachine):
             if consumer is not None:
                 consumer.queue.leave(consumer)
         held, worker.held = worker.held, []
-        for message in held:
+        for message in held:  # one by one, since a death may make room for another one elsewhere at once
             self.returned(self.entries[bytes(message.body)])
-        self.queues.give_back(held)
+            message.queue.give_back(message)
+        for message in held:
+            message.queue.serve()
         worker.room = (room or bool(held)) and not worker.stuck
         self.settle_times()
 

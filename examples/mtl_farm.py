@@ -1,0 +1,45 @@
+"""A watcher of the registry over MTL: shows the services of the farm as they come and go.
+
+python examples/mtl_farm.py --broker tcp://127.0.0.1:5975
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from twisted.internet.task import react
+
+from broker.client.flow import Event
+from broker.client.mtl import Client
+from broker.client.profiles import registry
+from broker.client.profiles.registry import Service
+
+
+async def main(reactor: Any) -> None:
+    """Watch until interrupted, also while the broker is away."""
+    arguments = argparse.ArgumentParser(description="Watch the farm.")
+    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="where the broker is [%(default)s]")
+    arguments.add_argument("--service", help="only services of this name")
+    options = arguments.parse_args()
+
+    client = Client(reactor, options.broker)
+    reactor.addSystemEventTrigger("before", "shutdown", client.close)
+    view = await registry.services(client, options.service, changed, told)
+    print(f"watching the farm: {len(view.entries)} services", flush=True)
+    await view.ended
+
+
+def changed(event: str, service: Service) -> None:
+    """Show a change. After a restart of the broker these are the differences."""
+    sign = {"up": "+", "down": "-", "update": "*"}[event]
+    print(f"{sign} {service.name} at {service.hostport} (provider {service.provider})", flush=True)
+
+
+def told(event: Event, why: str) -> None:
+    """Show that the broker is away, or back."""
+    print(f"the broker is {'back' if event is Event.BACK else f'away: {why}'}", flush=True)
+
+
+if __name__ == "__main__":
+    react(main)

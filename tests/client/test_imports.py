@@ -1,0 +1,27 @@
+"""What a program gets with a client: no reactor that it did not choose, and nothing of the broker's inside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.integration.daemon import PATIENCE, environment
+
+SCRIPT = """
+import sys
+import broker.client.blocking, broker.client.mtl
+from broker.client.profiles import queue, registry, service, test, topic
+print(*sorted(sys.modules), sep="\\n")
+"""
+
+
+def test_a_client_installs_no_reactor_and_brings_nothing_of_the_broker() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    modules = done.stdout.split()
+    assert "broker.client.blocking" in modules, done.stderr
+    assert not {"twisted.internet.reactor", "txzmq", "sqlite3"} & set(modules)
+    ours = {name.split(".")[1] for name in modules if name.startswith("broker.")}
+    assert ours == {"client", "core", "wire"}
+    assert [name for name in modules if name.startswith("broker.core.")] == ["broker.core.errors"]

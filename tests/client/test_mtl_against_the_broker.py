@@ -1,0 +1,484 @@
+"""The client and the real broker: logins, every profile, restarts in the middle, keys, and the examples."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from broker.client.blocking import Client, Content
+from broker.client.credentials import Anonymous, External, Password
+from broker.client.errors import NotLetIn, NotTaken, Refused
+from broker.client.flow import Event
+from broker.client.mtl import Delivery, Keys, Settings
+from broker.client.profiles import queue, registry, service, test, topic
+from broker.client.profiles.service import Unserved
+from broker.wire.mtl.control import Confirm
+from tests.integration.daemon import PATIENCE, ROOT, Daemon, environment
+
+QUICK = Settings(timeout=2.0, heartbeat=0.3, least_pause=0.05, most_pause=0.5)
+
+CONFIGURATION = """
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+[mc0]
+enabled = false
+[dbp]
+enabled = false
+[mtl]
+heartbeat = 0.5
+"""
+
+
+@attrs.define
+class Farm:
+    """A broker that can be started again at the same place, and clients of it."""
+
+    directory: Path
+    mtl: str
+    daemon: Daemon = attrs.field(init=False)
+    places: tuple[str, str] = ("tcp://127.0.0.1:0", "")
+
+    def start(self) -> None:
+        """Start the broker; the first time at any free ports."""
+        place, data = self.places
+        keys = f'endpoint = "{place}"\n' if "endpoint =" not in self.mtl else ""
+        if data:
+            keys += f"data_port = {data.rpartition(':')[2]}\n"
+        path = self.directory / "elkobroker.toml"
+        path.write_text(f"{CONFIGURATION}{keys}{self.mtl}\n")
+        self.daemon = Daemon(self.directory, "--config", str(path))
+        found = self.daemon.wait_for(r"mtl on (\S+) \((?:data (\S+);)?")
+        if found[1].startswith("tcp"):
+            self.places = (found[1], found[2])
+        else:
+            self.places = (found[1], "")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.daemon.signal(how)
+        self.daemon.ended()
+        with self.daemon:
+            pass
+
+    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.stop(how)
+        self.start()
+
+    def client(self, *arguments: Any, **more: Any) -> Client:
+        return Client(self.places[0], *arguments, settings=QUICK, **more)
+
+    def run(self, command: str, *arguments: str, says: str = "") -> str:
+        """Run one of the broker's commands."""
+        ended = subprocess.run(
+            [sys.executable, "-m", f"broker.{command}", *arguments],
+            cwd=self.directory,
+            env=environment(),
+            input=says,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+
+@pytest.fixture
+def farm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Farm]:
+    """A broker, open to all unless the test says otherwise by a marker's parameter."""
+    farm = Farm(tmp_path, getattr(request, "param", ""))
+    prepare(farm)
+    farm.start()
+    yield farm
+    if farm.daemon.process.poll() is None:
+        farm.stop()
+    log = "".join(farm.daemon.log)
+    assert "Traceback" not in log
+    assert " critical " not in log
+
+
+def prepare(farm: Farm) -> None:
+    """Make the files that the configuration speaks of."""
+    if "users =" in farm.mtl:
+        for name in ("anna", "ben"):
+            farm.run("brokerusers", "add", "users", name, says="pencil\n")
+    if "client_keys" in farm.mtl:
+        for name in ("broker", "anna", "eve"):
+            farm.run("brokerkeys", "new", name, "--dir", "keys")
+        (farm.directory / "clients").mkdir()
+        (farm.directory / "keys" / "anna.public").rename(farm.directory / "clients" / "anna.public")
+
+
+def keys_of(farm: Farm, name: str) -> Keys:
+    """The keys of a client, from the files."""
+
+    def key(file: str) -> str:
+        for folder in ("keys", "clients"):
+            path = farm.directory / folder / file
+            if path.exists():
+                return path.read_text().split()[0]
+        raise AssertionError(file)
+
+    return Keys(key("broker.public"), key(f"{name}.public"), key(f"{name}.private"))
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+USERS = 'users = "users"'
+
+
+# who is let in
+
+
+@pytest.mark.parametrize("farm", [USERS], indirect=True)
+def test_logging_in_by_scram_as_a_user(farm: Farm) -> None:
+    with farm.client(Password("anna", "pencil")) as client:
+        ready = client.open(PATIENCE)
+        assert {"test", "registry", "topic", "queue"} <= set(ready.profiles)
+        client.write("queue", ["jobs"], timeout=PATIENCE).send(b"x", timeout=PATIENCE)
+        work = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
+        assert work.properties["user-id"] == "anna"
+    for credentials in (Password("anna", "pen"), Password("nobody", "pencil"), Anonymous(), External(), None):
+        with farm.client(credentials) as client, pytest.raises(NotLetIn):
+            client.open(PATIENCE)
+
+
+@pytest.mark.parametrize("farm", [USERS], indirect=True)
+def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_password(farm: Farm) -> None:
+    with farm.client(Password("ben", "pencil")) as client:
+        reader = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
+        farm.run("brokerusers", "add", "--force", "users", "ben", says="crayon\n")
+        with pytest.raises(NotLetIn):
+            reader.take(PATIENCE)
+        with pytest.raises(NotLetIn):
+            client.open(PATIENCE)
+        client.wait(setattr, client.client, "credentials", Password("ben", "crayon"))
+        client.open(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "farm", ['secret_key_file = "keys/broker.private"\nclient_keys = "clients"\nauth = "sasl"'], indirect=True
+)
+def test_keys_alone_say_who_it_is(farm: Farm) -> None:
+    with farm.client(External("anna"), keys=keys_of(farm, "anna")) as client:
+        writer = client.write("queue", ["jobs"], timeout=PATIENCE)
+        writer.send(b"x", timeout=PATIENCE)
+        work = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
+        assert work.properties["user-id"] == "anna"
+    with farm.client(keys=keys_of(farm, "eve")) as client, pytest.raises(TimeoutError):
+        client.open(1.0)
+
+
+@pytest.mark.parametrize("farm", ['endpoint = "ipc://mtl.socket"'], indirect=True)
+def test_one_socket_for_both_flows_over_ipc(farm: Farm) -> None:
+    farm.places = (f"ipc://{farm.directory / 'mtl.socket'}", "")
+    with farm.client() as client:
+        client.write("queue", ["jobs"], timeout=PATIENCE).send(b"x", timeout=PATIENCE)
+        assert client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE).body == b"x"
+
+
+def test_what_the_broker_refuses(farm: Farm) -> None:
+    with farm.client(virtual_host="nowhere") as client, pytest.raises(Refused, match="403"):
+        client.open(PATIENCE)
+    with farm.client() as client:
+        refused: list[tuple[str, list[str], Confirm, int]] = [
+            ("nonsense", ["x"], "none", 400),
+            ("test", ["resource"], "full", 501),
+            ("test", ["other"], "none", 400),
+        ]
+        for profile, resources, confirm, code in refused:
+            with pytest.raises(Refused) as caught:
+                client.read(profile, resources, confirm=confirm, timeout=PATIENCE)
+            assert caught.value.code == code
+
+
+# the profiles
+
+
+def test_the_registry_as_a_snapshot_and_live(farm: Farm) -> None:
+    changes: list[tuple[str, str]] = []
+    with farm.client() as client, farm.daemon.connect(label="shop keeper") as peer:
+        peer.send(to="client", op="willserve", services=[{"type": "servicedesc", "service": "shop", "hostport": "h:1"}])
+        peer.done()
+        view = client.wait(
+            registry.services, client.client, None, lambda event, entry: changes.append((event, entry.name)),
+            timeout=PATIENCE,
+        )  # fmt: skip
+        assert ("up", "shop") in changes
+        changes.clear()
+        offer = client.wait(registry.offer, client.client, "bank", "h:2", load=0.25, timeout=PATIENCE)
+        until(lambda: changes == [("up", "bank")])
+        # the same registry as that of every other wire
+        (found,) = peer.ask(to="client", op="find", service="bank")["desc"]
+        assert found["hostport"] == "h:2"
+        assert [each.hostport for each in client.services("bank", PATIENCE)] == ["h:2"]
+        loads = client.wait(registry.loads, client.client, "bank", timeout=PATIENCE)
+        assert [load.load for load in loads.entries.values()] == [0.25]
+        client.wait(offer.load, 0.5, timeout=PATIENCE)
+        until(lambda: [load.load for load in loads.entries.values()] == [0.5])
+        peer.send(to="client", op="wontserve", services=["shop"])
+        client.wait(offer.withdraw, timeout=PATIENCE)
+        until(lambda: len(changes) == 3)
+        assert sorted(changes[1:]) == [("down", "bank"), ("down", "shop")]
+        until(lambda: loads.entries == {})
+        assert view.synced
+
+
+@pytest.mark.parametrize("farm", ['[[mtl.queues]]\ndead_letters = ["rejected"]'], indirect=True)
+def test_work_that_fails_is_given_to_somebody_and_poison_is_put_aside(farm: Farm) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def work(piece: Delivery) -> None:
+        seen.append((piece.body, piece.number("delivery-count")))
+        if piece.body == b"shy" and piece.number("delivery-count") < 3:
+            raise NotTaken(recycle=True)
+        if piece.body == b"poison":
+            raise NotTaken
+
+    with farm.client() as client:
+        writer = client.wait(queue.writer, client.client, timeout=PATIENCE)
+        for body in (b"good", b"shy", b"poison"):
+            client.wait(queue.put, writer, "jobs", body, timeout=PATIENCE)
+        worker = client.wait(queue.worker, client.client, ["jobs"], work, window=2, timeout=PATIENCE)
+        until(lambda: len(seen) == 5)
+        assert sorted(seen) == [(b"good", 1), (b"poison", 1), (b"shy", 1), (b"shy", 2), (b"shy", 3)]
+        dead = client.read("queue", ["jobs.dead"], confirm="full", timeout=PATIENCE).take(PATIENCE)
+        assert dead.body == b"poison"
+        assert worker.lease.window == 2
+        client.wait(worker.drain, timeout=PATIENCE)
+
+
+def test_a_worker_that_leaves_gives_back_what_it_has_not_done(farm: Farm) -> None:
+    with farm.client() as client, farm.client() as other:
+        writer = client.write("queue", ["jobs"], timeout=PATIENCE)
+        for number in range(10):
+            writer.post(b"%d" % number, timeout=PATIENCE)
+        writer.flush(PATIENCE)
+        lazy = other.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
+        lazy.take(PATIENCE).confirm()
+        lazy.take(PATIENCE)
+        until(lambda: lazy.reader.busy == 9)
+        lazy.close()
+        eager = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
+        assert {eager.take(PATIENCE).body for _ in range(9)} == {b"%d" % number for number in range(1, 10)}
+
+
+def test_topics_and_the_test_profile(farm: Farm) -> None:
+    news: list[tuple[str, bytes, Any]] = []
+
+    def receive(delivery: Delivery) -> None:
+        news.append((delivery.resource, delivery.body, delivery.properties.get("retained")))
+
+    with farm.client() as client:
+        publisher = client.wait(topic.publisher, client.client, confirm="full", timeout=PATIENCE)
+        client.wait(partial(topic.publish, retain=True), publisher, "weather", b"rain", timeout=PATIENCE)
+        client.wait(topic.subscribe, client.client, ["weather", "sports"], receive, timeout=PATIENCE)
+        client.wait(topic.publish, publisher, "sports", b"1:0", {"X-Home": "us"}, timeout=PATIENCE)
+        until(lambda: len(news) == 2)
+        assert news == [("weather", b"rain", True), ("sports", b"1:0", None)]
+        client.wait(test.reader, client.client, receive, timeout=PATIENCE)
+        writer = client.wait(test.writer, client.client, timeout=PATIENCE)
+        client.wait(writer.send, b"x", timeout=PATIENCE)
+        until(lambda: news[2:] == [("resource", b"x", None)])
+
+
+def test_calls_and_what_becomes_of_those_that_fail(farm: Farm) -> None:
+    def serve(request: Delivery) -> bytes:
+        if request.body == b"bad":
+            raise NotTaken
+        return request.body.upper()
+
+    with farm.client() as client:
+        caller = client.wait(service.caller, client.client, ["echo"], timeout=PATIENCE)
+        early = threading.Thread(target=client.wait, args=(caller.call, "echo", b"early"))
+        early.start()
+        worker = client.wait(partial(service.worker, loads=True), client.client, "echo", serve, timeout=PATIENCE)
+        early.join(PATIENCE)
+        assert not early.is_alive()
+        client.wait(worker.load, 0.75, timeout=PATIENCE)
+        assert client.wait(caller.call, "echo", b"hello").body == b"HELLO"
+        assert [each.protocol for each in client.services("echo", PATIENCE)] == ["mtl"]
+        with pytest.raises(Unserved) as caught:
+            client.wait(caller.call, "echo", b"bad")
+        assert caught.value.code == 500
+        client.wait(worker.drain, timeout=PATIENCE)
+        with pytest.raises((Unserved, TimeoutError)):
+            client.wait(partial(caller.call, timeout=0.3), "echo", b"nobody")
+
+
+def test_many_pieces_of_work(farm: Farm) -> None:
+    done: set[bytes] = set()
+    with farm.client() as client:
+        worker = client.wait(
+            partial(queue.worker, window=200), client.client, ["jobs"], lambda piece: done.add(piece.body),
+            timeout=PATIENCE,
+        )  # fmt: skip
+        writer = client.write("queue", ["jobs"], timeout=PATIENCE)
+
+        async def put() -> None:
+            for number in range(5_000):
+                await writer.writer.room()
+                writer.writer.send(b"%d" % number)
+            await writer.writer.settled()
+
+        client.wait(put, timeout=60)
+        until(lambda: len(done) == 5_000)
+        assert (worker.missed, worker.counts, writer.writer.counts) == (0, {}, {})
+
+
+# restarts
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("farm", ['[[mtl.queues]]\nqueues = ["jobs"]\ndurable = true'], indirect=True)
+def test_a_restart_in_the_middle_is_survived_by_everything(farm: Farm, how: signal.Signals) -> None:
+    events: list[Event] = []
+    done: list[bytes] = []
+    changes: list[tuple[str, str]] = []
+
+    def told(event: Event, why: str) -> None:
+        events.append(event)
+
+    with farm.client() as client, farm.client() as other:
+        client.wait(
+            partial(queue.worker, told=told), client.client, ["jobs"], lambda piece: done.append(piece.body),
+            timeout=PATIENCE,
+        )  # fmt: skip
+        writer = other.write("queue", ["jobs"], timeout=PATIENCE)
+        offer = other.wait(registry.offer, other.client, "bank", "h:1", timeout=PATIENCE)
+        view = client.wait(
+            registry.services, client.client, "bank", lambda event, entry: changes.append((event, entry.name)),
+            timeout=PATIENCE,
+        )  # fmt: skip
+        for number in range(50):
+            writer.post(b"%d" % number, timeout=PATIENCE)
+        farm.stop(how)
+        for number in range(50, 100):
+            writer.post(b"%d" % number, timeout=PATIENCE)
+        farm.start()
+        writer.flush(PATIENCE)
+        until(lambda: set(done) == {b"%d" % number for number in range(100)})
+        until(lambda: events == [Event.LOST, Event.BACK])
+        until(lambda: view.synced and [entry.name for entry in view.entries.values()] == ["bank"])
+        assert offer.writer.up
+        # both began with Open again
+        assert (client.client.sessions, other.client.sessions) == (2, 2)
+        assert changes[0] == ("up", "bank")
+        assert changes[-1] in (("up", "bank"), ("update", "bank"))
+
+
+def test_a_call_that_may_be_done_twice_survives_a_restart(farm: Farm) -> None:
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def serve(request: Delivery) -> bytes:
+        begun.set()
+        if request.number("delivery-count") and not go_on.is_set():
+            raise NotTaken(recycle=True)
+        return b"done"
+
+    with farm.client() as client, farm.client() as other:
+        client.wait(service.worker, client.client, "slow", serve, timeout=PATIENCE)
+        caller = other.wait(service.caller, other.client, timeout=PATIENCE)
+        results: list[bytes] = []
+
+        def call() -> None:
+            results.append(other.wait(partial(caller.call, retry=True), "slow", b"x").body)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert begun.wait(PATIENCE)
+        farm.stop()
+        go_on.set()
+        farm.start()
+        thread.join(PATIENCE)
+        assert results == [b"done"]
+
+
+def test_a_client_that_comes_before_the_broker(farm: Farm) -> None:
+    farm.stop()
+    contents: list[Content] = []
+    with farm.client() as client:
+
+        def read() -> None:
+            contents.append(client.read("queue", ["jobs"], confirm="full").take())
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        with pytest.raises(TimeoutError):
+            client.open(0.5)
+        farm.start()
+        client.write("queue", ["jobs"], timeout=PATIENCE).send(b"x", timeout=PATIENCE)
+        thread.join(PATIENCE)
+        assert [content.body for content in contents] == [b"x"]
+
+
+# the examples
+
+
+def example(farm: Farm, name: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / name), "--broker", farm.places[0], *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def said(program: subprocess.Popen[str], pattern: str) -> None:
+    """Wait for a line of a program."""
+    assert program.stdout is not None
+    lines = []
+    for line in program.stdout:
+        lines.append(line)
+        if re.search(pattern, line):
+            return
+    raise AssertionError(f"no line matches {pattern!r} in {lines}")
+
+
+def end(program: subprocess.Popen[str]) -> None:
+    """Interrupt it, as at the keyboard; it must end in good order."""
+    program.send_signal(signal.SIGINT)
+    out, _ = program.communicate(timeout=PATIENCE)
+    assert "Traceback" not in out
+
+
+def test_the_example_of_a_queue(farm: Farm) -> None:
+    worker = example(farm, "mtl_jobs.py", "work")
+    said(worker, "waiting for work")
+    giver = example(farm, "mtl_jobs.py", "put", "dig a hole", "fill it")
+    said(giver, "2 pieces are in the queue")
+    assert giver.wait(PATIENCE) == 0
+    said(worker, "^working on: dig a hole$")
+    said(worker, "^working on: fill it$")
+    end(worker)
+
+
+def test_the_example_of_the_farm(farm: Farm) -> None:
+    watcher = example(farm, "mtl_farm.py", "--service", "bank")
+    said(watcher, "watching the farm: 0 services")
+    with farm.client() as client:
+        offer = client.wait(registry.offer, client.client, "bank", "h:1", timeout=PATIENCE)
+        said(watcher, r"^\+ bank at h:1 \(provider \d+\)$")
+        client.wait(offer.withdraw, timeout=PATIENCE)
+        said(watcher, r"^- bank at h:1")
+        farm.restart()
+        said(watcher, "the broker is away: ")
+        said(watcher, "the broker is back")
+    end(watcher)
