@@ -83,7 +83,8 @@ class MtlListener:
     def use(self, config: values.Mtl) -> None:
         """Take what may change while it runs, and look for new keys and users."""
         self.rulebook.use(config.hosts, _rules(config))
-        settings = _settings(config)
+        # Where the other wires are is not moved while they run.
+        settings = attrs.evolve(_settings(config), bridge=self.config.hosts[0])
         self.control.use(settings)
         self.data.use(settings)
         self.control.review()

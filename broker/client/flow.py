@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, FirstError, fail, gatherResults
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -159,14 +159,14 @@ class Flow:
         self._commands: dict[int, _Command] = {}
         self._started: Deferred[None] = Deferred(lambda _: self.close())
         self._life: Deferred[None] | None = None
-        self._handlers: dict[type, Callable[[Any], object]] = {
+        self._takers: dict[type, Callable[[Any], object]] = {
             wire.Response: self._response,
             wire.Ping: self._ping,
             wire.Pong: _nothing,
         }
         for part in self._parts:
             part.flow = self
-            self._handlers.update(dict.fromkeys(part.takes, part.on_command))
+            self._takers.update(dict.fromkeys(part.takes, part.on_command))
 
     @property
     def up(self) -> bool:
@@ -412,11 +412,11 @@ class Flow:
         except IllFormed as fault:
             self.counts[fault.fault.value] += 1
             return
-        handler = self._handlers.get(type(command))
-        if handler is None:
+        take = self._takers.get(type(command))
+        if take is None:
             self.counts[type(command).__name__.lower()] += 1
         else:
-            handler(command)
+            take(command)
 
     def _ping(self, ping: wire.Ping) -> None:
         self.say(wire.PONG)
@@ -446,6 +446,14 @@ class _Command:
         if self.timeout is not None:
             self.timeout.cancel()
             self.timeout = None
+
+
+async def all_of(waiting: Sequence[Deferred[None]]) -> None:
+    """Wait for all of them, or for the first that fails."""
+    try:
+        await gatherResults(waiting, consumeErrors=True)
+    except FirstError as error:
+        error.subFailure.raiseException()
 
 
 def _nothing(_: object) -> None:

@@ -1,8 +1,7 @@
 """A client of MTL (RFC 11), for programs with a reactor.
 
     client = Client(reactor, "tcp://broker.example:5975", Password("worker", "secret"))
-    reader = await client.reader("queue", ["jobs"], work, confirm="full")
-    await reader.summon("jobs")
+    reader = await client.read("queue", ["jobs"], work, confirm="full")
 
 `broker.client.profiles` says that, and more, in a line for each profile. `broker.client.blocking` is for programs
 without a reactor.
@@ -21,14 +20,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
 from broker.client.control import Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
 from broker.client.dealer import Dealer
 from broker.client.errors import Closed
-from broker.client.flow import Event, Flow, Link, Part, Told
+from broker.client.flow import Event, Flow, Link, Part, Told, all_of
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
 from broker.client.writer import Writer
@@ -141,10 +140,7 @@ class Client:
         """The same as `reader`, and summon all of these resources."""
         reader = await self.reader(profile, resources, receive, **more)
         try:
-            await gatherResults([reader.summon(resource) for resource in resources], consumeErrors=True)
-        except FirstError as error:
-            reader.close()
-            error.subFailure.raiseException()
+            await all_of([reader.summon(resource) for resource in resources])
         except BaseException:
             reader.close()
             raise

@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, Lost, NotTaken, Refused
-from broker.client.flow import Part
+from broker.client.flow import Part, all_of
 from broker.client.settings import Settings
 from broker.wire.mtl import client as requests
 from broker.wire.mtl import data as wire
@@ -189,19 +189,19 @@ class Reader(Part):
     async def on_lease(self) -> None:
         self._last = 0
         self._leased = True
-        answers = [self._summon(resource) for resource in self._wanted]
-        for answer in answers:
-            await answer
+        await all_of([self._summon(resource) for resource in self._wanted])
         if self.flow.lost:
             raise Lost(self.flow.why)
 
     def _summon(self, resource: str) -> Deferred[None]:
         """Send a Summon. Fires when it is answered, or will not be; fails if what was summoned before cannot be."""
 
+        done = self._wanted[resource]
+
         def answered(code: bytes) -> None:
-            if resource not in self._wanted:
-                return
-            done, self._wanted[resource] = self._wanted[resource], None
+            if resource not in self._wanted or self._wanted[resource] is not done:
+                return  # it was dismissed meanwhile
+            self._wanted[resource] = None
             if code == wire.OK:
                 if done is not None:
                     done.callback(None)
@@ -315,7 +315,7 @@ class Reader(Part):
         covered = self._unanswered.values() if multiple else (delivery,)
         for each in [each for each in covered if each.sequence <= sequence]:
             each.answered = True
-            del self._unanswered[each.sequence]
+            self._unanswered.pop(each.sequence, None)  # a broker may use a number twice
         if recycle is None:
             self.flow.say(wire.confirm(sequence, multiple))
         else:

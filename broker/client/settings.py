@@ -28,7 +28,7 @@ class Settings:
     window: int = 1_000
     """Contents of one writer that may be unconfirmed."""
     window_bytes: int = 16 * 1024 * 1024
-    """Bytes of them. One Content may always be sent, however large."""
+    """Bytes of them: when there are more, no further one is taken."""
     pending: int = 100
     """Contents of one reader that the application may still be busy with, where the broker set no window; then no
     further ones are received."""

@@ -6,7 +6,7 @@ Rules:
 - Where Contents are confirmed, `Writer.send` gives a Deferred of the Confirm. It fails with `Rejected`, or with
   `Unsettled` when the flow is lost before: nobody knows then. With ``again`` the client sends the Content once more:
   after a pause when the broker had no room for it, and by the next flow when one is lost. So it may arrive twice.
-- A limited number of Contents, and of their bytes, waits for Confirms: what would be more is refused (`Full`).
+- A limited number of Contents waits for Confirms, of limited size; when there are so many, no more is taken (`Full`).
 - Where they are not confirmed a Content is gone when it is handed over; while there is no flow it is refused (`Down`).
 - Confirms and Rejects of what is not outstanding are ignored.
 """
@@ -105,7 +105,7 @@ class Writer(Part):
             return fail(Closed("the flow is closed"))
         if not self._confirmed:
             return self._hand_over(content)
-        if not self._has_room(content.size):
+        if not self._has_room():
             return fail(Full(f"{self.outstanding} Contents are not confirmed yet"))
         self._bytes += content.size
         self._waiting.append(content)
@@ -116,7 +116,7 @@ class Writer(Part):
         """Fires when there is room for another Content. That holds until somebody else uses it."""
         if self.flow.closed:
             return fail(Closed("the flow is closed"))
-        if self._has_room(0):
+        if self._has_room():
             return succeed(None)
         hope: Deferred[None] = Deferred(self._hoping.remove)
         self._hoping.append(hope)
@@ -141,13 +141,10 @@ class Writer(Part):
             raise ValueError(f"the lease is not for {resource!r}")
         return wire.make_tail(resource, table.encode(properties))
 
-    def _has_room(self, size: int) -> bool:
+    def _has_room(self) -> bool:
         if not self._confirmed:
             return self.up and not self._blocked
-        if not self.outstanding:
-            return True
-        settings = self._settings
-        return self.outstanding < settings.window and self._bytes + size < settings.window_bytes
+        return self.outstanding < self._settings.window and self._bytes < self._settings.window_bytes
 
     def _hand_over(self, content: _Content) -> Deferred[None]:
         """Send what is not confirmed."""
@@ -279,5 +276,5 @@ class Writer(Part):
 
     def _hope(self) -> None:
         """Tell those who wait for room, in turn, as long as there is any."""
-        while self._hoping and self._has_room(0):
+        while self._hoping and self._has_room():
             self._hoping.pop(0).callback(None)

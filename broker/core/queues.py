@@ -311,7 +311,7 @@ class Queue:
             return
         if taker in self.consumers:
             pause = min(FIRST_PAUSE * 2.0 ** min(message.count - 1, 10), LONGEST_PAUSE)
-            again = self._queues.leases.now + pause
+            again = min(self._queues.leases.now + pause, message.deadline)
             self._aside.add(message, taker, again)
             self._wake(again)
         else:
@@ -375,14 +375,17 @@ class Queue:
     def resume(self, consumer: Consumer) -> None:
         """A consumer that was out of the ring may have room."""
         taker = consumer.taker
-        now = self._queues.leases.now
-        while taker.room:
-            message = self._aside.oldest()
-            if message is None or message.avoid is taker:
+        for _ in range(EXPIRE_AT_ONCE):
+            aside = self._aside.oldest()
+            if aside is None or aside.avoid is taker or not taker.room:
                 break
-            self._aside.discard(message)
-            if message.deadline < now or not self._hand(message, taker):
-                heappush(self._returned, (message.order, message))
+            front = self._front()
+            if front is not None and front.order < aside.order:
+                self._pop()
+                self._give(front, taker)
+            else:
+                self._aside.discard(aside)
+                self._give(aside, taker)
         self._ring[consumer] = None
         self.serve()
 
@@ -419,11 +422,8 @@ class Queue:
                 message = self._pop()
                 if message is None:
                     break
-                if message.deadline != inf and message.deadline < self._queues.leases.now:
-                    self._die(message, Death.EXPIRED)
+                if not self._give(message, consumer.taker):
                     expired += 1
-                elif not self._hand(message, consumer.taker):
-                    self._put_back(message)
         finally:
             self._serving = False
         if fresh or returned:
@@ -469,11 +469,20 @@ class Queue:
         return aside
 
     def _put_back(self, message: Message) -> None:
-        """Undo `_pop`."""
+        """Undo `_pop`. What was set aside goes to its place too."""
         if message.count:
             heappush(self._returned, (message.order, message))
         else:
             self._fresh.appendleft(message)
+
+    def _give(self, message: Message, taker: Taker) -> bool:
+        """Give out a message that was ready, or put it back if it is not taken. Returns False if it expires instead."""
+        if message.deadline != inf and message.deadline < self._queues.leases.now:
+            self._die(message, Death.EXPIRED)
+            return False
+        if not self._hand(message, taker):
+            self._put_back(message)
+        return True
 
     def _hand(self, message: Message, taker: Taker) -> bool:
         """Give a message out. If it is not taken, which this returns, it is in none of the collections."""
@@ -573,16 +582,21 @@ class Queue:
                 self._die(message, Death.EXPIRED)
         self.serve()
 
-    def _first_deadline(self) -> float:
-        """When the time of the oldest message is over."""
+    def _front(self) -> Message | None:
+        """The oldest message that is ready and not set aside."""
         fresh, returned = self._fresh, self._returned
         while fresh and fresh[0].state != READY:
             fresh.popleft()
         while returned and returned[0][1].state != READY:
             heappop(returned)
         if returned and (not fresh or returned[0][0] < fresh[0].order):
-            return returned[0][1].deadline
-        return fresh[0].deadline if fresh else inf
+            return returned[0][1]
+        return fresh[0] if fresh else None
+
+    def _first_deadline(self) -> float:
+        """When the time of that message is over."""
+        front = self._front()
+        return inf if front is None else front.deadline
 
     def _rest(self) -> None:
         """If there is nothing in the queue, and nobody who waits for it: it is not needed from now on."""

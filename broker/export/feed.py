@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 
+from msgspec.structs import replace
+
 from broker.core.interfaces import IRegistry
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Load, Service
 from broker.export.records import Record, microseconds
@@ -49,15 +51,37 @@ class FullLoads:
             return load
 
 
+class _Offer:
+    """A service that is offered, and its records but for what differs from one to the next."""
+
+    __slots__ = ("beat", "load", "service")
+
+    def __init__(self, known: _Provider, service: Service, full_load: float | None) -> None:
+        interval = None if service.interval is None else round(service.interval * 1000)
+        self.service = service
+        self.beat = Record(
+            0,
+            "hb",
+            known.wire,
+            service.name,
+            service.provider,
+            known.label,
+            service.hostport,
+            service.protocol,
+            interval_ms=interval,
+        )
+        self.load = replace(self.beat, event="load", interval_ms=None, full_load=full_load)
+
+
 class _Provider:
     """What is known of a provider while it offers something."""
 
-    __slots__ = ("beats", "label", "services", "wire")
+    __slots__ = ("beats", "label", "offers", "wire")
 
     def __init__(self, wire: str, label: str | None) -> None:
         self.wire = wire
         self.label = label
-        self.services: list[Service] = []
+        self.offers: list[_Offer] = []
         self.beats = 0
 
 
@@ -84,6 +108,9 @@ class Feed:
     def use(self, full_loads: FullLoads) -> None:
         """Take another table."""
         self._full_loads = full_loads
+        for known in self._providers.values():
+            for offer in known.offers:
+                offer.load = replace(offer.load, full_load=full_loads.of(offer.service.name))
 
     def stop(self) -> None:
         """Hear nothing any more."""
@@ -95,25 +122,11 @@ class Feed:
         known = self._providers.get(provider)
         if known is None:
             return
-        known.beats += 1
-        ts = self._now()
+        known.beats = beats = known.beats + 1
+        ts, put = self._now(), self._put
         sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
-        for service in known.services:
-            self._put(
-                Record(
-                    ts,
-                    "hb",
-                    known.wire,
-                    service.name,
-                    provider,
-                    known.label,
-                    service.hostport,
-                    service.protocol,
-                    interval_ms=_milliseconds(service),
-                    hb_seq=known.beats,
-                    sent_ts=sent_ts,
-                )
-            )
+        for offer in known.offers:
+            put(replace(offer.beat, ts=ts, hb_seq=beats, sent_ts=sent_ts))
 
     # from the registry
 
@@ -129,67 +142,37 @@ class Feed:
                 return  # gone again before this was told
             label = None if provider.label in ("", ANONYMOUS) else provider.label
             known = self._providers[id] = _Provider(provider.wire, label)
-        known.services.append(service)
-        self._tell("register", known, service)
+        offer = _Offer(known, service, self._full_loads.of(service.name))
+        known.offers.append(offer)
+        self._put(replace(offer.beat, ts=self._now(), event="register"))
 
     def _amended(self, change: Change) -> None:
         known, service = self._providers.get(change.provider), change.subject
         assert isinstance(service, Service)
         if known is not None:
             key = (service.name, service.protocol)
-            place = next((n for n, s in enumerate(known.services) if (s.name, s.protocol) == key), None)
+            place = next((n for n, o in enumerate(known.offers) if (o.service.name, o.service.protocol) == key), None)
             if place is not None:
-                known.services[place] = service
+                known.offers[place] = _Offer(known, service, self._full_loads.of(service.name))
 
     def _withdrawn(self, change: Change) -> None:
-        known, service = self._providers.get(change.provider), change.subject
-        assert isinstance(service, Service)
-        if known is not None and service in known.services:
-            known.services.remove(service)
-            self._tell("expire" if change.why == "expired" else "unregister", known, service, change.why)
+        known = self._providers.get(change.provider)
+        if known is None:
+            return
+        offer = next((offer for offer in known.offers if offer.service == change.subject), None)
+        if offer is not None:
+            known.offers.remove(offer)
+            event = "expire" if change.why == "expired" else "unregister"
+            self._put(replace(offer.beat, ts=self._now(), event=event, why=change.why))
 
     def _left(self, change: Change) -> None:
         self._providers.pop(change.provider, None)
 
     def _loaded(self, change: Change) -> None:
         known, load = self._providers.get(change.provider), change.subject
-        assert isinstance(load, Load)
         if known is None:
             return
-        ts, provider, value = self._now(), change.provider, load.load
-        for service in known.services:
-            self._put(
-                Record(
-                    ts,
-                    "load",
-                    known.wire,
-                    service.name,
-                    provider,
-                    known.label,
-                    service.hostport,
-                    service.protocol,
-                    load=value,
-                    full_load=self._full_loads.of(service.name),
-                )
-            )
-
-    def _tell(self, event: str, known: _Provider, service: Service, why: str | None = None) -> None:
-        self._put(
-            Record(
-                self._now(),
-                event,
-                known.wire,
-                service.name,
-                service.provider,
-                known.label,
-                service.hostport,
-                service.protocol,
-                interval_ms=_milliseconds(service),
-                why=why,
-            )
-        )
-
-
-def _milliseconds(service: Service) -> int | None:
-    """The agreed time between heartbeats; None where none was agreed."""
-    return None if service.interval is None else round(service.interval * 1000)
+        assert isinstance(load, Load)
+        ts, put, value = self._now(), self._put, load.load
+        for offer in known.offers:
+            put(replace(offer.load, ts=ts, load=value))

@@ -10,7 +10,10 @@ Rules:
   ``drop`` record that says how many. If a ``drop`` is lost itself, the next one counts it, and what it told of.
 - A disk that fails is tried again after a wait that doubles; meanwhile the queue fills. It is logged when that begins
   and when it ends. Sealing and retention have waits and log lines of their own: that they fail costs no record.
-- The thread appends what is due before it goes on with a sealing.
+- The thread appends what is due before it goes on with a sealing, or a look for what is to be deleted.
+- The thread rests after every fraction of a millisecond of work: the reactor does not wait for more than that.
+- Twisted's timers stand still while a clock that was set back catches up. Whoever asks for the time of a record, or
+  finds the queue full, notices that, and the journal goes on as before.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
+from broker.export.rest import rest
 from broker.export.segments import Segments
+from broker.export.trouble import Seldom, Trouble, tell
 
 FLUSH_SECONDS = 1.0
 """How long records gather before they are appended: a kill of the broker loses no more than these."""
@@ -40,20 +45,17 @@ ALIVE_SECONDS = 60.0
 RETAIN_SECONDS = 3600.0
 """The time between two looks for segments to delete: they are named by the hour."""
 
-RETRY_SECONDS = 1.0
-"""The wait after a first failure of the disk; it doubles with each further one."""
-
-RETRY_SECONDS_MOST = 30.0
-"""The longest wait after a failure: a disk may be full for hours, and is written soon after it is not."""
+STOP_TRIES = 2
+"""How often the stop tries to write: the first time may be the one that finds the file removed."""
 
 STOP_SECONDS = 10.0
 """How long the stop waits for the disk. What is not sealed by then is sealed at the next start."""
 
-COMPLAINT_SECONDS = 60.0
-"""The time between two log lines about a full queue."""
+SET_BACK_SECONDS = 1.0
+"""By how much a clock is set back at least if that is logged. Less happens where it is kept right."""
 
 SLICE = 256
-"""Records made into lines at once: some 0.3 ms in which the thread holds the interpreter, before a write lets go."""
+"""Records made into lines at once: some 0.3 ms in which the thread has the interpreter."""
 
 
 _log = Logger()
@@ -93,16 +95,25 @@ class Journal:
         self._retain_due = True
         self._seal_waits = False
         self._synced_at = 0.0
-        self._writing = _Trouble("the metrics journal cannot be written: records are lost when its queue is full")
-        self._sealing = _Trouble("a segment of the metrics journal cannot be sealed, and waits")
-        self._retaining = _Trouble("old segments of the metrics journal cannot be deleted")
-        self._complained_at: float | None = None
+        self._heard_at = 0.0
+        """The latest time that a record has."""
+        self._set_back = 0
+        """How often the clock was set back."""
+        self._mended = 0
+        """Records of which a text was changed. The thread counts them."""
+        self._mended_told = 0
+        """Those of them that the log tells of."""
+        self._writing = Trouble("the metrics journal cannot be written: records are lost")
+        self._sealing = Trouble("a segment of the metrics journal cannot be sealed")
+        self._retaining = Trouble("old segments of the metrics journal cannot be deleted")
+        self._full = Seldom()
+        self._mending = Seldom()
 
         self._running = False
         self._stopped: Deferred[None] | None = None
         self._said_stop = False
-        self._gave_up = False
-        """A write of the stop failed."""
+        self._tries = STOP_TRIES
+        """How often the stop may still try to write what there is."""
         self._closed = False
 
     # for all
@@ -116,34 +127,32 @@ class Journal:
             self._queue.append(record)
         elif self._stopped is None:
             self._turned_away += 1
-            self.look()
+            self._wake()
         else:
             self._late += 1
 
-    def look(self) -> None:
-        """Notice a clock that was set back, which would keep the timers from running until it has caught up.
-
-        A full queue looks by itself. For whoever is called when messages arrive, once for many.
-        """
-        now = self._clock.seconds()
-        for timer in self._timers.values():
-            if timer.call.getTime() - now > timer.seconds:
-                timer.call.reset(timer.seconds)
-
     def now(self) -> int:
         """The ``ts`` of a record that is made now."""
-        return microseconds(self._clock.seconds())
+        now = self._clock.seconds()
+        if now < self._heard_at:
+            self._notice(self._heard_at - now)
+        self._heard_at = now
+        return int(now * 1_000_000)  # as `microseconds` does it, without the call
 
     def counts(self) -> Mapping[str, int]:
         """What happened so far, for `Counters.include`. A record is written when it is on the disk."""
         return {
             "journal_records.written": self._segments.acknowledged,
             "journal_records.dropped": self._lost + self._turned_away + self._late,
+            "journal_records.mended": self._mended,
+            "journal_segments.recovered": self._segments.recovered,
+            "journal_segments.torn": self._segments.torn,
             "journal_segments.sealed": self._segments.sealed,
             "journal_segments.deleted": self._segments.deleted,
             "journal_errors.write": self._writing.errors,
             "journal_errors.seal": self._sealing.errors,
             "journal_errors.retain": self._retaining.errors,
+            "journal_clock.back": self._set_back,
         }
 
     # for the wiring
@@ -190,6 +199,24 @@ class Journal:
         if self._stopped is None and function not in self._timers:
             self._timers[function] = _Timer(self._clock.callLater(seconds, call), seconds)
 
+    def _wake(self) -> None:
+        """Have timers run when they should, also if the clock was set back meanwhile."""
+        now = self._clock.seconds()
+        for timer in self._timers.values():
+            if timer.call.getTime() - now > timer.seconds:
+                timer.call.reset(timer.seconds)
+
+    def _notice(self, seconds: float) -> None:
+        """The clock was set back by so much."""
+        self._wake()
+        if seconds >= SET_BACK_SECONDS:
+            self._set_back += 1
+            _log.warn(
+                "the clock was set back by {seconds:.3g} s: records of the metrics journal from now on have times that "
+                "others had before them",
+                seconds=seconds,
+            )
+
     def _alive(self, why: str | None = None) -> Record:
         return Record(self.now(), "alive", BROKER_WIRE, why=why)
 
@@ -226,7 +253,7 @@ class Journal:
         stopping = self._stopped is not None
         if not self._recovered:
             return self._recover
-        if stopping and not self._gave_up and not self._said_stop:
+        if stopping and self._tries and not self._said_stop:
             return self._write
         if self._flush_due and not stopping:
             self._flush_due = False
@@ -259,15 +286,22 @@ class Journal:
         working.addBoth(ended)
 
     def _recover(self) -> None:
-        def done() -> None:
+        def ended() -> None:
             self._recovered = True
+            if self._segments.recovered:
+                _log.info(
+                    "an earlier start left {files} open segments of the metrics journal, which are sealed now; {torn} "
+                    "ended in the middle of a line, which was cut off",
+                    files=self._segments.recovered,
+                    torn=self._segments.torn,
+                )
 
         def failed(failure: Failure) -> None:
-            self._recovered = True
+            ended()
             self._sealing.errors += 1
-            _tell(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
+            tell(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
 
-        self._run(done, failed, self._segments.recover)
+        self._run(ended, failed, self._segments.recover)
 
     def _write(self) -> None:
         """Hand over what waits."""
@@ -290,22 +324,24 @@ class Journal:
 
         def done() -> None:
             self._writing.over()
+            self._tell_mended(now)
             self._after(FLUSH_SECONDS, self._flush)
 
         def failed(failure: Failure) -> None:
             self._lost = self._next_seq - 1 - self._segments.lines
             self._lost_to = "disk"
             if stopping:
-                self._gave_up = True
-                _log.error("{count} records of the metrics journal are lost by the stop", count=self._untold)
+                self._said_stop = False
+                self._tries -= 1
+                if not self._tries:
+                    _log.error("{count} records of the metrics journal are lost by the stop", count=self._untold)
             self._after(self._writing.add(failure), self._flush)
 
         self._run(done, failed, self._append, records, first, now, sync, self._said_stop)
 
     def _count_turned_away(self, now: float) -> None:
         failing = self._writing.failures > 0
-        if not failing and (self._complained_at is None or not 0 <= now - self._complained_at < COMPLAINT_SECONDS):
-            self._complained_at = now
+        if not failing and self._full.is_time(now):
             _log.warn(
                 "the queue of the metrics journal was full: {count} records are lost, and counted in it",
                 count=self._turned_away,
@@ -315,13 +351,23 @@ class Journal:
         self._turned_away = 0
         self._lost_to = "disk" if failing else "queue"
 
+    def _tell_mended(self, now: float) -> None:
+        new = self._mended - self._mended_told
+        if new and self._mending.is_time(now):
+            self._mended_told = self._mended
+            _log.warn(
+                "{count} records of the metrics journal had texts that are no Unicode: they are changed", count=new
+            )
+
     def _append(self, records: list[Record], first: int, now: float, sync: bool, last: bool) -> None:
         """In the thread: make lines, append them, and look after the file. Empties the list as it goes."""
         segments = self._segments
         for begin in range(0, len(records), SLICE):
             end = min(begin + SLICE, len(records))
-            lines = encode_all(records[begin:end], self._common, first + begin)
+            lines, mended = encode_all(records[begin:end], self._common, first + begin)
+            self._mended += mended
             segments.append(lines, first + end - 1, now)
+            rest()
             records[begin:end] = repeat(None, end - begin)  # type: ignore[arg-type]  # or all are freed at once
         if last or segments.due(now):
             segments.rotate()
@@ -344,17 +390,22 @@ class Journal:
         self._run(done, failed, self._segments.seal_piece)
 
     def _delete_old(self) -> None:
+        def done() -> None:
+            if not self._segments.retaining:
+                self._retain_due = False
+                self._retaining.over()
+
         def failed(failure: Failure) -> None:
+            self._retain_due = False
             self._retaining.add(failure)
 
-        self._retain_due = False
-        self._run(self._retaining.over, failed, self._segments.retain, self._clock.seconds())
+        self._run(done, failed, self._segments.retain_piece, self._clock.seconds())
 
     # the end
 
     def _close(self) -> None:
         def failed(failure: Failure) -> None:
-            _tell(failure, "the metrics journal was not closed in good order: {why}")
+            tell(failure, "the metrics journal was not closed in good order: {why}")
             self._end()
 
         self._run(self._end, failed, self._segments.close)
@@ -377,34 +428,3 @@ class Journal:
 class _Timer:
     call: IDelayedCall
     seconds: float
-
-
-class _Trouble:
-    """Failures of one kind of work: they are counted, and logged when they begin and when they end."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.failures = 0
-        """One after the other, up to now."""
-        self.errors = 0
-
-    def add(self, failure: Failure) -> float:
-        """One more. Returns how long to wait before the next try."""
-        self.failures += 1
-        self.errors += 1
-        if self.failures == 1:
-            _tell(failure, "{what}: {why}. It is tried again, and the log says when that succeeds", what=self._text)
-        return min(RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10), RETRY_SECONDS_MOST)
-
-    def over(self) -> None:
-        """It succeeded."""
-        if self.failures:
-            _log.info("no longer, after {failures} failures: {what}", failures=self.failures, what=self._text)
-            self.failures = 0
-
-
-def _tell(failure: Failure, text: str, **values: Any) -> None:
-    if failure.check(OSError):
-        _log.error(text, why=failure.value, **values)
-    else:
-        _log.failure("a defect in the metrics journal", failure)

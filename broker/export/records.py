@@ -76,20 +76,26 @@ _encode = msgspec.json.Encoder().encode
 def encode(record: Record, common: bytes, seq: int) -> bytes:
     """The line of a record, its newline included. ``common`` is what the function of that name gave.
 
-    A number that is not finite is written as null.
+    A number that is not finite is written as null. Raises UnicodeEncodeError for a text that UTF-8 cannot say.
     """
-    try:
-        return b"%b%d,%b\n" % (common, seq, _encode(record)[1:])
-    except UnicodeEncodeError:
-        return b"%b%d,%b\n" % (common, seq, _encode(_writable(record))[1:])
+    return b"%b%d,%b\n" % (common, seq, _encode(record)[1:])
 
 
-def encode_all(records: Sequence[Record], common: bytes, first: int) -> list[bytes]:
-    """The lines of some records, numbered from ``first``."""
+def encode_all(records: Sequence[Record], common: bytes, first: int) -> tuple[list[bytes], int]:
+    """The lines of some records, numbered from ``first``; and of how many a text had to be changed to be written."""
     try:
-        return [b"%b%d,%b\n" % (common, seq, _encode(record)[1:]) for seq, record in enumerate(records, first)]
+        return [b"%b%d,%b\n" % (common, seq, _encode(record)[1:]) for seq, record in enumerate(records, first)], 0
     except UnicodeEncodeError:
-        return [encode(record, common, seq) for seq, record in enumerate(records, first)]
+        pass
+    mended = 0
+    lines = []
+    for seq, record in enumerate(records, first):
+        try:
+            lines.append(encode(record, common, seq))
+        except UnicodeEncodeError:
+            lines.append(encode(_writable(record), common, seq))
+            mended += 1
+    return lines, mended
 
 
 def _writable(record: Record) -> Record:

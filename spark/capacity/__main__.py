@@ -5,14 +5,16 @@ Exit codes: 0 done; 1 it could not be done, with one sentence that says why; 2 w
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from spark.capacity import backtest
+from spark.capacity import backtest, trial, verdict
 from spark.capacity.forecast import HORIZON, LONGEST_HORIZON
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
@@ -21,6 +23,7 @@ from spark.capacity.progress import Progress
 from spark.capacity.segments import JournalError
 from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import OutError, Tables
+from spark.capacity.traces import TraceError
 
 DEMO_DAYS = 30
 """A month has enough weeks for a weekly season to be believed."""
@@ -75,9 +78,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
     made.add_argument("--seed", type=int, default=1, help="chance begins here (1)")
     made.add_argument("--faults", action="store_true", help="with everything that can go wrong")
-    traces = commands.add_parser("evaluate", help="forecast series that are known, and compare with what came")
-    traces.add_argument("--traces", type=Path, required=True, help="a folder of CSV files: a time and a value a line")
-    traces.add_argument("--out", type=Path, help="write the table here as well")
+    known = commands.add_parser("evaluate", help="forecast and judge what is known, and compare")
+    known.add_argument("--traces", type=Path, required=True, help="a folder of CSV files: a time and a value a line")
+    known.add_argument("--out", type=Path, help="write the tables to this file as well")
+    known.add_argument("--only-traces", action="store_true", help="make no journals, and start no Spark")
+    known.add_argument("--keep", type=Path, help="make the journals and their tables in this folder, and leave them")
+    known.add_argument("--master", help="where Spark runs (all cores of this machine)")
+    known.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
     return top
 
 
@@ -125,14 +132,47 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
     run_jobs(arguments, progress, journal)
 
 
-def evaluate(arguments: argparse.Namespace) -> None:
-    """Print how well known series are forecast."""
-    if not arguments.traces.is_dir():
-        raise JournalError(f"{arguments.traces} is no folder")
-    table = backtest.markdown(backtest.backtest(arguments.traces))
-    print(table)
+def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
+    """Print how well known series are forecast, and planted flaky providers found."""
+    if not arguments.traces.exists():
+        raise TraceError(f"there is no {arguments.traces}")
     if arguments.out:
-        arguments.out.write_text(table)
+        # Better now than after some minutes.
+        arguments.out.open("a").close()
+    scale = trial.Scale()
+    weeks: list[list[backtest.Step]] = []
+    outcome = None
+    with progress.job("traces") as step:
+        walked = backtest.walk_all(
+            arguments.traces, lambda done, total: step(done / total, f"{done:,} of {total:,} files")
+        )
+        used = sum(len(series) for series in walked.walks.values())
+        step(1.0, f"{used:,} series, {len(walked.left_out):,} files left out")
+    if not arguments.only_traces:
+        with folder_for(arguments.keep) as folder:
+            spark = open_session(arguments.master, memory=arguments.memory)
+            farms = trial.make(folder, scale, progress)
+            with progress.job("weeks") as step:
+                weeks = trial.walked(scale)
+                step(1.0, f"{len(weeks):,} series of the generator")
+            outcome = trial.run(spark, farms, folder / "tables", progress)
+    told = verdict.markdown(walked, weeks, outcome)
+    print(f"\n{told}")
+    if arguments.out:
+        arguments.out.write_text(told)
+
+
+@contextmanager
+def folder_for(kept: Path | None) -> Iterator[Path]:
+    """Give a folder to work in: an empty one that is kept, or one that is not."""
+    if kept is None:
+        with TemporaryDirectory(prefix="capacity-") as folder:
+            yield Path(folder)
+        return
+    kept.mkdir(parents=True, exist_ok=True)
+    if any(kept.iterdir()):
+        raise OutError(f"{kept} is not empty")
+    yield kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,11 +185,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "generate": lambda: make_journal(
             arguments.journal, progress, days=arguments.days, seed=arguments.seed, faults=arguments.faults
         ),
-        "evaluate": lambda: evaluate(arguments),
+        "evaluate": lambda: evaluate(arguments, progress),
     }
     try:
         commands[arguments.command]()
-    except (JournalError, NoJavaError, NoRecordsError, OutError, backtest.TraceError) as error:
+    except (JournalError, NoJavaError, NoRecordsError, OutError, TraceError) as error:
         print(f"capacity: {error}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -21,9 +21,10 @@ from spark.capacity import report
 from spark.capacity.balance import balance
 from spark.capacity.evaluate import evaluate
 from spark.capacity.forecast import HORIZON, forecast, full_hour
+from spark.capacity.hidden import Missing
 from spark.capacity.ingest import Ingested, ingest
 from spark.capacity.plan import TARGET, plan
-from spark.capacity.presence import SILVER_SIGNS, broker_down, signs
+from spark.capacity.presence import SILVER_SIGNS, broker_down
 from spark.capacity.progress import Progress
 from spark.capacity.reliability import reliability
 from spark.capacity.rollup import SILVER_CARRY, rollup, runs_of, same_state
@@ -153,6 +154,9 @@ class Pipeline:
 
     def _rollup(self, touched: Sequence[date], held: set[date]) -> list[date]:
         tables, todo, made = self._tables, list(touched), []
+        lost = [
+            Missing(row.broker, row.boot, int(row.seq_from), int(row.seq_to)) for row in tables.rows(LOSS).itertuples()
+        ]
         with self._progress.job("rollup") as step:
             while todo:
                 dates = runs_of(todo)[0][:TOGETHER]
@@ -163,10 +167,10 @@ class Pipeline:
                     before = tables.read(SILVER_CARRY, [dates[0] - DAY])
                 old = tables.read(SILVER_CARRY, [last]).persist()
                 old.count()
-                tables.write(SILVER_SIGNS, signs(records))
-                result = rollup(records, before, dates)
+                result = rollup(records, before, dates, lost)
                 tables.write(SILVER_PROVIDER_5M, result.silver)
                 tables.write(SILVER_CARRY, result.carry)
+                tables.write(SILVER_SIGNS, result.signs)
                 result.done()
                 made += dates
                 todo = [day for day in todo if day not in dates]

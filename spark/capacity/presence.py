@@ -1,39 +1,128 @@
 """Presence: when each broker was there, by its records.
 
 Rules:
-- Any record is a sign. The signs of a minute are kept as the first and the last of them, in one row.
-- Between two signs more than 90 s apart the broker was not there (docs/export.md). A broker is all its starts together.
+- Any record is a sign. Signs of a broker's start more than 90 s apart (docs/export.md), and midnight, divide its
+  up-spans: the times in which it lived. There are few, so they are made here and not by Spark.
+- Who asks for signs need not have each record: unbroken rows of records, none more than 90 s after the one before, tell
+  as much by their ends.
+- A stay is the time for which providers could be with a start of the broker: its up-spans, without the midnights.
+- A broker is all its starts together.
 """
 
-from pyspark.sql import DataFrame, Window
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from spark.capacity.schema import Table, columns
-
-SILENCE = 90
-"""Seconds: the broker writes a record each minute at least."""
+from spark.capacity.times import BROKER_SILENCE, DAY, FIVE_MINUTES
 
 SILVER_SIGNS = Table(
     "silver_signs", columns(date="date", broker="string", first="timestamp", last="timestamp"), dated=True
 )
-"""The first and the last record of a broker in each minute that has one."""
+"""The times in which a broker gave signs, none of them more than 90 s after the one before."""
 
 
-def signs(records: DataFrame) -> DataFrame:
-    """Make the minutes in which brokers were there."""
-    return (
-        records.groupBy("date", "broker", F.date_trunc("minute", "ts").alias("minute"))
-        .agg(F.min("ts").alias("first"), F.max("ts").alias("last"))
-        .select(*SILVER_SIGNS.schema.names)
-    )
+UP = columns(broker="string", boot="string", span_from="long", span_to="long", returned="boolean")
+"""Up-spans, as Spark gets them."""
 
 
-def broker_down(minutes: DataFrame) -> DataFrame:
+class Signs(NamedTuple):
+    """A time, by its first and last microsecond, in which a broker's start was never silent for long."""
+
+    broker: str
+    boot: str
+    first: int
+    last: int
+
+
+class Span(NamedTuple):
+    """An up-span; `returned`: a silence was before it, and not just midnight or nothing."""
+
+    broker: str
+    boot: str
+    span_from: int
+    span_to: int
+    returned: bool
+
+
+class Stay(NamedTuple):
+    """A time for which providers could be with a start of the broker."""
+
+    stay_from: int
+    stay_to: int
+
+
+def up_spans(signs: Iterable[Signs]) -> list[Span]:
+    """Return the up-spans of each start. No two signs of one row are of different dates."""
+    spans: list[Span] = []
+    for (broker, boot), rows in groupby(sorted(signs), key=lambda row: row[:2]):
+        seen: int | None = None
+        for row in rows:
+            away = seen is not None and row.first - seen > BROKER_SILENCE
+            if seen is None or away or row.first // DAY != spans[-1].span_from // DAY:
+                spans.append(Span(broker, boot, row.first, row.last, away))
+            else:
+                spans[-1] = spans[-1]._replace(span_to=max(spans[-1].span_to, row.last))
+            seen = row.last if seen is None else max(seen, row.last)
+    return spans
+
+
+def of_brokers(spans: Iterable[Span]) -> list[Span]:
+    """Return the up-spans of brokers, all their starts together."""
+    return up_spans(Signs(span.broker, "", span.span_from, span.span_to) for span in spans)
+
+
+def stays(spans: Iterable[Span]) -> dict[str, list[Stay]]:
+    """Return the stays with each broker; the spans of a start are in their order."""
+    found: dict[str, list[Stay]] = defaultdict(list)
+    for (broker, _), mine in groupby(spans, key=lambda span: span[:2]):
+        for number, span in enumerate(mine):
+            if number == 0 or span.returned:
+                found[broker].append(Stay(span.span_from, span.span_to))
+            else:
+                last = found[broker][-1]
+                found[broker][-1] = last._replace(stay_to=max(last.stay_to, span.span_to))
+    return found
+
+
+def in_windows(brokers: Iterable[Span]) -> dict[tuple[str, int], int]:
+    """Return for how long each broker was up in each five minutes."""
+    up: dict[tuple[str, int], int] = defaultdict(int)
+    for span in brokers:
+        # A span without length is in some five minutes too.
+        for w in range(
+            span.span_from - span.span_from % FIVE_MINUTES, max(span.span_to, span.span_from + 1), FIVE_MINUTES
+        ):
+            up[span.broker, w] += min(span.span_to, w + FIVE_MINUTES) - max(span.span_from, w)
+    return up
+
+
+def local(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: StructType) -> DataFrame:
+    """Hand a few rows to Spark, which then knows that they are few."""
+    names = schema.names
+    made = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], to_arrow_schema(schema))
+    return spark.createDataFrame(made, schema)
+
+
+def signs_of(brokers: DataFrame) -> DataFrame:
+    """Make the table of the brokers' up-spans."""
+    first, last = F.timestamp_micros("span_from"), F.timestamp_micros("span_to")
+    return brokers.select(F.to_date(first).alias("date"), "broker", first.alias("first"), last.alias("last"))
+
+
+def broker_down(signs: DataFrame) -> DataFrame:
     """Tell when brokers were not there: broker, start, end."""
     window = Window.partitionBy("broker").orderBy("first")
     return (
-        minutes.withColumn("start", F.lag("last").over(window))
-        .where(F.unix_micros("first") - F.unix_micros("start") > SILENCE * 1_000_000)
+        signs.withColumn("start", F.lag("last").over(window))
+        .where(F.unix_micros("first") - F.unix_micros("start") > BROKER_SILENCE)
         .select("broker", "start", F.col("first").alias("end"))
         .orderBy("broker", "start")
     )

@@ -83,14 +83,16 @@ class StartingOver(Flows):
 
     async def test_a_restart_is_survived_and_what_was_summoned_is_summoned_again(self) -> None:
         reader = await self.reader()
-        self.broker.give("jobs", b"before")
-        await self.until(lambda: self.deliveries)
+        for _ in range(5):
+            self.broker.give("jobs", b"before")
+        await self.until(lambda: len(self.deliveries) == 5)
         await self.broker.restart()
         await self.back()
-        self.broker.give("jobs", b"after")
-        await self.until(lambda: len(self.deliveries) == 2)
-        before, after = self.deliveries
-        self.assertEqual((before.body, after.body, after.missed), (b"before", b"after", 0))
+        # the numbers of a flow begin anew with it
+        self.broker.give("jobs", b"after", skip=2)
+        await self.until(lambda: len(self.deliveries) == 6)
+        before, after = self.deliveries[-2:]
+        self.assertEqual((before.body, after.body, after.missed), (b"before", b"after", 2))
         self.assertEqual((before.generation, after.generation), (1, 2))
         self.assertEqual(reader.generation, 2)
 
@@ -182,6 +184,15 @@ class StartingOver(Flows):
         with self.assertRaises(Closed):
             await reader.summon("jobs")
         self.assertEqual(reader.up, False)
+
+    async def test_when_nothing_can_be_summoned_any_more_that_is_said_once(self) -> None:
+        reader = await self.reader("a", "b", "c")
+        self.broker.answers["Summon"] = lambda identity, command: self.broker.say(
+            identity, data.response(command.sequence, b"400")
+        )
+        self.broker.leased.clear()
+        with self.assertRaises(Refused):
+            await reader.ended
 
     async def test_rights_that_were_taken_away_end_the_flow_a21(self) -> None:
         for answer, error in ((FORBIDDEN, Refused), (unauthorized("PLAIN"), NotLetIn)):

@@ -120,6 +120,15 @@ class Summoning(Flows):
         await left
         self.assertEqual(self.broker.commands[1:], [Summon(2, "jobs"), Dismiss(3, "jobs")])
 
+    async def test_who_changes_its_mind_often_gets_what_it_wanted_last(self) -> None:
+        reader = await self.client().reader("queue", ["jobs"], self.receive)
+        first, left, second = reader.summon("jobs"), reader.dismiss("jobs"), reader.summon("jobs")
+        with self.assertRaises(Closed):
+            await first
+        await left
+        await second
+        self.assertEqual((reader.summoned, self.broker.leased[self.broker.reader()].summoned), (["jobs"], ["jobs"]))
+
     async def test_a_resource_without_a_name_is_the_only_one(self) -> None:
         await self.reader()
         self.broker.give("", b"work")
@@ -191,6 +200,19 @@ class Answers(Flows):
         for delivery in deliveries:
             delivery.confirm()
         self.assertEqual(await self.answers(3), [Confirm(2, True), Reject(5, True, True), Confirm(6, False)])
+
+    async def test_a_broker_that_uses_a_number_twice_gets_two_answers(self) -> None:
+        self.results = [later := Deferred[None](), Deferred[None]()]
+        reader = await self.reader()
+        for _ in range(2):
+            self.broker.give("jobs")
+            self.broker.leased[self.broker.reader()].sequence = 0
+        first, second = await self.came(2)
+        later.callback(None)
+        second.reject(recycle=True)
+        self.assertEqual(await self.answers(2), [Confirm(1, False), Reject(1, False, True)])
+        self.assertTrue(first.answered)
+        self.assertTrue(reader.up)
 
     async def test_without_confirmation_nothing_is_answered_k01(self) -> None:
         self.results = [None, ValueError("oh"), NotTaken()]

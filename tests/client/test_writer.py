@@ -144,7 +144,7 @@ class Room(Flows):
         self.say(data.confirm(99, True))
         await writer.settled()
 
-    async def test_a_window_bounds_the_bytes_that_wait_but_one_content_may_be_large(self) -> None:
+    async def test_a_window_bounds_the_bytes_that_wait_but_one_content_may_go_beyond(self) -> None:
         writer = await self.writer(window_bytes=10_000)
         self.sends(writer, b"x" * 100_000)
         await self.fails(writer.send(b""), Full)
@@ -152,16 +152,20 @@ class Room(Flows):
         self.say(data.confirm(2))
         await writer.room()
         self.sends(writer, b"x" * 6_000)
-        await self.fails(writer.send(b"x" * 6_000), Full)
+        self.sends(writer, b"x" * 6_000)
+        await self.fails(writer.send(b""), Full)
 
     async def test_what_is_sent_one_by_one_as_there_is_room_all_arrives(self) -> None:
-        writer = await self.writer(window=5)
-        del self.broker.answers["Content"]
-        for number in range(200):
-            await writer.room()
-            writer.send(b"%d" % number)
-        await writer.settled()
-        self.assertEqual([bytes(content.body) for content in self.broker.of(Content)], [b"%d" % n for n in range(200)])
+        for window, size in ((5, 1_000_000), (1_000, 500)):
+            writer = await self.writer(window=window, window_bytes=size)
+            del self.broker.answers["Content"]
+            for number in range(200):
+                await writer.room()
+                writer.send(b"%d" % number)
+            await writer.settled()
+            bodies = [bytes(content.body) for content in self.broker.of(Content)]
+            self.assertEqual(bodies, [b"%d" % number for number in range(200)])
+            self.broker.commands.clear()
 
     async def test_a_broker_that_does_not_read_makes_writers_wait(self) -> None:
         writer = await self.writer(confirm="none", high_water=5)
@@ -285,6 +289,22 @@ class Again(Flows):
         bodies = [bytes(content.body) for content in self.broker.of(Content)]
         self.assertEqual(bodies, [b"0", b"2", b"3", b"4", b"5"])
         self.assertEqual([event for event, _ in self.events], ["lost", "back"])
+
+    async def test_what_had_found_no_room_yet_goes_out_behind_what_had(self) -> None:
+        writer = await self.writer(again=True, high_water=5, window=40, window_bytes=1 << 30)
+        self.broker.data.deaf = True
+        waiting = [writer.send(b"%d" % number + bytes(1_000_000)) for number in range(40)]
+        self.assertTrue(writer._unconfirmed)
+        self.assertTrue(writer._waiting)
+        self.broker.leased.clear()
+        del self.broker.answers["Content"]
+        self.broker.data.deaf = False
+        self.broker.data.look_soon()
+        for content in waiting:
+            await content
+        bodies = [bytes(content.body[:2]).rstrip(b"\0") for content in self.broker.of(Content)]
+        self.assertEqual(bodies[-40:], [b"%d" % number for number in range(40)])
+        self.assertEqual(writer.generation, 2)
 
     async def test_who_did_not_ask_for_it_hears_that_nobody_knows(self) -> None:
         writer = await self.writer()

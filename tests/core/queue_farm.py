@@ -193,7 +193,8 @@ class DurableFarm(Farm):
 
     def timers(self) -> list[float]:
         """In how many seconds the recorder will do something."""
-        calls = [call for call in self.clock.getDelayedCalls() if getattr(call.func, "__self__", None) is self.recorder]
+        every: Any = self.clock.getDelayedCalls()
+        calls = [call for call in every if getattr(call.func, "__self__", None) is self.recorder]
         return [call.getTime() - self.clock.seconds() for call in calls]
 
     def commit(self) -> None:

@@ -259,6 +259,30 @@ def test_a_message_that_is_set_aside_goes_to_a_new_consumer(farm: Farm) -> None:
     assert new.got == [b"1", b"2"]
 
 
+def test_a_message_that_is_set_aside_does_not_overtake_one_that_came_back(farm: Farm) -> None:
+    rejecting, other = Worker(), Worker()
+    consumer = farm.consume(rejecting)
+    farm.put(b"1", b"2", b"3")
+    farm.reject(rejecting, 1, recycle=True)
+    farm.gone(rejecting, consumer)
+    farm.consume(other)
+    assert other.got == [b"1", b"2", b"3"]
+
+
+def test_a_message_expires_while_it_is_set_aside(farm: Farm) -> None:
+    worker = Worker()
+    farm.consume(worker)
+    farm.put(b"1", ttl=20.0)
+    for _ in range(8):
+        farm.reject(worker, recycle=True)
+        while not worker.held and farm.load() != (0, 0):
+            farm.wait(TICK)
+        if not worker.held:
+            break
+    assert farm.leases.now < 20.0 + 3 * TICK
+    assert farm.queues.deaths[Death.EXPIRED] == 1
+
+
 def test_after_the_pause_another_one_still_comes_first(farm: Farm) -> None:
     one, two = Worker(3), Worker(3)
     farm.consume(one)

@@ -103,8 +103,7 @@ class Model(RuleBasedStateMachine):
             self.end(entry)
             return
         grave = entry.queue + ".dead"
-        buried = self.held_by_none(grave)
-        if buried and len(self.of(grave)) >= self.settings[grave].max_messages:
+        while len(self.of(grave)) >= self.settings[grave].max_messages and (buried := self.held_by_none(grave)):
             self.end(buried[0])
         entry.queue, entry.place = grave, self.place()
         entry.deadline, entry.count, entry.holder, entry.avoid = inf, 0, None, None
@@ -161,7 +160,7 @@ class Model(RuleBasedStateMachine):
         if len(self.of(name)) >= settings.max_messages:
             waiting = self.held_by_none(name)
             wanted = settings.drop_oldest and bool(waiting)
-            if wanted:
+            if wanted:  # one is enough: there are never more than allowed but in graveyards
                 self.die(waiting[0], Death.TOO_MANY)
         if not wanted:
             with pytest.raises(Refusal) as refused:
@@ -221,7 +220,8 @@ class Model(RuleBasedStateMachine):
         if lives and worker in self.consumers[entry.queue] and all(each.stuck for each in others):
             aside = True
             entry.avoid = worker
-            entry.again = self.now + min(FIRST_PAUSE * 2 ** (entry.count - 1), LONGEST_PAUSE)
+            pause = min(FIRST_PAUSE * 2 ** (entry.count - 1), LONGEST_PAUSE)
+            entry.again = min(self.now + pause, entry.deadline)
         message.queue.recycle(message, worker)
         if lives and not aside and any(not each.stuck for each in others):
             assert entry.holder in others

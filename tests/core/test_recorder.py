@@ -6,9 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import attrs
 import pytest
@@ -30,33 +28,9 @@ from broker.core.recorder import (
 from broker.core.registry import Registry
 from broker.core.restored import Restored
 from broker.core.store import DATABASE, StateUnusable, Store
+from tests.threads import Thread
 
 GRACE = 60.0
-
-
-class Thread:
-    """A worker thread whose progress the test decides: what it was given runs when `work` is called."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        result: Deferred[Any] = Deferred()
-        self.jobs.append((result, function, arguments))
-        return result
-
-    def work(self) -> None:
-        """Do the oldest job."""
-        result, function, arguments = self.jobs.pop(0)
-        result.callback(function(*arguments))
-
-    def work_all(self) -> None:
-        while self.jobs:
-            self.work()
-
-    def fail(self, error: Exception) -> None:
-        """The oldest job fails."""
-        self.jobs.pop(0)[0].errback(error)
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""For the tests of the journal: reading one back, a disk that fails, and a thread whose progress the test decides."""
+"""For the tests of the journal: writing one, a disk that fails, and reading one back."""
 
 from __future__ import annotations
 
@@ -6,47 +6,55 @@ import errno
 import gzip
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, execute
+from broker.export.disk import Disk
+from broker.export.records import Record, common, encode
+from broker.export.segments import Limits, Segments
 
-from broker.export.segments import Disk
+HOUR = 3600.0
+
+NOON = 1_700_000_000.0 // 86_400 * 86_400 + 12 * HOUR
+"""2023-11-14 at 12 o'clock."""
 
 
-def immediately(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-    """A thread that is done at once."""
-    return execute(function, *arguments)
+def lines(first: int, count: int, ts: float = NOON) -> list[bytes]:
+    """So many lines, numbered from ``first``."""
+    record = Record(int(ts * 1e6), "hb", "dbp", service="s")
+    return [encode(record, common("b", "boot"), seq) for seq in range(first, first + count)]
 
 
-class Thread:
-    """A worker thread: what it was given runs when `work` is called."""
+def opened(directory: Path, boot: str = "boot", disk: Disk | None = None, **limits: Any) -> Segments:
+    """The segments of a start of a broker there."""
+    segments = Segments(str(directory), "b", boot, Limits(**limits), disk)
+    segments.open()
+    return segments
 
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        result: Deferred[Any] = Deferred()
-        self.jobs.append((result, function, arguments))
-        return result
+def seal_all(segments: Segments) -> None:
+    while segments.waiting:
+        segments.seal_piece()
 
-    def work(self) -> None:
-        """Do the oldest job."""
-        result, function, arguments = self.jobs.pop(0)
-        execute(function, *arguments).chainDeferred(result)
 
-    def work_all(self) -> None:
-        while self.jobs:
-            self.work()
+def left(directory: Path, *contents: bytes) -> list[Path]:
+    """What an earlier start left open: files with these contents."""
+    opened(directory, "old").close()
+    paths = []
+    for n, content in enumerate(contents, 1):
+        paths.append(directory / "open" / f"b-old-{n}.jsonl")
+        paths[-1].write_bytes(content)
+    return paths
 
 
 class FailingDisk(Disk):
-    """A real disk that has ``room`` bytes left, and fails to sync or to truncate while told so."""
+    """A real disk that has ``room`` bytes left, and fails to do some things while told so."""
 
     def __init__(self) -> None:
         self.room: int | None = None
         self.fails_to: set[str] = set()
+        self.keeps: set[str] = set()
+        """Names of files that cannot be removed."""
 
     def write(self, file: int, data: bytes | memoryview) -> int:
         if self.room is not None:
@@ -67,6 +75,11 @@ class FailingDisk(Disk):
     def rename(self, source: str, target: str) -> None:
         self._check("rename")
         super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        if os.path.basename(path) in self.keeps:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
+        super().remove(path)
 
     def _check(self, call: str) -> None:
         if call in self.fails_to:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from functools import partial
 from pathlib import Path
@@ -22,17 +23,17 @@ from twisted.trial.unittest import TestCase
 from broker.export.journal import (
     ALIVE_SECONDS,
     FLUSH_SECONDS,
-    RETRY_SECONDS_MOST,
     SLICE,
     STOP_SECONDS,
     SYNC_SECONDS,
     Journal,
 )
+from broker.export.lock import JournalInUse
 from broker.export.records import Record, boot_name
-from broker.export.segments import JournalInUse, Limits, Segments
-from tests.export.journals import FailingDisk, Thread, check_losses, immediately, records_in, sealed_in
-
-NOON = 1_700_049_600.0
+from broker.export.segments import Limits, Segments
+from broker.export.trouble import RETRY_SECONDS_MOST
+from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, number, records_in, sealed_in
+from tests.threads import Thread, immediately
 
 
 class Run:
@@ -122,15 +123,43 @@ def test_a_file_that_is_due_is_sealed_without_new_records(tmp_path):
     assert len(sealed_in(tmp_path)) == 1
 
 
-def test_what_a_killed_run_left_is_sealed_at_the_start(tmp_path):
+@pytest.mark.parametrize("torn", [0, 1])
+def test_what_a_killed_run_left_is_sealed_at_the_start(tmp_path, torn):
     killed = Run(tmp_path, boot="boot1").started()
     killed.put(5)
     killed.flush()
     killed.segments.close()
-    run = Run(tmp_path, boot="boot2").started()
+    with (tmp_path / "open" / "b-boot1-1.jsonl").open("ab") as file:
+        file.write(b'{"v":1,"bro' * torn)
+    with capturedLogs() as events:
+        run = Run(tmp_path, boot="boot2").started()
 
     assert [path.name for path in sealed_in(tmp_path)] == ["b-boot1-1.jsonl.gz"]
     assert run.beats() == [1, 2, 3, 4, 5]
+    counts = run.journal.counts()
+    assert (counts["journal_segments.recovered"], counts["journal_segments.torn"]) == (1, torn)
+    assert [(e["log_level"], e["files"], e["torn"]) for e in events] == [(LogLevel.info, 1, torn)]
+
+
+def test_what_cannot_be_recovered_is_told_and_keeps_no_record_from_the_files(tmp_path):
+    killed = Run(tmp_path, boot="boot1").started()
+    killed.put(5)
+    killed.flush()
+    killed.segments.close()
+    with (tmp_path / "open" / "b-boot1-1.jsonl").open("ab") as file:
+        file.write(b"torn")
+    run = Run(tmp_path, boot="boot2")
+    run.disk.fails_to = {"truncate"}
+    with capturedLogs() as events:
+        run.started()
+        run.put()
+        run.flush()
+
+    assert [str(e.get("why")) for e in events if e["log_level"] is LogLevel.error] == [
+        f"[Errno 5] Input/output error: '{tmp_path}/open/b-boot1-1.jsonl'"
+    ]
+    assert run.journal.counts()["journal_errors.seal"] == 1
+    assert len((tmp_path / "open" / "b-boot2-1.jsonl").read_bytes().splitlines()) == 2
 
 
 def test_a_second_broker_does_not_start(tmp_path):
@@ -240,8 +269,22 @@ def test_a_stop_with_a_full_disk_ends_all_the_same(tmp_path):
     run.put()
 
     assert run.beats() == [1, 2, 3]
-    assert any("lost by the stop" in e["log_format"] for e in events)
+    assert [e["count"] for e in events if "lost by the stop" in e["log_format"]] == [8]
     Run(tmp_path, boot="next").started()
+
+
+def test_a_stop_that_finds_its_file_removed_begins_another(tmp_path):
+    run = Run(tmp_path).started()
+    run.put(3)
+    run.flush()
+    (tmp_path / "open" / "b-boot-1.jsonl").unlink()
+    run.put(2)
+    assert run.stop()
+
+    records = records_in(tmp_path)
+    assert [(r["event"], r.get("dropped")) for r in records] == [("drop", 7), ("alive", None)]
+    assert check_losses(records) == 7
+    assert records[-1]["why"] == "stop"
 
 
 def test_a_stop_waits_for_a_dead_disk_so_long_and_no_longer(tmp_path):
@@ -300,15 +343,131 @@ def test_the_stop_does_not_wait_to_seal_what_could_not_be_sealed(tmp_path):
     assert list((tmp_path / "open").iterdir()) == []
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up(tmp_path):
-    run = Run(tmp_path).started()
+@pytest.mark.parametrize("queue", [1_000, 10])
+def test_a_clock_that_was_set_back_holds_nothing_up(tmp_path, queue):
+    run = Run(tmp_path, queue=queue).started()
     run.flush()
     run.clock.advance(-1000.0)
-    run.put(3)
-    run.journal.look()
+    with capturedLogs() as events:
+        run.put(20)
+        run.flush()
+        run.put(1)
+        run.flush()
+
+    assert run.beats() == [*range(1, min(queue, 20) + 1), 21]
+    assert run.journal.counts()["journal_clock.back"] == 1
+    assert [e["seconds"] for e in events if "seconds" in e] == [1000.0 - FLUSH_SECONDS]
+
+
+def test_a_full_queue_notices_a_clock_that_was_set_back_although_nobody_asks_for_the_time(tmp_path):
+    run = Run(tmp_path, queue=3).started()
+    run.flush()
+    record = Record(run.journal.now(), "hb", "dbp", hb_seq=1)
+    run.clock.advance(-1000.0)
+    for _ in range(4):
+        run.journal.put(record)
     run.flush()
 
-    assert run.beats() == [1, 2, 3]
+    assert run.beats() == [1, 1, 1]
+
+
+def test_a_clock_that_is_kept_right_is_not_complained_of(tmp_path):
+    run = Run(tmp_path).started()
+    with capturedLogs() as events:
+        for _ in range(20):
+            run.put()
+            run.clock.advance(-0.01)
+            run.put()
+            run.flush()
+
+    assert run.beats() == list(range(1, 41))
+    assert run.journal.counts()["journal_clock.back"] == 0
+    assert events == []
+
+
+def test_what_is_written_before_and_after_a_clock_was_set_back_is_in_the_folders_of_its_hours(tmp_path):
+    run = Run(tmp_path).started()
+    run.put(3)
+    run.flush()
+    run.clock.advance(-2 * HOUR)
+    run.put(3)
+    run.flush()  # appended to the file of the later hour, which is then begun anew
+    run.put(3)
+    run.flush()
+    assert run.stop()
+
+    sealed = sealed_in(tmp_path)
+    assert [(path.parent.name, number(path)) for path in sealed] == [("hour=12", 1), ("hour=10", 2)]
+    assert [r["hb_seq"] for r in records_in(tmp_path) if r["event"] == "hb"] == list(range(1, 10))
+    assert check_losses(records_in(tmp_path)) == 0
+
+
+# what cannot be written
+
+
+def test_texts_that_are_no_unicode_are_changed_and_told_of_once_a_minute(tmp_path):
+    run = Run(tmp_path).started()
+    with capturedLogs() as events:
+        for _ in range(2 * 60):
+            run.journal.put(Record(run.journal.now(), "hb", "dbp", label="a\ud800b"))
+            run.put()
+            run.flush()
+    run.stop()
+
+    records = records_in(tmp_path)
+    assert check_losses(records) == 0
+    assert [r["label"] for r in records if "label" in r] == ["a?b"] * 120
+    assert len([r for r in records if "hb_seq" in r]) == 120
+    assert run.journal.counts()["journal_records.mended"] == 120
+    assert [e["log_level"] for e in events] == [LogLevel.warn] * 2
+
+
+def test_a_record_that_nobody_can_write_costs_its_hand_over_and_is_told_of(tmp_path):
+    run = Run(tmp_path).started()
+    run.put(3)
+    run.flush()
+    run.put(2)
+    run.journal.put(Record(run.journal.now(), "hb", "dbp", label=object()))  # type: ignore[arg-type]
+    run.put(2)
+    with capturedLogs() as events:
+        run.flush()
+        run.put(4)
+        run.clock.pump([FLUSH_SECONDS] * 3)
+    run.stop()
+
+    records = records_in(tmp_path)
+    assert check_losses(records) == 5 == run.journal.counts()["journal_records.dropped"]
+    assert run.beats() == [1, 2, 3, 8, 9, 10, 11]
+    assert run.journal.counts()["journal_errors.write"] == 1
+    assert [e["log_level"] for e in events] == [LogLevel.critical, LogLevel.info]
+
+
+def test_a_directory_that_is_removed_meanwhile_costs_what_was_in_it_and_the_journal_goes_on(tmp_path):
+    directory = tmp_path / "journal"
+    run = Run(directory).started()
+    run.put(3)
+    run.clock.pump([FLUSH_SECONDS] * int(SYNC_SECONDS + 1))
+    assert run.journal.counts()["journal_records.written"] == 4
+    shutil.rmtree(directory)
+    run.put(3)
+    with capturedLogs() as events:
+        run.clock.pump([FLUSH_SECONDS] * int(SYNC_SECONDS + 1))
+        run.put(3)
+        run.clock.pump([FLUSH_SECONDS] * 3)
+    with pytest.raises(JournalInUse):
+        Run(directory, boot="other").started()
+    assert run.stop()
+
+    records = records_in(directory)
+    assert run.beats() == [7, 8, 9]
+    assert [(r["dropped"], r["why"]) for r in records if r["event"] == "drop"] == [(7, "disk")]
+    assert check_losses(records) == 7 == run.journal.counts()["journal_records.dropped"]
+    assert run.journal.counts()["journal_records.written"] == len(records)
+    assert [e["log_level"] for e in events] == [LogLevel.error, LogLevel.info]
+    assert "somebody removed the open file" in str(events[0]["why"])
+
+
+# looking after sealed ones
 
 
 def test_old_segments_are_deleted_each_hour(tmp_path):
@@ -328,6 +487,8 @@ _STEPS = st.lists(
         st.tuples(st.just("room"), st.none() | st.integers(0, 2000)),
         st.tuples(st.just("fail"), st.sets(st.sampled_from(["sync", "truncate", "rename"]))),
         st.tuples(st.just("kill"), st.none()),
+        st.tuples(st.just("remove"), st.none()),
+        st.tuples(st.just("clock"), st.floats(-4000, 4000)),
     ),
     max_size=40,
 )
@@ -353,7 +514,7 @@ def test_whatever_happens_each_record_is_there_once_or_told_of(tmp_path_factory,
             thread.work()
             most -= 1
 
-    run = begin()
+    run, removed = begin(), False
     for step, value in steps:
         if step == "put":
             run.put(value)
@@ -365,11 +526,18 @@ def test_whatever_happens_each_record_is_there_once_or_told_of(tmp_path_factory,
             run.disk.room = value
         elif step == "fail":
             run.disk.fails_to = value
+        elif step == "remove":  # only what is being written: of a segment that is whole nobody can tell
+            if run.segments.waiting == 0:
+                removed = True
+                for path in (directory / "open").glob(f"b-{run.segments.boot}-*.jsonl"):
+                    path.unlink()
+        elif step == "clock":
+            run.clock.advance(value)
         else:
-            acknowledged, old = run.segments.acknowledged, run
+            acknowledged, old = 0 if removed else run.segments.acknowledged, run
             run.segments.close()
             thread.jobs.clear()
-            run = begin()
+            run, removed = begin(), False
             work(1)
             seqs = [r["seq"] for r in of(old.segments.boot)]
             assert len(set(seqs)) == len(seqs) >= acknowledged

@@ -40,18 +40,23 @@ def test_a_provider_without_a_load_is_not_one_with_load_zero():
 
 
 @pytest.mark.parametrize(
-    ("record", "member", "written"),
+    ("record", "member", "written", "changed"),
     [
-        (Record(1, "hb", "dbp", label="a\ud800b"), "label", "a?b"),
-        (Record(1, "load", "elko", load=float("nan")), "load", None),
-        (Record(1, "load", "elko", label="\ud800", load=float("inf")), "load", None),
+        (Record(1, "hb", "dbp", label="a\ud800b"), "label", "a?b", 1),
+        (Record(1, "hb", "dbp", service="\udfff" * 3), "service", "???", 1),
+        (Record(1, "load", "elko", load=float("nan")), "load", None, 0),
+        (Record(1, "load", "elko", label="\ud800", load=float("inf")), "load", None, 1),
+        (Record(1, "load", "elko", load=10**400), "load", 10**400, 0),
+        (Record(1, "hb", "dbp", sent_ts=-(2**70)), "sent_ts", -(2**70), 0),
     ],
 )
-def test_what_a_line_has_no_room_for_costs_that_member_only(record, member, written):
-    lines = encode_all([Record(1, "alive", "elkobroker"), record, Record(2, "alive", "elkobroker")], COMMON, 5)
+def test_what_a_line_has_no_room_for_costs_that_member_only(record, member, written, changed):
+    records = [Record(1, "alive", "elkobroker"), record, Record(2, "alive", "elkobroker")]
+    lines, mended = encode_all(records, COMMON, 5)
 
     assert [json.loads(line)["seq"] for line in lines] == [5, 6, 7]
     assert json.loads(lines[1]).get(member) == written
+    assert mended == changed
 
 
 @given(
@@ -66,7 +71,7 @@ def test_what_a_line_has_no_room_for_costs_that_member_only(record, member, writ
     )
 )
 def test_any_record_is_one_line_of_json(record):
-    line = encode(record, COMMON, 1)
+    [line], _ = encode_all([record], COMMON, 1)
 
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")

@@ -1,10 +1,10 @@
-"""The files of the journal: what is in them after each thing that can go wrong."""
+"""The open file, and what a start finds: what is in them after each thing that can go wrong."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,44 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.export.records import Record, common, encode
-from broker.export.segments import JournalInUse, Limits, Segments
-from tests.export.journals import FailingDisk, lines_in, number, sealed_in
+from broker.export.disk import Disk
+from broker.export.lock import JournalInUse
+from broker.export.segments import Limits, Segments
+from tests.export.journals import HOUR, NOON, FailingDisk, left, lines, lines_in, number, opened, seal_all, sealed_in
 
 PROJECT = Path(__file__).parents[2]
-
-HOUR = 3600.0
-NOON = 1_700_000_000.0 // 86_400 * 86_400 + 12 * HOUR
-"""2023-11-14 at 12 o'clock."""
-
-
-def lines(first: int, count: int, ts: float = NOON) -> list[bytes]:
-    record = Record(int(ts * 1e6), "hb", "dbp", service="s")
-    return [encode(record, common("b", "boot"), seq) for seq in range(first, first + count)]
-
-
-def opened(directory: Path, boot: str = "boot", disk: FailingDisk | None = None, **limits) -> Segments:
-    segments = Segments(str(directory), "b", boot, Limits(**limits), disk)
-    segments.open()
-    return segments
-
-
-def seal_all(segments: Segments) -> None:
-    while segments.waiting:
-        segments.seal_piece()
-
-
-def test_a_segment_is_sealed_under_the_hour_of_its_first_record(tmp_path):
-    segments = opened(tmp_path)
-    written = lines(1, 3, NOON - 1) + lines(4, 3, NOON + 1)
-    segments.append(written, 6, NOON)
-    segments.seal()
-
-    [path] = sealed_in(tmp_path)
-    assert path == tmp_path / "segments/date=2023-11-14/hour=11/b-boot-1.jsonl.gz"
-    assert gzip.decompress(path.read_bytes()) == b"".join(written)
-    assert list((tmp_path / "open").iterdir()) == []
-    assert (segments.sealed, segments.acknowledged, segments.last_seq) == (1, 6, 6)
 
 
 def test_files_are_for_the_broker_and_its_group(tmp_path):
@@ -94,27 +62,34 @@ def test_a_file_is_due_when_it_is_large(tmp_path):
     assert segments.due(NOON)
 
 
+class QuickDisk(Disk):
+    """A disk that keeps nothing over a power cut."""
+
+    def sync(self, file: int) -> None:
+        pass
+
+
 def test_a_file_cut_at_any_byte_is_recovered_up_to_its_last_whole_line(tmp_path):
     written = lines(1, 3)
     whole = b"".join(written)
     for cut in range(len(whole) + 1):
-        directory = tmp_path / str(cut)
-        opened(directory, "old").close()
-        (directory / "open" / "b-old-1.jsonl").write_bytes(whole[:cut])
-        segments = opened(directory, "new")
+        left(tmp_path, whole[:cut])
+        segments = opened(tmp_path, "new", QuickDisk())
         segments.recover()
         seal_all(segments)
 
         expected = whole[: whole.rfind(b"\n", 0, cut) + 1]
-        assert b"".join(lines_in(directory)) == expected
-        assert len(sealed_in(directory)) == (1 if expected else 0)
-        assert list((directory / "open").iterdir()) == []
+        assert b"".join(lines_in(tmp_path)) == expected
+        assert len(sealed_in(tmp_path)) == segments.recovered == (1 if expected else 0)
+        assert segments.torn == (0 if cut == len(expected) else 1)
+        assert list((tmp_path / "open").iterdir()) == []
         segments.close()
+        for path in sealed_in(tmp_path):
+            path.unlink()
 
 
 def test_a_long_tail_without_a_newline_is_cut(tmp_path):
-    opened(tmp_path, "old").close()
-    (tmp_path / "open" / "b-old-1.jsonl").write_bytes(lines(1, 1)[0] + b"\0" * 1_000_000)
+    left(tmp_path, lines(1, 1)[0] + b"\0" * 1_000_000)
     segments = opened(tmp_path, "new")
     segments.recover()
     seal_all(segments)
@@ -122,70 +97,108 @@ def test_a_long_tail_without_a_newline_is_cut(tmp_path):
     assert lines_in(tmp_path) == lines(1, 1)
 
 
-def test_unfinished_files_are_deleted_and_those_of_others_are_not(tmp_path):
-    hour = tmp_path / "segments/date=2023-11-14/hour=11"
-    hour.mkdir(parents=True)
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open" / "b-dir-1.jsonl").mkdir()
-    others = [tmp_path / "open" / "notes.txt", tmp_path / "open" / ".b-x-1.jsonl", hour / "x.tmp", hour / "_SUCCESS"]
-    for path in others:
-        path.write_text("mine")
-    unfinished = hour / ".b-old-1.jsonl.gz.tmp"
-    unfinished.write_bytes(b"half")
-
-    opened(tmp_path).recover()
-
-    assert not unfinished.exists()
-    assert all(path.read_text() == "mine" for path in others)
-
-
 def test_a_file_that_cannot_be_recovered_keeps_no_other_from_it(tmp_path):
-    opened(tmp_path, "old").close()
-    for name in ("b-old-1", "b-old-2"):
-        (tmp_path / "open" / f"{name}.jsonl").write_bytes(lines(1, 1)[0] + b"torn")
+    left(tmp_path, lines(1, 1)[0] + b"torn", lines(2, 1)[0], lines(3, 1)[0] + b"torn")
     disk = FailingDisk()
     segments = opened(tmp_path, "new", disk)
     disk.fails_to = {"truncate"}
     with pytest.raises(OSError, match=r"b-old-1\.jsonl"):
         segments.recover()
-    assert segments.waiting == 0
+    assert segments.waiting == segments.recovered == 1
     disk.fails_to = set()
     segments.recover()
     segments.recover()
 
-    assert segments.waiting == 2
+    assert segments.waiting == segments.recovered == 3
+    assert segments.torn == 2
 
 
-def test_a_kill_between_the_renaming_and_the_unlinking_leaves_one_segment(tmp_path):
+def test_a_name_that_is_taken_is_left_alone(tmp_path):
     segments = opened(tmp_path)
-    segments.append(lines(1, 5), 5, NOON)
-    segments.sync()
-    content = (tmp_path / "open" / "b-boot-1.jsonl").read_bytes()
+    others = [tmp_path / "open" / f"b-boot-{n}.jsonl" for n in (1, 2)]
+    for path in others:
+        path.write_text("not ours\n")
+    segments.append(lines(1, 2), 2, NOON)
     segments.seal()
-    segments.close()
-    [path] = sealed_in(tmp_path)
-    before = path.read_bytes()
-    (tmp_path / "open" / "b-boot-1.jsonl").write_bytes(content)
 
-    again = opened(tmp_path, "new")
-    again.recover()
-    seal_all(again)
-
-    assert sealed_in(tmp_path) == [path]
-    assert path.read_bytes() == before
+    assert [path.name for path in sealed_in(tmp_path)] == ["b-boot-3.jsonl.gz"]
+    assert [path.read_text() for path in others] == ["not ours\n"] * 2
 
 
-def test_a_file_whose_first_line_has_no_time_is_sealed_by_when_it_was_written(tmp_path):
-    opened(tmp_path, "old").close()
-    for n, line in enumerate((b"garbage\n", b'{"ts":"x"}\n', b'{"ts":99999999999999999999}\n', b'{"ts":1e300}\n'), 1):
-        path = tmp_path / "open" / f"b-old-{n}.jsonl"
-        path.write_bytes(line)
-        os.utime(path, (NOON, NOON))
-    segments = opened(tmp_path, "new")
+def test_only_what_is_ours_by_its_name_is_recovered(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "b-dir-1.jsonl").mkdir()
+    others = [tmp_path / "open" / name for name in ("notes.txt", ".b-x-1.jsonl", "b-x-1.jsonl.gz", "b-x.jsonl")]
+    for path in others:
+        path.write_text("mine")
+    (tmp_path / "open" / "b-link-1.jsonl").symlink_to(others[0])
+    segments = opened(tmp_path)
     segments.recover()
-    seal_all(segments)
 
-    assert [path.parent.name for path in sealed_in(tmp_path)] == ["hour=12"] * 4
+    assert segments.waiting == 0
+    assert all(path.read_text() == "mine" for path in others)
+
+
+# somebody removes things
+
+
+def test_the_lines_of_an_open_file_that_somebody_removed_are_lost_and_the_next_are_kept(tmp_path):
+    segments = opened(tmp_path)
+    segments.append(lines(1, 2), 2, NOON)
+    segments.seal()
+    segments.append(lines(3, 2), 4, NOON)
+    segments.sync()
+    (tmp_path / "open" / "b-boot-2.jsonl").unlink()
+    segments.append(lines(5, 1), 5, NOON)
+    with pytest.raises(FileNotFoundError, match=r"b-boot-2\.jsonl"):
+        segments.sync()
+    assert (segments.last_seq, segments.lines, segments.acknowledged) == (2, 2, 2)
+    segments.append(lines(6, 1), 6, NOON)
+    segments.seal()
+
+    assert lines_in(tmp_path) == lines(1, 2) + lines(6, 1)
+    assert segments.acknowledged == 3
+
+
+def test_an_open_file_that_somebody_replaced_is_lost_and_theirs_is_left_alone(tmp_path):
+    segments = opened(tmp_path)
+    segments.append(lines(1, 2), 2, NOON)
+    path = tmp_path / "open" / "b-boot-1.jsonl"
+    path.unlink()
+    path.write_text("not ours\n")
+    with pytest.raises(FileNotFoundError):
+        segments.rotate()
+    segments.append(lines(3, 1), 3, NOON)
+    segments.seal()
+
+    assert path.read_text() == "not ours\n"
+    assert [path.name for path in sealed_in(tmp_path)] == ["b-boot-2.jsonl.gz"]
+
+
+def test_an_open_file_that_was_removed_after_its_last_sync_is_noticed_when_it_is_to_be_sealed(tmp_path):
+    segments = opened(tmp_path)
+    segments.append(lines(1, 2), 2, NOON)
+    segments.sync()
+    (tmp_path / "open" / "b-boot-1.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match=r"b-boot-1\.jsonl"):
+        segments.rotate()
+
+    assert (segments.waiting, segments.last_seq, segments.acknowledged) == (0, 0, 0)
+
+
+def test_a_directory_that_somebody_removed_is_made_again_with_its_lock(tmp_path):
+    directory = tmp_path / "journal"
+    segments = opened(directory)
+    segments.append(lines(1, 2), 2, NOON)
+    shutil.rmtree(directory)
+    with pytest.raises(FileNotFoundError):
+        segments.sync()
+    segments.append(lines(3, 1), 3, NOON)
+    with pytest.raises(JournalInUse):
+        opened(directory, "other")
+    segments.seal()
+
+    assert lines_in(directory) == lines(3, 1)
 
 
 # a disk that fails
@@ -252,94 +265,6 @@ def test_a_file_that_lost_all_its_lines_is_not_sealed(tmp_path):
     assert [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"] == []
 
 
-@pytest.mark.parametrize("trouble", ["room", "sync", "rename"])
-def test_a_sealing_that_fails_gives_its_room_back_and_is_repeated(tmp_path, trouble):
-    disk = FailingDisk()
-    segments = opened(tmp_path, disk=disk)
-    segments.append(lines(1, 100), 100, NOON)
-    segments.rotate()
-    if trouble == "room":
-        disk.room = 20
-    else:
-        disk.fails_to = {trouble}
-    with pytest.raises(OSError, match=r"No space|Input/output"):
-        segments.seal_piece()
-    assert sealed_in(tmp_path) == []
-    assert list(tmp_path.rglob("*.tmp")) == []
-    disk.room, disk.fails_to = None, set()
-    seal_all(segments)
-
-    assert lines_in(tmp_path) == lines(1, 100)
-    assert len(sealed_in(tmp_path)) == 1
-
-
-def test_lines_can_be_appended_while_another_file_is_sealed(tmp_path):
-    segments = opened(tmp_path)
-    many = lines(1, 60_000)
-    segments.append(many, 60_000, NOON)
-    segments.rotate()
-    pieces = 0
-    while segments.waiting:
-        segments.seal_piece()
-        pieces += 1
-        segments.append(lines(60_000 + pieces, 1), 60_000 + pieces, NOON)
-
-    assert pieces > 1
-    assert lines_in(tmp_path) == many + lines(60_001, pieces)
-
-
-def test_an_open_file_that_somebody_took_away_is_not_waited_for(tmp_path):
-    segments = opened(tmp_path)
-    segments.append(lines(1, 1), 1, NOON)
-    segments.rotate()
-    (tmp_path / "open" / "b-boot-1.jsonl").unlink()
-    segments.seal_piece()
-
-    assert segments.waiting == 0
-
-
-# retention
-
-
-def fill(segments: Segments, hours: int) -> None:
-    for hour in range(hours):
-        segments.append(lines(hour + 1, 1, NOON + hour * HOUR), hour + 1, NOON)
-        segments.seal()
-
-
-def test_segments_over_the_age_are_deleted_with_their_empty_directories(tmp_path):
-    segments = opened(tmp_path, keep_seconds=HOUR, keep_bytes=None)
-    fill(segments, 14)
-    segments.retain(NOON + 13 * HOUR)
-
-    assert [number(path) for path in sealed_in(tmp_path)] == [13, 14]
-    assert segments.deleted == 12
-    assert [path.name for path in (tmp_path / "segments").iterdir()] == ["date=2023-11-15"]
-
-
-def test_the_oldest_segments_over_the_size_are_deleted(tmp_path):
-    segments = opened(tmp_path, keep_seconds=None)
-    fill(segments, 5)
-    size = sealed_in(tmp_path)[0].stat().st_size
-    segments.limits = Limits(keep_seconds=None, keep_bytes=2 * size + size // 2)
-    segments.retain(NOON)
-
-    assert [number(path) for path in sealed_in(tmp_path)] == [4, 5]
-
-
-def test_what_is_not_a_segment_is_never_deleted(tmp_path):
-    segments = opened(tmp_path, keep_seconds=0.0, keep_bytes=0)
-    fill(segments, 1)
-    others = [sealed_in(tmp_path)[0].parent / "notes.gz", tmp_path / "segments/old/hour=11/b-x-1.jsonl.gz"]
-    for path in others:
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_text("mine")
-    segments.retain(NOON + 100 * HOUR)
-
-    assert sealed_in(tmp_path) == []
-    assert all(path.exists() for path in others)
-
-
 # one broker
 
 
@@ -349,6 +274,49 @@ def test_a_second_broker_is_told_who_has_the_journal(tmp_path):
         opened(tmp_path, "other")
     first.close()
     opened(tmp_path, "other").close()
+
+
+def test_a_lock_that_somebody_removed_is_taken_again(tmp_path):
+    segments = opened(tmp_path)
+    segments.append(lines(1, 1), 1, NOON)
+    (tmp_path / "lock").unlink()
+    segments.sync()
+
+    with pytest.raises(JournalInUse):
+        opened(tmp_path, "other")
+
+
+def test_nothing_is_written_while_another_broker_has_taken_the_journal(tmp_path):
+    segments = opened(tmp_path)
+    segments.append(lines(1, 1), 1, NOON)
+    segments.seal()
+    (tmp_path / "lock").unlink()
+    other = opened(tmp_path, "other")
+    for _ in range(2):
+        with pytest.raises(JournalInUse):
+            segments.append(lines(2, 1), 2, NOON)
+    other.close()
+    segments.append(lines(3, 1), 3, NOON)
+    segments.seal()
+
+    assert lines_in(tmp_path) == lines(1, 1) + lines(3, 1)
+
+
+def test_what_another_broker_made_of_the_open_file_is_its_own(tmp_path):
+    segments = opened(tmp_path)
+    segments.append(lines(1, 1), 1, NOON)
+    segments.sync()
+    (tmp_path / "lock").unlink()
+    other = opened(tmp_path, "other")
+    other.recover()
+    seal_all(other)
+    segments.append(lines(2, 1), 2, NOON)
+    with pytest.raises(FileNotFoundError):
+        segments.sync()
+    with pytest.raises(JournalInUse):
+        segments.append(lines(3, 1), 3, NOON)
+
+    assert lines_in(tmp_path) == lines(1, 1)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "_x", "a b", "x" * 65])
@@ -444,3 +412,32 @@ def test_a_system_that_takes_no_more_bytes_leaves_whole_lines_only(tmp_path):
     assert refused
     assert refused == list(range(refused[0], 40))
     assert seqs == [seq for seq in range(1, 51) if seq not in refused]
+
+
+_FULL = textwrap.dedent("""
+    import resource, sys
+    from broker.export.segments import Limits, Segments
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    segments = Segments(sys.argv[1], "b", "full", Limits())
+    segments.open()
+    segments.recover()
+    try:
+        segments.append([b"1\\n"], 1, 0.0)
+    except OSError as error:
+        assert error.filename.endswith("b-full-1.jsonl"), error
+        print(segments.lines)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    segments.append([b"2\\n"], 2, 0.0)
+    segments.seal()
+    print(segments.lines)
+""")
+
+
+def test_a_full_disk_keeps_no_broker_from_its_start(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, cwd=PROJECT, timeout=60
+    )
+
+    assert (ran.stdout, ran.stderr) == ("0\n1\n", "")
+    assert lines_in(tmp_path) == [b"2\n"]

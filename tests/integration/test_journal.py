@@ -9,6 +9,7 @@ import gzip
 import json
 import re
 import resource
+import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,8 +44,12 @@ load = {load}
 """
 
 COUNTERS = {
+    "journal_clock.back",
     "journal_records.written",
     "journal_records.dropped",
+    "journal_records.mended",
+    "journal_segments.recovered",
+    "journal_segments.torn",
     "journal_segments.sealed",
     "journal_segments.deleted",
     "journal_errors.write",
@@ -230,6 +235,27 @@ def test_a_journal_has_one_broker(tmp_path: Path) -> None:
     assert [r["service"] for r in events(sealed(tmp_path / "shared"), "register")] == ["bank"]
 
 
+def test_a_journal_that_is_removed_under_the_running_broker_begins_anew(tmp_path: Path) -> None:
+    journal = tmp_path / "state" / "journal"
+    options = configured(tmp_path)
+    with Daemon(tmp_path, *options) as daemon, provider(daemon, "bank") as peer:
+        until(lambda: events(written(journal), "register"))
+        shutil.rmtree(journal)
+        peer.send(to="client", op="load", factor=1)
+        peer.done()
+        daemon.wait_for("the metrics journal cannot be written: .*somebody removed the open file.*-1.jsonl")
+        assert counters(daemon)["journal_records.dropped"] >= 3
+        peer.send(to="client", op="load", factor=2)
+        peer.done()
+        [drop] = until(lambda: events(written(journal), "drop"))
+        stopped(daemon)
+        assert len(re.findall("journal cannot be written", whole_log(daemon))) == 2, "when it begins, and when it ends"
+    records = sealed(journal)
+    lost = drop["dropped"]
+    assert gaps(records) == (lost, lost)
+    assert [(r["event"], r.get("load")) for r in records] == [("drop", None), ("load", 2), ("alive", None)]
+
+
 # kills, and full disks
 
 
@@ -254,6 +280,8 @@ def test_after_a_kill_all_that_was_in_the_files_is_there_exactly_once(tmp_path: 
         again.port()
         until(lambda: not left.exists())
         assert sealed(journal) == before, "sealed at the start, while the broker serves"
+        again.wait_for("left 1 open segments of the metrics journal, which are sealed now; 1 ended in the middle")
+        assert [counters(again)[f"journal_segments.{name}"] for name in ("recovered", "torn", "sealed")] == [1, 1, 1]
         with provider(again, "bank"):
             stopped(again)
     records = sealed(journal)

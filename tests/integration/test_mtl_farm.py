@@ -310,7 +310,6 @@ def test_the_console_shows_sessions_flows_and_queues(mtl: Daemon, peers: Peers) 
 # reloads and restarts
 
 
-@pytest.mark.xfail(strict=True, reason="a reload takes the first of `hosts` for that of the registry; topics stay")
 def test_the_registry_and_the_topics_of_other_wires_stay_in_their_virtual_host(tmp_path: Path) -> None:
     config = configured(tmp_path, 'hosts = ["/", "b"]')
     with Daemon(tmp_path, "--config", config) as daemon, peers_of(daemon) as peers:
@@ -320,7 +319,6 @@ def test_the_registry_and_the_topics_of_other_wires_stay_in_their_virtual_host(t
         daemon.wait_for("reloaded")  # or not
         assert "registry" in peers.control().open("/").body["profiles"]
         assert "registry" not in peers.control().open("b").body["profiles"]
-
 
 
 @pytest.fixture

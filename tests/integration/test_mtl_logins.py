@@ -44,7 +44,7 @@ HEARTBEAT = 0.5
 LEASE = 1.0
 """Seconds in which a lease must be used here."""
 
-FLOWS = 8
+FLOWS = 20
 """Leases of one user."""
 
 PASSWORD = "correct horse"

@@ -209,7 +209,6 @@ def test_K11_what_a_reader_had_that_is_gone_goes_to_another(peers: Peers) -> Non
     assert all(content.properties == AGAIN for content in left)
 
 
-@pytest.mark.xfail(strict=False, reason="`Data._supersede` awaits news of a connection that came already")
 def test_K11_also_if_its_descriptor_was_anothers_a_moment_ago(mtl: Daemon, peers: Peers) -> None:
     control = peers.control().opened("queue")
     tokens = [control.token("Reader", "descriptors") for _ in range(6)]

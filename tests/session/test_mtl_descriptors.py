@@ -13,7 +13,6 @@ def farm() -> MtlFarm:
     return MtlFarm()
 
 
-@pytest.mark.xfail(strict=True, reason="`Data._supersede` awaits news of the first one that came already")
 def test_news_that_came_is_not_awaited_again(farm: MtlFarm) -> None:
     """Or the end of the next one would be taken for it."""
     first = farm.reader()

@@ -30,6 +30,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from spark.capacity.hidden import Missing
 from spark.capacity.ingest import Ingested, ingest
 from spark.capacity.reliability import reliability
 from spark.capacity.rollup import rollup
@@ -371,6 +372,14 @@ class Made:
     silver: list[Row]
     hours: list[Row]
     days: dict[tuple[str, str], Row]
+    hidden: float
+    """Seconds of which nothing is known, since what was told of them is lost."""
+
+
+def hidden(truth: Truth, lost: list[Missing]) -> float:
+    """The time from the record before each loss to the one after it, where there are both."""
+    sides = [[truth.records.get((gap.boot, seq)) for seq in (gap.seq_from - 1, gap.seq_to + 1)] for gap in lost]
+    return float(sum((after["ts"] - before["ts"]) / 1e6 for before, after in sides if before and after))
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +390,8 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
     first = ingest(tables, truth.journal, run="first", started=now)
     again = ingest(tables, truth.journal, run="again", started=now)
     dates = tables.dates(BRONZE_RECORDS)
-    rolled = rollup(tables.read(BRONZE_RECORDS), None, dates)
+    lost = [Missing(row["broker"], row["boot"], row["seq_from"], row["seq_to"]) for row in tables.read(LOSS).collect()]
+    rolled = rollup(tables.read(BRONZE_RECORDS), None, dates, lost)
     tables.write(SILVER_PROVIDER_5M, rolled.silver)
     rolled.done()
     silver = tables.read(SILVER_PROVIDER_5M)
@@ -395,6 +405,7 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
         silver.collect(),
         service_load(silver, dates).collect(),
         {(row["service"], row["instance"]): row for row in days},
+        hidden(truth, lost),
     )
     tables.close()
 
@@ -446,8 +457,11 @@ def test_the_time_of_a_provider_is_that_of_its_registrations_while_the_broker_wa
         beats = sum(row["hb"] for row in rows)
         assert beats == sum(r["event"] == "hb" for r in records)
         if day["judged"] == "beats":
-            expected = connected * 1000 / records[0]["interval_ms"]
-            assert sum(row["hb_expected"] for row in rows) == pytest.approx(expected, abs=1e-3)
+            # None is expected while records were lost, which is some part of a second at a time.
+            most = connected * 1000 / records[0]["interval_ms"]
+            least = (connected - made.hidden) * 1000 / records[0]["interval_ms"]
+            expected = sum(row["hb_expected"] for row in rows)
+            assert least - 1e-3 <= expected <= most + 1e-3
             assert day["miss_ratio"] == pytest.approx(max(0.0, 1 - beats / expected), abs=1e-5)
 
 
@@ -472,10 +486,6 @@ def test_connections_are_judged_by_what_became_of_them(truth: Truth, made: Made)
     assert days["leaves"]["downtime_s"] == pytest.approx((back - left) / 1e6, abs=1e-3)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the minute runs on while the broker is down again: after two starts in a row who had seconds is down",
-)
 def test_who_had_no_minute_to_come_back_is_not_down(made: Made) -> None:
     assert made.days["bank", "away:1"]["downtime_s"] == 0.0
 
@@ -494,10 +504,6 @@ def test_a_service_that_was_killed_while_the_broker_was_up_had_an_outage(truth: 
     assert day["downtime_s"] == pytest.approx(ends[1] - last + ends[2] - signs[2], abs=1e-3)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="beats that the journal lost, as its drop record and the loss table say, count as silence and as an outage",
-)
 def test_records_that_the_journal_lost_are_not_counted_as_silence(made: Made) -> None:
     [day] = [row for (name, _), row in made.days.items() if name == UNHEARD]
     assert (day["outages"], day["downtime_s"]) == (0, 0.0)
@@ -508,4 +514,4 @@ def test_the_load_is_what_was_reported(made: Made) -> None:
     assert loads == {4.0}
     [hour] = [row for row in made.hours if row["service"] == "bank"]
     assert (hour["h"].astimezone(UTC).hour, hour["full_load"]) == (12, 10.0)
-    assert 10 <= hour["demand_mean"] <= 12, "one of 4, and three or four of 2"
+    assert 8 <= hour["demand_mean"] <= 12, "one of 4, and three or four of 2; one of these is away for a while"

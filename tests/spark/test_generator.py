@@ -12,37 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark.capacity.generator import (
-    ALL,
-    DATE,
-    DAY,
-    END,
-    EVENT,
-    FARM,
-    HOUR,
-    JSON,
-    MISSED,
-    NONE,
-    RETURN,
-    SECOND,
-    TARGET,
-    TORN,
-    TRUNCATED,
-    UNWRITTEN,
-    VERSION,
-    Faults,
-    Service,
-    Truth,
-    deliver,
-    generate,
-)
+from spark.capacity.generator import ALL, END, FARM, NONE, Faults, Service, Truth, deliver, generate, series
+from spark.capacity.generator.behaviour import MISSED
+from spark.capacity.generator.farm import TARGET
+from spark.capacity.generator.faults import DATE, EVENT, JSON, TORN, TRUNCATED, UNWRITTEN, VERSION
+from spark.capacity.generator.segments import COPY
+from spark.capacity.generator.times import DAY, HOUR, RETURN, SECOND
 
 Record = dict[str, Any]
 Key = tuple[str, str, int]
 
 SMALL = (
     Service("elko one", providers=4, flapping=1, outages=6.0),
-    Service('dbp "100 %"', "dbp", providers=5, interval=30.0, flaky=(0.02, 0.1), outages=6.0, report=600.0),
+    Service('dbp "100 %"', "dbp", providers=5, interval=30.0, flaky=(0.02, 0.1), flapping=1, outages=6.0, report=600.0),
     Service("labels", providers=2, labelled=True, full_load=None, once=1),
     Service("young", providers=2, hours=1.0, report=60.0, outages=0.0),
 )
@@ -162,8 +144,22 @@ def test_planted_miss_ratios_are_those_of_the_heartbeats(sound):
             assert 0 <= provider.due - provider.missed - len(beats) <= sessions
         else:
             assert beats == []
-    assert sorted(round(p.miss_ratio, 3) for p in truth.providers if p.flaky) == [0.02, 0.1]
+    flaky = [p for p in truth.providers if p.flaky]
+    assert [p.ratio for p in flaky] == [0.02, 0.1]
+    for provider in flaky:
+        # Luck has its part: four standard deviations.
+        deviation = (provider.ratio / provider.due) ** 0.5
+        assert 0 < abs(provider.miss_ratio - provider.ratio) < 4 * deviation
     assert all(p.missed == 0 for p in truth.providers if not p.flaky)
+
+
+def test_providers_that_are_not_flaky_may_lose_a_few_beats_each_at_its_own_ratio(tmp_path):
+    service = Service("s", "dbp", providers=6, interval=30.0, flaky=(0.03, 0.0), losses=0.005, outages=0.0)
+    first, *others = generate(tmp_path / "journal", 2, 2, [service]).providers
+    assert (first.flaky, first.ratio) == (True, 0.03)
+    assert not any(one.flaky for one in others)
+    assert len({one.ratio for one in others}) == 5
+    assert all(0 < one.ratio < 0.005 and 0 < one.missed < 0.01 * one.due for one in others)
 
 
 def test_a_flaky_provider_is_never_silent_for_so_long_that_it_would_be_expired(sound):
@@ -184,14 +180,16 @@ def test_an_outage_begins_with_an_end_and_ends_with_a_registration(sound):
     seen = 0
     for provider in truth.providers:
         heard = of(records, provider.instance, "register", "unregister", "expire")
+        signs = of(records, provider.instance, "hb", "load")
         for start, end in provider.outages:
             seen += 1
             ends = [one for one in heard if start <= one["ts"] < end and one["event"] != "register"]
             starts = [one for one in heard if end <= one["ts"] <= end + RETURN * SECOND and one["event"] == "register"]
             assert (len(ends), len(starts)) == (1, 1)
-            assert ends[0]["event"] == ("expire" if provider.judged == "beats" else "unregister")
-            between = of(records, provider.instance, "hb", "load")
-            assert not [one for one in between if start < one["ts"] < end]
+            flaps = any(low <= start < high for low, high in provider.episodes)
+            assert ends[0]["event"] == ("expire" if provider.judged == "beats" and not flaps else "unregister")
+            assert ends[0]["why"] == ("silent" if ends[0]["event"] == "expire" else "left")
+            assert not [one for one in signs if start < one["ts"] < end]
             assert ends[0]["provider"] != starts[0]["provider"]
     assert seen > 20
 
@@ -199,6 +197,10 @@ def test_an_outage_begins_with_an_end_and_ends_with_a_registration(sound):
 def test_only_flapping_providers_come_and_go_all_the_time(sound):
     for provider in sound[0].providers:
         assert (len(provider.outages) > 10) == provider.flapping
+        assert len(provider.episodes) == 2 * provider.flapping
+        for start, end in provider.episodes:
+            inside = [one for one in provider.outages if start <= one[0] and one[1] <= end]
+            assert len(inside) > (end - start) // HOUR * 3
 
 
 @pytest.mark.parametrize("failover", [False, True])
@@ -242,6 +244,28 @@ def test_a_service_runs_out_when_it_was_told_to(tmp_path):
     assert truth.over_capacity > truth.over_target
 
 
+def test_what_came_after_the_end_is_what_was_known_but_for_noise(tmp_path):
+    truth = generate(tmp_path / "journal", 1, 1, [Service("quiet", noise=0.0), Service("noisy", noise=0.1)])
+    quiet, noisy = truth.services
+    assert quiet.came == quiet.future
+    off = np.array(noisy.came) / np.array(noisy.future) - 1
+    assert 0.05 < off.std() < 0.2
+    assert abs(off.mean()) < 0.05
+
+
+def test_demand_is_the_same_without_a_journal(tmp_path):
+    services = [Service("one", providers=2, noise=0.1), Service("young", hours=5.0)]
+    truth = generate(tmp_path / "journal", 7, 2, services)
+    assert series(7, 2, services) == {one.service: one.demand + one.came for one in truth.services}
+
+
+def test_two_brokers_may_share_a_journal(tmp_path):
+    one = generate(tmp_path / "journal", 1, 0.1, SMALL[:1], broker="one")
+    two = generate(tmp_path / "journal", 2, 0.1, SMALL[:1], broker="two")
+    good, _ = read(tmp_path / "journal")
+    assert Counter(broker for broker, _, _ in good) == {"one": one.records, "two": two.records}
+
+
 def test_a_service_that_never_grows_never_runs_out(tmp_path):
     truth = generate(tmp_path / "journal", 1, 1, [Service("flat"), Service("unknown", full_load=None)])
     assert [service.over_target for service in truth.services] == [None, None]
@@ -274,7 +298,7 @@ def test_good_records_are_as_many_as_the_truth_says_and_each_counts_once(broken)
     assert truth.duplicates
     for name in truth.duplicates:
         base, _, number = name.removesuffix(".jsonl.gz").rpartition("-")
-        assert (journal / name).read_bytes() == (journal / f"{base}-{int(number) - 90_000}.jsonl.gz").read_bytes()
+        assert (journal / name).read_bytes() == (journal / f"{base}-{int(number) - COPY}.jsonl.gz").read_bytes()
 
 
 def test_bad_lines_are_as_many_as_the_truth_says(broken):

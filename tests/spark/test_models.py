@@ -99,9 +99,32 @@ def test_a_model_that_wins_big_but_seldom_is_not_taken():
     assert models.choose(folds, "naive") == "naive"
 
 
-def test_two_folds_prove_nothing():
-    assert models.choose([fold(i, naive=1.0, other=0.1) for i in range(2)], "naive") == "naive"
-    assert models.choose([fold(i, naive=1.0, other=0.1) for i in range(3)], "naive") == "other"
+def test_three_folds_prove_nothing():
+    assert models.choose([fold(i, naive=1.0, other=0.1) for i in range(3)], "naive") == "naive"
+    assert models.choose([fold(i, naive=1.0, other=0.1) for i in range(4)], "naive") == "other"
+
+
+def test_a_model_that_was_worse_of_late_is_not_taken_whatever_it_did_before():
+    folds = [fold(i, naive=1.0, other=0.1, next=0.2) for i in range(9)]
+    looks = [fold(9, naive=1.0, other=0.5, next=0.5), fold(10, naive=1.0, other=1.6, next=1.4)]
+    assert models.choose(folds, "naive", looks) == "next"
+    # A single look is half a day, and may deceive.
+    assert models.choose(folds, "naive", [fold(9, naive=1.0, other=1.15, next=1.0)]) == "other"
+    assert models.choose(folds, "naive", [fold(9, naive=1.0, other=1.25, next=1.25)]) == "naive"
+
+
+def test_the_latest_looks_end_with_the_history():
+    looks = models.latest_looks(shape(49), WEEK, WEEK)
+    assert [look.origin // DAY for look in looks] == [43, 44, 45, 46, 47, 48]
+    assert [len(look.actual) // DAY for look in looks] == [6, 5, 4, 3, 2, 1]
+    assert [look.origin for look in models.latest_looks(daily(10), DAY, DAY)] == [10 * DAY - DAY // 2]
+
+
+def test_a_load_that_fell_for_good_is_not_forecast_from_the_weeks_before():
+    series = FAMILIES["weekly"](np.random.default_rng(6), 56)
+    series[42 * DAY :] *= 0.3
+    told = forecast(series, WEEK)
+    assert np.abs(told.p50 - 0.3 * shape(63)[-WEEK:]).mean() < 0.1 * shape(7).mean()
 
 
 def test_a_model_that_some_folds_do_not_know_is_not_taken():
@@ -134,7 +157,8 @@ def test_the_bound_of_a_fold_is_judged_by_folds_that_had_ended():
 
 def test_the_bound_stretches_the_worst_surprise_and_is_not_below_what_was_seen():
     folds = [models.Fold(i, np.array([3.0, 5.0]), {"m": np.array([3.0, 1.0])}, 1.0, 0.0) for i in range(3)]
-    assert models.offsets(folds, "m")[1] == 4.0 * models.STRETCH
+    # Three folds that overlap span two horizons.
+    assert models.offsets(folds, "m")[1] == 4.0 * (models.STRETCH + models.SCARCE / 2)
     series = daily(20)
     series[3 * DAY] = 1_000.0
     assert forecast(series, DAY).peak_bound.min() >= 1_000.0

@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 import pytest
 
-from spark.capacity.reliability import reliability
+from spark.capacity.reliability import HELD_UP, reliability
 from spark.capacity.schema import GOLD_PROVIDER_DAY
 from tests.spark.farm import DAY, clock, silver
 
@@ -45,8 +45,9 @@ def planted():
         for number in range(7):
             is_flaky = number < 2 and service % 2 == 0
             ratio = 0.02 + 0.01 * chance.integers(0, 3) if is_flaky else 0.005 * chance.random()
-            missed = chance.integers(0, WINDOWS, chance.binomial(WINDOWS * 10, ratio))
-            rows += day_of(f"planted {service}", number, missed)
+            # An hour in each row is as good as five minutes for a sum of beats.
+            missed = chance.integers(0, 24, chance.binomial(2880, ratio))
+            rows += day_of(f"planted {service}", number, missed, every=120, windows=24)
             if is_flaky:
                 flaky.add(f"planted {service}:{number}")
     return rows, flaky
@@ -54,12 +55,48 @@ def planted():
 
 PLANTED, FLAKY = planted()
 
+FARMS = [
+    (beats, size, flaky) for beats in (8640, 2880, 1440) for size, flaky in ((3, 1), (3, 2), (5, 2), (10, 3), (40, 10))
+]
+"""Beats a day, providers of a service, and how many of them are flaky."""
+
+
+def farms():
+    """Services of all sizes: flaky ones miss 2 % or more, all others up to 0.5 %."""
+    chance = np.random.default_rng(11)
+    rows, flaky = [], set()
+    for beats, size, planted in FARMS:
+        name = f"farm {beats} {size} {planted}"
+        for number in range(size):
+            ratio = (0.02, 0.03, 0.02, 0.05)[number % 4] if number < planted else 0.005 * chance.random()
+            missed = chance.integers(0, 24, chance.binomial(beats, ratio))
+            rows += day_of(name, number, missed, every=beats // 24, windows=24)
+            if number < planted:
+                flaky.add(f"{name}:{number}")
+    return rows, flaky
+
+
+OFTEN, OFTEN_FLAKY = farms()
+
+
+def twice(rows):
+    """The broker's clock was set back by ten minutes: two rows have the beats of others as well."""
+    for row in rows[100:102]:
+        row["hb"] += 10
+    return rows
+
 
 @pytest.fixture(scope="module")
 def day(spark):
     rows = [
         *PLANTED,
+        *OFTEN,
         *(row for number in range(5) for row in day_of("good", number)),
+        *(row for number in range(4) for row in twice(day_of("clock", number))),
+        # One in fifty.
+        *twice(day_of("clock", 4, range(0, WINDOWS, 5))),
+        # Each fifth beat is held up, and comes in the next five minutes.
+        *({**row, "hb": row["hb"] + (-1 if index % 2 else 1)} for index, row in enumerate(day_of("held up", 1))),
         # Beats that come 5 % too slowly, and from all of them.
         *(row for number in range(5) for row in day_of("slow", number, range(0, WINDOWS, 2))),
         *day_of("outages", 1, down=(50, 150)),
@@ -87,6 +124,28 @@ def test_planted_flaky_providers_are_found_and_no_others(day):
     found = {name for name, row in day.items() if row.flaky and name.startswith("planted")}
     assert len(found & FLAKY) >= 0.95 * len(FLAKY)
     assert len(found & FLAKY) >= 0.95 * len(found)
+
+
+@pytest.mark.parametrize("beats", [8640, 2880, 1440])
+def test_flaky_providers_are_found_in_services_of_any_size(day, beats):
+    start = f"farm {beats} "
+    planted = {name for name in OFTEN_FLAKY if name.startswith(start)}
+    found = {name for name, row in day.items() if row.flaky and name.startswith(start)}
+    assert len(planted) == 18
+    assert len(found & planted) >= 0.95 * len(planted)
+    assert len(found & planted) >= 0.95 * len(found)
+
+
+def test_beats_that_a_wrong_clock_shows_beside_others_do_not_make_up_for_missed_ones(day):
+    row = day["clock:4"]
+    # Of 58 it misses one in the ten minutes, where nobody can tell.
+    assert row.miss_ratio == pytest.approx((57 - 2 * HELD_UP) / 2880, abs=1e-6)
+    assert row.flaky
+    assert (day["clock:1"].miss_ratio, day["clock:1"].flaky) == (0.0, False)
+
+
+def test_a_beat_that_is_held_up_is_not_missed(day):
+    assert (day["held up:1"].miss_ratio, day["held up:1"].score, day["held up:1"].flaky) == (0.0, 1.0, False)
 
 
 def test_where_all_beat_too_slowly_none_is_flaky(day):

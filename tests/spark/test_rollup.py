@@ -4,6 +4,7 @@ from datetime import date, timedelta
 
 import pytest
 
+from spark.capacity.hidden import Missing
 from spark.capacity.rollup import SILVER_CARRY, rollup, runs_of, same_state
 from spark.capacity.schema import SILVER_PROVIDER_5M
 from tests.spark.farm import DAY, Start, by_window, clock, every, frame
@@ -72,11 +73,55 @@ def shared():
     return starts
 
 
+def twice_killed():
+    """A broker that comes back for twenty seconds, is killed again, and stays the next time."""
+    starts = [Start("briefly", f"b{number}") for number in range(3)]
+    starts[0].alive(every(60, "15:00", "15:10"))
+    starts[1].alive(every(10, "15:20", "15:20:20"))
+    starts[2].alive(every(60, "15:30", "15:50"))
+    for number, (name, first) in enumerate((("prompt", "15:30:40"), ("tardy", "15:31:30"), ("never", None))):
+        names = {"service": name, "instance": f"{name}:1"}
+        starts[0].write(clock("15:01"), "register", provider=number, **names)
+        if first:
+            starts[2].write(clock(first), "register", provider=number + 10, **names)
+    return starts
+
+
+def in_order(start, lost):
+    """Number the records of a start by time, and lose some; tell the numbers that are missing."""
+    start.records.sort(key=lambda record: record["ts"])
+    for number, record in enumerate(start.records, 1):
+        record["seq"] = number
+    gone = [record for record in start.records if lost(record)]
+    start.records = [record for record in start.records if not lost(record)]
+    return [Missing(record["broker"], record["boot"], record["seq"], record["seq"]) for record in gone]
+
+
+def lossy():
+    """A broker whose journal loses all that comes between 16:05:00 and 16:05:40, and one beat among many others."""
+    start = Start("lossy", "b")
+    start.alive(every(60, "16:00", "16:30"))
+    start.beats("quick", 1, every(5, "16:00", "16:30"), seconds=5)
+    start.beats("slow", 2, every(60, "16:00", "16:30"), seconds=60)
+    start.beats("dies", 3, every(30, "16:00", "16:04:30"))
+    start.write(clock("16:12"), "expire", service="dies", provider=3, instance="dies:1", interval_ms=30_000)
+    start.beats("comes", 4, every(5, "16:05:20", "16:30"), seconds=5)
+    start.write(clock("16:00"), "register", service="quiet", provider=5, instance="quiet:1")
+    start.beats("other", 6, every(1, "16:00", "16:30"), seconds=1)
+
+    def lost(record):
+        one = record.get("service") == "quick" and record["ts"] == clock("16:15:05")
+        return one or clock("16:05") < record["ts"] < clock("16:05:40")
+
+    return start, in_order(start, lost)
+
+
 @pytest.fixture(scope="module")
 def day(spark):
-    records = frame(spark, [*killed_and_restarted(), *set_back(), *asleep(), *shared()])
+    start, loss = lossy()
+    records = frame(spark, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *twice_killed(), start])
     # Every record is there twice.
-    rolled = rollup(records.union(records), None, [DAY])
+    rolled = rollup(records.union(records), None, [DAY], loss)
     rows = rolled.silver.collect()
     rolled.done()
     found = by_window(rows)
@@ -200,6 +245,40 @@ def test_starts_of_a_broker_that_overlap_are_no_outage(day):
     assert day["overlapping", "14:10"].hb == 11
 
 
+def test_who_had_no_minute_of_a_broker_to_come_back_is_not_down(day):
+    assert (down(day, "prompt"), outages(day, "prompt")) == (0.0, 0)
+    assert (down(day, "tardy"), outages(day, "tardy")) == (30.0, 1)
+    assert (down(day, "never"), outages(day, "never")) == (19 * 60.0, 1)
+    assert day["never", "15:30"].down_s == 240.0
+
+
+def test_what_the_journal_lost_is_neither_silence_nor_missed(day):
+    row = day["quick", "16:05"]
+    assert (row.hb, row.hb_expected, row.connected_s, row.up_s, row.broker_up_s) == (53, 52.0, 300.0, 300.0, 300.0)
+    assert (row.gap_max, row.down_s, row.outages) == (5.0, 0.0, 0)
+    assert day["slow", "16:05"].hb_expected == round(260 / 60, 6)
+    assert day["quiet", "16:05"].up_s == 300.0
+    assert down(day, "quick") == down(day, "slow") == down(day, "quiet") == 0.0
+
+
+def test_a_record_that_is_lost_among_many_hides_a_moment_only(day):
+    row = day["quick", "16:15"]
+    assert (row.hb, row.hb_expected, row.up_s, row.gap_max) == (59, 59.8, 300.0, 9.0)
+    assert day["other", "16:15"].hb_expected == 299.0
+
+
+def test_a_life_does_not_run_out_in_hidden_time_and_runs_out_after_it(day):
+    # Heard last at 16:04:30; it would have lived until 16:06:00.
+    row = day["dies", "16:05"]
+    assert (row.up_s, row.down_s, row.outages) == (100.0, 200.0, 1)
+    assert row.hb_expected == round(260 / 30, 6)
+
+
+def test_who_registered_in_hidden_time_is_there_from_its_first_record(day):
+    row = day["comes", "16:05"]
+    assert (row.hb, row.hb_expected, row.connected_s) == (52, 52.0, 260.0)
+
+
 def over_midnight():
     start = Start("b", "b")
     start.alive([*every(60, "23:00", "23:59"), *every(60, "00:00:10", "01:00:10", NEXT)])
@@ -243,6 +322,36 @@ def test_a_date_alone_has_the_same_rows_as_with_the_day_before(spark):
     assert not [key for key in day if key[0] == "gone"]
     assert day["mute", "00:05"].up_s == 0.0
     assert day["mute", "00:05"].hb_expected == 10.0
+
+
+def lossy_midnight():
+    """A broker whose journal loses some seconds before, over and after midnight."""
+    start = Start("b", "b")
+    start.alive([*every(30, "23:50", "23:59:30"), *every(30, "00:00", "00:20", NEXT)])
+    start.beats("slow", 1, every(30, "23:50", "23:58:30"), seconds=60)
+    start.beats("quick", 2, [*every(5, "23:50", "23:59:55"), *every(5, "00:00", "00:20", NEXT)], seconds=5)
+
+    def lost(record):
+        hidden = [("23:58:50", "23:59:10", DAY), ("00:01", "00:01:10", NEXT)]
+        over = clock("23:59:50") < record["ts"] < clock("00:00:10", NEXT)
+        return over or any(clock(first, day) < record["ts"] < clock(last, day) for first, last, day in hidden)
+
+    return start, in_order(start, lost)
+
+
+def test_hidden_time_is_the_same_to_a_date_alone(spark):
+    start, loss = lossy_midnight()
+    records = frame(spark, [start])
+    both, carried = collected(rollup(records, None, [DAY, NEXT], loss))
+    first, state = collected(rollup(records, None, [DAY], loss))
+    second, last = collected(rollup(records, spark.createDataFrame(state, SILVER_CARRY.schema), [NEXT], loss))
+    assert both == [*first, *second]
+    assert sorted(map(tuple, carried)) == sorted(map(tuple, [*state, *last]))
+    day = by_window(spark.createDataFrame(second, SILVER_PROVIDER_5M.schema).collect())
+    # Heard last at 23:58:30, it lives for three minutes, and for the 20, 20 and 10 s that were hidden.
+    assert (day["slow", "00:00"].down_s, day["slow", "00:00"].outages) == (300.0 - 140.0, 1)
+    assert down(day, "quick") == 0.0
+    assert day["quick", "00:00"].hb_expected == (300 - 10 - 10) / 5
 
 
 def test_dates_are_divided_into_runs():

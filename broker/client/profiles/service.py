@@ -135,7 +135,7 @@ async def worker(
 class _Call:
     """A request that waits for its reply."""
 
-    __slots__ = ("body", "done", "id", "properties", "resource", "retry", "sent")
+    __slots__ = ("body", "done", "id", "properties", "resource", "retry")
 
     def __init__(self, id: str, resource: str, body: bytes, properties: dict[str, Value], retry: bool) -> None:
         self.id = id
@@ -144,7 +144,6 @@ class _Call:
         self.properties = properties
         self.retry = retry
         self.done: Deferred[Delivery] = Deferred()
-        self.sent = False
 
 
 class Caller:
@@ -204,7 +203,6 @@ class Caller:
     def _send(self, call: _Call) -> None:
         assert self.reader.lease is not None
         address = self.reader.lease.more.get(REPLY, "")
-        call.sent = True
         try:
             sent = self.writer.send(
                 call.body, call.resource, {**call.properties, "reply-to": address, "correlation-id": call.id}
@@ -237,7 +235,7 @@ class Caller:
         for id, call in list(self._calls.items()):
             if event is Event.BACK:
                 self._send(call)
-            elif event is Event.LOST and call.sent and not call.retry:
+            elif event is Event.LOST and not call.retry:
                 self._end(id, Failure(Unsettled("the flow was lost before the reply came")))
 
     def end(self, outcome: Any) -> Any:

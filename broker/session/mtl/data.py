@@ -146,7 +146,7 @@ class Data:
         if _is_chosen(client.identity):
             self._end(client, "closed")
             return
-        client.heard = min(client.heard, self._leases.now + GRACE - self._patience)
+        client.heard = client.news = min(client.heard, self._leases.now + GRACE - self._patience)
         client.lease.cancel()
         client.lease = self._leases.hold(client, client.heard + self._patience + self._leases.slack)
         self._voice.ping(client)
@@ -216,8 +216,12 @@ class Data:
             self._complaints.count("mtl_ignored", type(command).__name__.lower())
 
     def _supersede(self, client: Client) -> None:
-        """It, or its descriptor, has another connection now: the end of the former is still to be told of."""
-        self._untold[client.connection] = self._untold.get(client.connection, 0) + 1
+        """It, or its descriptor, has another connection now.
+
+        The end of the former is still to be told of, unless that was the last that was heard of it.
+        """
+        if client.heard != client.news:
+            self._untold[client.connection] = self._untold.get(client.connection, 0) + 1
         self._end(client, "closed")
 
     def _lease_again(self, client: Client, command: wire.Lease) -> None:

@@ -65,6 +65,7 @@ class Client:
         "identity",
         "keeper",
         "lease",
+        "news",
         "over",
         "reader",
         "sent",
@@ -80,6 +81,8 @@ class Client:
         self.reader: ReaderFlow | None = None
         self.writer: WriterFlow | None = None
         self.heard = now
+        self.news = -1.0
+        """The same as ``heard`` while the last that was heard of it is that its connection ended."""
         self.sent = now
         """When it was last sent something other than a Content. Both are in the leases' time."""
         self.answers: deque[Sequence[Part]] = deque()

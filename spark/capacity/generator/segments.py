@@ -1,0 +1,132 @@
+"""The files: segments of an hour each, and those of them that are broken, doubled or late.
+
+Rules:
+- Segments hold an hour each, and are named by their first record.
+- The first and the last stay whole: they say when the run begins and ends.
+"""
+
+import gzip
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from spark.capacity.generator.farm import Faults
+from spark.capacity.generator.faults import TORN, TRUNCATED, Numbered, number
+from spark.capacity.generator.records import Stream
+from spark.capacity.generator.times import HOUR, SECOND, Boot, Ints
+from spark.capacity.generator.truth import Bad, Loss
+
+LEVEL = 1
+"""How hard gzip works: 1 is thrice as fast as the broker's 6, and readers cannot tell."""
+
+COPY = 90_000
+"""What is added to the number of a segment that is there twice."""
+
+Told = Callable[[int, int], None]
+"""Called with the hours that are written, and with how many there are."""
+
+
+def _pieces(got: Numbered, boots: Sequence[Boot]) -> Iterator[tuple[Boot, int, Ints]]:
+    """The segments: the boot, the number in it, and which records. Hours without a record have none."""
+    for boot, (low, high) in zip(boots, got.ranges, strict=True):
+        hours = np.arange(boot.start - boot.start % HOUR + HOUR, boot.end + HOUR, HOUR)
+        cuts = [low, *np.searchsorted(got.at[low:high], hours) + low]
+        count = 0
+        for left, right in pairwise(cuts):
+            where = np.flatnonzero(got.keep[left:right]) + left
+            if len(where):
+                count += 1
+                yield boot, count, where
+
+
+def write(
+    stream: Stream, chance: np.random.Generator, directory: Path, faults: Faults, told: Told | None
+) -> dict[str, Any]:
+    """Write the segments and break what is to break. Returns the rest of the truth."""
+    got = number(stream, chance, faults)
+    pieces = list(_pieces(got, stream.boots))
+    inner = chance.permutation(np.arange(1, max(1, len(pieces) - 1))).tolist()
+    torn, truncated, twice, late = (
+        {inner.pop() for _ in range(min(count, len(inner)))}
+        for count in (faults.torn, faults.truncated, faults.duplicates, faults.late)
+    )
+    segments, duplicates, delayed = [], [], []
+    bad: list[Bad] = []
+    records = 0
+    known = {
+        boot.name: [text.replace('"boot":"BOOT"', f'"boot":"{boot.name}"', 1) for text in stream.templates]
+        for boot in stream.boots
+    }
+    # The provider's clock is some milliseconds behind what the broker's shows.
+    sent = got.at - got.at % 7919 - 500
+    for done, (boot, count, where) in enumerate(pieces):
+        texts = known[boot.name]
+        templates = got.template[where].tolist()
+        seqs = got.seq[where].tolist()
+        columns = (got.shown[where].tolist(), seqs, got.value[where].tolist(), sent[where].tolist())
+        lines = [texts[one] % row for one, row in zip(templates, zip(*columns, strict=True), strict=True)]
+        reasons = {row: stream.unreadable[one] for row, one in enumerate(templates) if one in stream.unreadable}
+        if done in torn:
+            lines[-1] = lines[-1][: len(lines[-1]) // 2]
+            reasons[len(lines) - 1] = TORN
+        data = gzip.compress("".join(lines).encode(), LEVEL, mtime=0)
+        folder = datetime.fromtimestamp(columns[0][0] // SECOND, UTC).strftime("segments/date=%Y-%m-%d/hour=%H/")
+        name = f"{folder}{stream.broker}-{boot.name}-{count}.jsonl.gz"
+        if done in truncated:
+            data = data[: len(data) * 3 // 5]
+            bad.append(Bad(name, TRUNCATED, len(lines)))
+            reasons = dict.fromkeys(range(len(lines)), TRUNCATED)
+        else:
+            bad.extend(Bad(name, reason, lines_of) for reason, lines_of in Counter(reasons.values()).items())
+        got.lost.extend(Loss(stream.broker, boot.name, seqs[row], seqs[row], False) for row in reasons)
+        records += len(lines) - len(reasons)
+        segments.append(name)
+        if done in late:
+            delayed.append(name)
+        _put((directory.parent / "late" if done in late else directory) / name, data)
+        if done in twice:
+            copy = f"{folder}{stream.broker}-{boot.name}-{COPY + count}.jsonl.gz"
+            duplicates.append(copy)
+            _put(directory / copy, data)
+        if told is not None:
+            told(done + 1, len(pieces))
+    (directory / "open").mkdir(parents=True, exist_ok=True)
+    return {
+        "records": records,
+        "lost": tuple(_merged(got.lost)),
+        "bad": tuple(bad),
+        "unacknowledged": got.unacknowledged,
+        "clock_jumps": tuple(got.jumps),
+        "unknown_members": int((got.keep & (got.template == stream.unknown)).sum()),
+        "segments": tuple(segments),
+        "duplicates": tuple(duplicates),
+        "late": tuple(delayed),
+    }
+
+
+def _merged(lost: list[Loss]) -> Iterator[Loss]:
+    """Losses that touch each other are one, unless only one of them is told of."""
+    last: Loss | None = None
+    for loss in sorted(lost, key=lambda loss: (loss.boot, loss.seq_from)):
+        if last is not None and (last.boot, last.known) == (loss.boot, loss.known) and last.seq_to + 1 == loss.seq_from:
+            last = attrs.evolve(last, seq_to=loss.seq_to)
+            continue
+        if last is not None:
+            yield last
+        last = loss
+    if last is not None:
+        yield last
+
+
+def _put(path: Path, data: bytes) -> None:
+    """As the broker does it: under a name that nobody reads, until it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name("." + path.name)
+    hidden.write_bytes(data)
+    hidden.replace(path)
