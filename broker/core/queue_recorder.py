@@ -110,16 +110,14 @@ class QueueRecorder:
     def remove(self, message: Message) -> None:
         """See `Keeper`."""
         if message.kept == KEPT:
-            self._counts.pop(message.order, None)
             self._gone.append(message.order)
             self._schedule()
         # Of the others, one that waits will not be written, and one that is being written is looked at afterwards.
 
     def amend(self, message: Message) -> None:
         """See `Keeper`."""
-        if message.kept != WAITING:
-            self._counts[message.order] = message.count
-            self._schedule()
+        self._counts[message.order] = message.count
+        self._schedule()
 
     def forget(self, queue: Queue) -> None:
         """See `Keeper`."""

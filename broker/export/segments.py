@@ -1,4 +1,6 @@
-"""The file of the metrics journal that is written, and what earlier starts left. `sealed` is about what comes after.
+"""The files of the metrics journal: the one that is written, and what earlier starts left.
+
+How they are sealed is in `sealing`, how they are deleted in `retention`.
 
 Everything here blocks on the disk, and is for one worker thread at a time.
 
@@ -28,7 +30,8 @@ import attrs
 from broker.export.disk import Disk, about, entries, is_at
 from broker.export.lock import Lock
 from broker.export.records import BROKER_NAME
-from broker.export.sealed import Sealed
+from broker.export.retention import Retention
+from broker.export.sealing import Sealing
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """The size at which a file is rotated: some 300,000 records. A reader of many small files is far slower."""
@@ -81,7 +84,8 @@ class Segments:
         self.limits = limits
         self._disk = Disk() if disk is None else disk
         self._lock = Lock(directory, self._disk)
-        self._sealed = Sealed(self._sealed_directory, self._disk)
+        self._sealing = Sealing(self._sealed_directory, self._disk)
+        self._retention = Retention(self._sealed_directory, self._disk)
 
         self._file: int | None = None
         self._path = ""
@@ -147,7 +151,7 @@ class Segments:
 
     def close(self) -> None:
         """Release everything; what is not sealed is left to the next start. Harmless when not open."""
-        self._sealed.abandon()
+        self._sealing.abandon()
         self._drop_file()
         self._lock.release()
 
@@ -277,12 +281,12 @@ class Segments:
     @property
     def sealed(self) -> int:
         """Files that were sealed."""
-        return self._sealed.sealed
+        return self._sealing.sealed
 
     @property
     def deleted(self) -> int:
         """Sealed ones that were deleted."""
-        return self._sealed.deleted
+        return self._retention.deleted
 
     def seal(self) -> None:
         """Rotate, and seal all that waits for it."""
@@ -299,7 +303,7 @@ class Segments:
             return
         path = self._to_seal[0]
         try:
-            if self._sealed.seal_piece(path):
+            if self._sealing.piece(path):
                 self._to_seal.popleft()
         except OSError:
             self._to_seal.popleft()
@@ -310,7 +314,7 @@ class Segments:
     @property
     def retaining(self) -> bool:
         """A look for what is to be deleted has begun, and is not at its end."""
-        return self._sealed.sweeping
+        return self._retention.sweeping
 
     def retain(self, now: float) -> None:
         """Delete the oldest sealed segments, and what was left unfinished."""
@@ -319,9 +323,9 @@ class Segments:
             self.retain_piece(now)
 
     def retain_piece(self, now: float) -> None:
-        """Do the next piece of that; see `Sealed.sweep_piece`."""
+        """Do the next piece of that; see `Retention.sweep_piece`."""
         limits = self.limits
-        self._sealed.sweep_piece(now, limits.keep_seconds, limits.keep_bytes)
+        self._retention.sweep_piece(now, limits.keep_seconds, limits.keep_bytes, self._sealing.unfinished)
 
 
 def _end_of_lines(file: int, size: int) -> int:

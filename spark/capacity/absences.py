@@ -4,14 +4,15 @@ Rules:
 - An instance is down from the end of its up-time under all its registrations until it is up again, for a day at most;
   not while its broker is down, and not after it withdrew.
 - Whose up-time ended with the broker's has a minute to come back, of a start of the broker that lasts for one. Until
-  then it is not down: who had the broker for twenty seconds between two of its ends had no time to.
+  then it is not down: who had the broker for twenty seconds between two of its ends had no time to. It is awaited, and
+  has rows that say so by no time of either kind: its load is not known, and not gone.
 """
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark.capacity.registrations import BROKER, CLOSED, SILENT, WITHDRAWN
-from spark.capacity.times import ABSENCE, GRACE, LIVENESS, overlap, windows
+from spark.capacity.times import ABSENCE, FIVE_MINUTES, GRACE, LIVENESS, overlap, windows
 
 PLACE = ("broker", "service", "instance")
 
@@ -82,25 +83,25 @@ def absences(stretches: DataFrame, brokers: DataFrame, stays: DataFrame, last: i
             ),
         )
     )
-    downs = (
+    absent = (
         gaps.join(F.broadcast(stays), "broker")
-        .withColumn("from", F.when(F.col("how") == BROKER, due).otherwise(up_to))
         .withColumn("to", F.least(F.coalesce("next", F.lit(last)), up_to + ABSENCE))
-        .where(F.col("from") < F.col("to"))
-        .select("broker", *INSTANCE, "beats", "from", "to")
+        .withColumn("due", F.when(F.col("how") == BROKER, F.coalesce(due, "to")).otherwise(up_to))
+        .where("up_to < to")
+        .select("broker", *INSTANCE, "beats", F.col("up_to").alias("from"), "to", "due")
     )
     parts = (
-        downs.join(F.broadcast(brokers), "broker")
+        absent.join(F.broadcast(brokers), "broker")
         .where((F.col("span_from") < F.col("to")) & (F.col("span_to") > F.col("from")))
-        .withColumn("begun", F.col("from") >= F.col("span_from"))
         .withColumn("from", F.greatest("from", "span_from"))
         .withColumn("to", F.least("to", "span_to"))
     )
-    begins = F.col("begun") & (F.col("from") >= F.col("w"))
+    w, begun = F.col("w"), F.col("due")
+    begins = (begun >= F.greatest("span_from", w)) & (begun < F.least("to", w + FIVE_MINUTES))
     return parts.withColumn("w", F.explode(windows(F.col("from"), F.col("to")))).select(
         *PLACE,
         "w",
-        overlap(F.col("from"), F.col("to")).alias("down"),
+        overlap(F.greatest("from", "due"), F.col("to")).alias("down"),
         F.when(begins, 1).otherwise(0).cast("long").alias("outages"),
         F.col("beats").alias("absent_beats"),
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
 from broker.core import queue_recorder
@@ -440,6 +444,21 @@ def test_what_changed_while_the_disk_was_bad_is_written_afterwards(farm: Durable
     ]
 
 
+def test_the_newer_of_two_counts_is_written_after_a_failure(farm: DurableFarm) -> None:
+    worker = Worker()
+    farm.consume(worker)
+    farm.send(b"1")
+    farm.commit()
+    farm.reject(worker, recycle=True)
+    farm.clock.advance(COMMIT_SECONDS)
+    farm.wait(0.2)
+    farm.reject(worker, recycle=True)
+    farm.thread.fail(FULL)
+    farm.wait(RETRY_SECONDS)
+    farm.thread.work()
+    assert [row.count for row in farm.stored()] == [2]
+
+
 def test_the_author_of_a_message_that_died_unwritten_sends_it_again_if_its_grave_is_not_written(
     farm: DurableFarm,
 ) -> None:
@@ -556,6 +575,86 @@ def test_an_author_that_fails_keeps_nothing_from_the_others(directory: str) -> N
     assert len([event for event in logged if "log_failure" in event]) == 1
     assert farm.author.safe == [b"2"]
     farm.store.close()
+
+
+# all of it, in any order
+
+
+class Fate:
+    """What became of the messages of several runs of a broker, each of which was killed."""
+
+    def __init__(self, directory: str) -> None:
+        self.farm = DurableFarm(directory, SMALL)
+        self.sent = 0
+        self.safe: set[bytes] = set()
+        self.settled: set[bytes] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        self.worker = Worker(4)
+        self.farm.consume(self.worker)
+
+    def do(self, what: str, number: int) -> None:
+        farm, held = self.farm, self.worker.held
+        if what == "send":
+            for _ in range(number):
+                self.sent += 1
+                try:
+                    farm.queue().put(b"head", b"%d" % self.sent, author=farm.author, token=b"%d" % self.sent)
+                except Refusal:
+                    assert not farm.recorder.takes
+        elif what == "wait":
+            farm.wait([COMMIT_SECONDS, 0.2, RETRY_SECONDS, 5.0][number % 4])
+        elif what == "work" and farm.thread.jobs:
+            farm.thread.work()
+        elif what == "fail" and farm.thread.jobs:
+            farm.thread.fail(FULL)
+        elif what == "confirm" and held:
+            self.settled.add(bytes(held[number % len(held)].body))
+            farm.confirm(self.worker, number % len(held))
+        elif what in ("reject", "recycle") and held:
+            farm.reject(self.worker, number % len(held), recycle=what == "recycle")
+        elif what == "kill":
+            if number % 2 and farm.thread.jobs:
+                farm.thread.do()  # it was written, and nobody heard of it
+            self.look()
+            farm.store.close()
+            self.farm = DurableFarm(farm.directory, SMALL)
+            self.begin()
+
+    def look(self) -> None:
+        """What the next run finds."""
+        self.safe.update(self.farm.author.safe)
+        stored = [row.body for row in self.farm.stored()]
+        assert len(stored) == len(set(stored)), "a message in two places"
+        assert self.safe - self.settled <= set(stored), "a message that was called safe is lost"
+        alive = [int(row.body) for row in self.farm.stored() if row.death is None]
+        assert alive == sorted(alive)
+
+
+SMALL = attrs.evolve(DURABLE, max_deliveries=3)
+
+
+@hypothesis_settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["send", "send", "wait", "wait", "work", "work", "fail", "confirm", "reject", "recycle", "kill"]
+            ),
+            st.integers(1, 8),
+        ),
+        max_size=50,
+    )
+)
+def test_what_was_called_safe_is_there_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as directory, capturedLogs() as logs:
+        fate = Fate(directory)
+        for what, number in steps:
+            fate.do(what, number)
+        fate.look()
+        fate.farm.store.close()
+    assert [event["log_failure"] for event in logs if "log_failure" in event] == []
 
 
 # the stop

@@ -190,8 +190,9 @@ def test_a_disk_that_fails_is_not_now_and_the_earlier_confirms_come_first(durabl
     durable.clock.advance(RETRY_SECONDS)
     durable.thread.work()
     writer.put(6, resource="q")
+    writer.put(7, resource="q")
     durable.commit()
-    assert answers(writer) == [("confirm", 6, False)]
+    assert answers(writer) == [("confirm", 7, True)]
 
 
 def test_a_writer_that_is_gone_is_told_nothing_and_its_contents_stay(durable: QueueFarm) -> None:
@@ -469,6 +470,20 @@ def test_a_slow_reader_keeps_its_place_and_is_sent_more_when_it_reads_again(farm
     assert [table.decode(content.table)["delivery-count"] for content in contents] == [1, 1, 1]
 
 
+def test_a_slow_reader_that_confirms_is_not_tried_before_it_has_room(farm: QueueFarm) -> None:
+    writer, slow = farm.sender(), farm.worker()
+    slow.stop_reading(after=2)
+    fill(writer, 5)
+    tried = farm.router.refused
+    confirm(slow, 1)
+    writer.put(6, b"6", "q")
+    assert farm.router.refused == tried
+    slow.read_on()
+    farm.wait(1)
+    contents = [each for each in slow.take() if isinstance(each, wire.Content)]
+    assert [bytes(content.body) for content in contents] == numbers(1, 2, 3, 4, 5, 6)
+
+
 def test_a_slow_reader_costs_others_nothing(farm: QueueFarm) -> None:
     writer, slow, quick = farm.sender(), farm.worker(), farm.worker()
     slow.stop_reading()
@@ -564,6 +579,7 @@ def test_contents_with_many_different_properties_are_each_sent_with_their_own(fa
     for number in range(1, count + 1):
         put(writer, number, "q", b"", n=number % (MOST_PREPARED + 3))
     assert [content.says["n"] for content in got(worker)] == [n % (MOST_PREPARED + 3) for n in range(1, count + 1)]
+    assert len(writer.writing.place.prepared) <= MOST_PREPARED
 
 
 def test_W03_a_content_without_a_name_is_for_the_only_queue_of_its_lease_and_is_sent_with_it(farm: QueueFarm) -> None:

@@ -250,6 +250,8 @@ def test_who_had_no_minute_of_a_broker_to_come_back_is_not_down(day):
     assert (down(day, "tardy"), outages(day, "tardy")) == (30.0, 1)
     assert (down(day, "never"), outages(day, "never")) == (19 * 60.0, 1)
     assert day["never", "15:30"].down_s == 240.0
+    row = day["prompt", "15:20"]
+    assert (row.connected_s, row.up_s, row.down_s, row.outages, row.broker_up_s) == (0.0, 0.0, 0.0, 0, 20.0)
 
 
 def test_what_the_journal_lost_is_neither_silence_nor_missed(day):

@@ -386,12 +386,6 @@ class _Unconfirmed(_Taker):
         self.look()
         self._queues.serve(self)
 
-    def end(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        super().end()
-
 
 def _again(message: Message) -> bytes:
     """The tail of a message that was sent before, or that is dead."""

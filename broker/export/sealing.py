@@ -1,13 +1,10 @@
-"""The sealed segments of a journal: how a file becomes one, and when it is deleted.
+"""How an open file of a journal becomes a sealed segment.
 
 Rules:
 - A file is sealed a piece at a time, so that the lines of the present need not wait: compressed to a name that begins
   with ".", on the disk, renamed, and only then is the file itself gone. A kill at any moment leaves one of them whole.
 - A sealed segment never changes. Where one has the name already, a kill came between the renaming and the end of the
   file: they have the same content, and the file goes. If they have not, both stay, and that is an error.
-- Only what has the name of a segment is deleted: files, in the directory of an hour, and nothing behind links.
-- The reactor waits for the interpreter while a single call has it. So nothing here is done for all segments at once,
-  and where many short calls follow each other, the thread rests.
 """
 
 from __future__ import annotations
@@ -15,16 +12,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import zlib
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-import attrs
 import msgspec
 
-from broker.export.disk import Disk, about, entries
-from broker.export.rest import rest
+from broker.export.disk import Disk, about
 
 PIECE = 2 * 1024 * 1024
 """How much of a file is compressed at a time: some 50 ms in which nothing is appended."""
@@ -38,15 +31,6 @@ LEVEL = 6
 FIRST_LINE = 64 * 1024
 """How much of a file is read to find the time of its first record; lines are some hundred bytes long."""
 
-SWEPT = 500
-"""How many files and directories a sweep looks at in one piece: some 20 ms in which nothing is appended."""
-
-LOOKS = 10
-"""After how many of them it rests: some 0.3 ms."""
-
-DELETION = 10
-"""How many of those looks the deletion of one segment takes as long as."""
-
 CHECKED = 1024 * 1024
 """How much of a file is checked at once: some 0.5 ms in which the interpreter is free."""
 
@@ -56,42 +40,41 @@ TRAILER = 8
 SUFFIX = ".gz"
 """What a segment's name has in addition when it is sealed."""
 
-_SEALED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl\.gz")
-_UNFINISHED = re.compile(r"\..+\.jsonl\.gz\.tmp")
-_DAY = re.compile(r"date=([0-9]{4}-[0-9]{2}-[0-9]{2})")
-_HOUR = re.compile(r"hour=([01][0-9]|2[0-3])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Sealed:
-    """The sealed segments in ``directory``. Everything raises OSError with the path, and can be tried again."""
+class Sealing:
+    """Seals files, one after the other, into ``directory``."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self._sealing: _Sealing | None = None
-        self._sweep: Iterator[int] | None = None
+        self._compression: _Compression | None = None
         self.sealed = 0
-        self.deleted = 0
 
-    def seal_piece(self, path: str) -> bool:
+    @property
+    def unfinished(self) -> str | None:
+        """The path of what is being sealed now."""
+        return None if self._compression is None else self._compression.unfinished
+
+    def piece(self, path: str) -> bool:
         """Do the next piece of the sealing of a file. Returns whether that was all: then the file is gone.
 
         After an error it begins from the start, and there is nothing of it that takes room. Until one file is sealed no
         other may be begun.
         """
         try:
-            if self._sealing is None:
+            if self._compression is None:
                 target = self._target(path)
                 if _is_sealed(path, target):
                     self._replace(path, target)
                     return True
                 self._disk.make_directory(os.path.dirname(target))
-                self._sealing = _Sealing(self._disk, path, target)
-            if not self._sealing.piece():
+                self._compression = _Compression(self._disk, path, target)
+            if not self._compression.piece():
                 return False
-            self._sealing.finish()
-            target, self._sealing = self._sealing.target, None
+            self._compression.finish()
+            target, self._compression = self._compression.target, None
             self._replace(path, target)
         except OSError:
             self.abandon()
@@ -108,81 +91,9 @@ class Sealed:
 
     def abandon(self) -> None:
         """Leave nothing behind of what is not sealed yet."""
-        if self._sealing is not None:
-            self._sealing.abandon()
-            self._sealing = None
-
-    @property
-    def sweeping(self) -> bool:
-        """A sweep has begun, and is not at its end."""
-        return self._sweep is not None
-
-    def sweep_piece(self, now: float, keep_seconds: float | None, keep_bytes: int | None) -> None:
-        """Do the next piece of a sweep: it deletes what a kill or an error left unfinished; then the oldest segments,
-        those over the age, and those over the room that all may take. None: without a limit.
-
-        Time and limits are those of its beginning. What cannot be deleted keeps nothing else from it; at the end, the
-        first error is raised.
-        """
-        if self._sweep is None:
-            self._sweep = self._sweep_all(now, keep_seconds, keep_bytes)
-        steps = 0
-        try:
-            for step in self._sweep:
-                for _ in range((steps + step) // LOOKS - steps // LOOKS):
-                    rest()
-                steps += step
-                if steps >= SWEPT:
-                    return
-        except OSError:
-            self._sweep = None
-            raise
-        self._sweep = None
-
-    def _sweep_all(self, now: float, keep_seconds: float | None, keep_bytes: int | None) -> Iterator[int]:
-        failed: OSError | None = None
-        room = 0
-        for hour in self._hours():
-            seen = 1
-            for entry in entries(hour.path):
-                if _UNFINISHED.fullmatch(entry.name) and not self._is_being_sealed(entry.path):
-                    error = self._remove(entry.path)
-                    failed = failed or error
-                seen += 1
-            room += sum(size for _, _, size in hour.segments())
-            yield seen
-        for hour in self._hours():
-            old = keep_seconds is not None and now - hour.begins > keep_seconds
-            if not old and (keep_bytes is None or room <= keep_bytes):
-                break
-            for _, path, size in sorted(hour.segments()):
-                if not old and (keep_bytes is None or room <= keep_bytes):
-                    break
-                error = self._remove(path)
-                if error is None:
-                    self.deleted += 1
-                    room -= size
-                failed = failed or error
-                yield DELETION
-            with contextlib.suppress(OSError):  # not empty yet
-                os.rmdir(hour.path)
-                os.rmdir(os.path.dirname(hour.path))
-            yield 1
-        if failed is not None:
-            raise failed
-
-    def _remove(self, path: str) -> OSError | None:
-        """Delete a file, if it is still there. Returns what went wrong."""
-        try:
-            self._disk.remove(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            return error
-        return None
-
-    def _is_being_sealed(self, path: str) -> bool:
-        return self._sealing is not None and self._sealing.unfinished == path
+        if self._compression is not None:
+            self._compression.abandon()
+            self._compression = None
 
     def _target(self, path: str) -> str:
         """Where a file goes when it is sealed."""
@@ -190,39 +101,8 @@ class Sealed:
         name = os.path.basename(path) + SUFFIX
         return os.path.join(self._directory, f"date={moment.date()}", f"hour={moment:%H}", name)
 
-    def _hours(self) -> Iterator[_Hour]:
-        """The directories of an hour, the oldest first."""
-        for day in entries(self._directory):
-            named = _DAY.fullmatch(day.name)
-            if named is None or not day.is_dir(follow_symlinks=False):
-                continue
-            try:
-                midnight = datetime.fromisoformat(named[1]).replace(tzinfo=UTC).timestamp()
-            except ValueError:
-                continue
-            for entry in entries(day.path):
-                numbered = _HOUR.fullmatch(entry.name)
-                if numbered is not None and entry.is_dir(follow_symlinks=False):
-                    yield _Hour(entry.path, midnight + 3600.0 * int(numbered[1]))
 
-
-@attrs.frozen
-class _Hour:
-    """A directory of sealed segments, and when its hour begins."""
-
-    path: str
-    begins: float
-
-    def segments(self) -> Iterator[tuple[int, str, int]]:
-        """When each was written, its path and its size."""
-        for entry in entries(self.path):
-            if _SEALED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    yield status.st_mtime_ns, entry.path, status.st_size
-
-
-class _Sealing:
+class _Compression:
     """The compression of one file, a piece at a time."""
 
     def __init__(self, disk: Disk, source: str, target: str) -> None:
