@@ -205,6 +205,8 @@ class QueueRecorder:
                 message.kept = KEPT
                 if message.state == GONE:
                     self._gone.append(message.order)
+            else:
+                message.kept = NOT_KEPT  # it was gone before
         if self._failures:
             self.log.info("messages of queues are kept again, after {failures} failures", failures=self._failures)
             self._failures = 0

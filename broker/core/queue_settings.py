@@ -18,7 +18,7 @@ DEAD = ".dead"
 """What the names of queues of dead messages end with."""
 
 MAX_MESSAGES = 100_000
-"""Messages of one queue, unless set: a minute of a busy one, and less than a third of what all may take in bytes."""
+"""Messages of one queue, unless set: some 40 MB if they are small, and a tenth of what all queues may hold."""
 
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of one queue, unless set: an eighth of what all may take, so that one that nobody reads leaves the others

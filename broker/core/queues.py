@@ -282,9 +282,10 @@ class Queue:
         if known is None:
             return False
         message = known[1]
-        if message is None or message.state == GONE:
-            return message is None or not message.refused
-        if message.kept in (WAITING, WRITING):
+        if message is None:
+            return True
+        is_confirmed = message.state == GONE and message.death is None
+        if message.kept in (WAITING, WRITING) and not is_confirmed:
             raise self._refusal("undecided", Reason.LIMIT, "a message with the same id is being written to the disk")
         return not message.refused
 

@@ -546,6 +546,22 @@ def test_a_duplicate_is_not_called_safe_before_the_first_one_is(directory: str) 
     farm.store.close()
 
 
+def test_a_duplicate_of_what_died_unwritten_is_not_called_safe_before_its_grave_is(directory: str) -> None:
+    farm = DurableFarm(directory, attrs.evolve(DURABLE, duplicates=True))
+    worker = Worker()
+    farm.consume(worker)
+    farm.send(b"1", id="x")
+    farm.send(b"2", id="y")
+    farm.reject(worker)
+    farm.confirm(worker)
+    assert refusal_of(farm, id="x") is Reason.LIMIT
+    assert farm.queue().put(b"", b"again", id="y")
+    farm.commit()
+    assert farm.queue().put(b"", b"again", id="x")
+    assert farm.bodies("q.dead") == [b"1"]
+    farm.store.close()
+
+
 def test_a_defect_is_logged_and_does_not_end_it(directory: str) -> None:
     farm = DurableFarm(directory)
     farm.send(b"1")

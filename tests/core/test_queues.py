@@ -868,13 +868,17 @@ def test_what_is_set_aside_over_and_over_takes_no_more_room() -> None:
     assert len(aside._by_order) < 200
     assert len(aside._by_time) < 200
     assert (aside.due(), aside.over(9.0), aside.over(10.0)) == (10.0, None, other)
-    aside.add(message, "bob", 11.0)
-    aside.discard(message)
-    aside.add(message, "bob", 13.0)
     aside.discard(other)
+    assert (aside.due(), aside.oldest(), len(aside)) == (inf, None, 0)
+
+
+def test_what_is_set_aside_again_waits_for_its_new_time() -> None:
+    aside = Aside()
+    message, other = Message(None, 7, b"", b""), Message(None, 3, b"", b"")
+    aside.add(message, "ann", 11.0)
+    aside.discard(message)
+    aside.add(message, "ann", 13.0)
     aside.add(other, "ann", 12.0)
-    assert (aside.due(), aside.over(11.0), aside.over(12.5)) == (12.0, None, other)
+    assert (aside.due(), aside.over(11.5), aside.over(12.5)) == (12.0, None, other)
     aside.discard(other)
     assert (aside.due(), aside.over(12.5), aside.over(13.0)) == (13.0, None, message)
-    aside.discard(message)
-    assert (aside.due(), aside.oldest(), len(aside)) == (inf, None, 0)
