@@ -156,7 +156,7 @@ def unconfirmed(seconds: float) -> list[Figure]:
         start = time.perf_counter()
         load.run(0)
         took = time.perf_counter() - start
-        returned = server.counters()["mtl_queues.returned"]
+        returned = server.counters()["mtl_queue.returned"]
     return [
         *turns.figures("Contents confirmed"),
         at_most("MiB that the broker grew by", peak / MIB, ALLOCATOR / MIB, "{:.1f}"),
