@@ -6,6 +6,7 @@ the stop everybody is told first; then the sockets go, and the queues are writte
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -296,7 +297,7 @@ def _queue_rules(config: values.Mtl) -> list[QueueRule]:
                 max_deliveries=each.deliveries,
                 dead_letters=frozenset(map(Death, each.dead_letters)),
                 ttl=each.ttl or None,
-                expires=each.expires,
+                expires=each.expires or math.inf,
                 single=each.single,
                 duplicates=each.duplicates,
             ),

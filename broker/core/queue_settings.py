@@ -53,9 +53,10 @@ class Settings:
     ``durable``: its messages survive a restart. ``max_messages`` and ``max_bytes`` count what is given out and not
     confirmed, too. ``max_deliveries``: 0 is any number. ``dead_letters`` are the deaths after which a message goes to
     ``NAME.dead``; after others it is gone. ``ttl``: how long a message that says nothing else, or more, may wait.
-    ``expires``: when the queue is forgotten once it is empty and nobody reads it. ``single``: only the consumer that
-    came first gets messages, and the next one when it leaves. ``duplicates``: a message whose id its user has just sent
-    before is not queued again. ``drop_oldest``: the oldest message makes room for a new one, which else is refused.
+    ``expires``: how long the queue is kept while it is empty and nobody reads it, which may be infinite. ``single``:
+    only the consumer that came first gets messages, and the next one when it leaves. ``duplicates``: a message whose id
+    its user has sent lately is not queued again. ``drop_oldest``: the oldest message makes room for a new one, which
+    else is refused.
     """
 
     durable: bool = False

@@ -776,6 +776,16 @@ def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
     assert len(farm.leases) == 0
 
 
+def test_a_queue_may_be_kept_for_ever() -> None:
+    farm = Farm(Settings(expires=inf))
+    farm.put(b"1")
+    assert farm.waiting() == [b"1"]
+    assert farm.clock.getDelayedCalls() == []  # and it costs nothing
+    farm.queues.use([Rule(("*",), Settings(expires=1.0))])
+    farm.wait(1.1)
+    assert len(farm.queues) == 0
+
+
 def test_each_use_begins_the_time_anew() -> None:
     farm = Farm(Settings(expires=10.0))
     for _ in range(5):
