@@ -8,100 +8,116 @@ Rules:
   has rows that say so by no time of either kind: its load is not known, and not gone.
 """
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
-from spark.capacity.registrations import BROKER, CLOSED, SILENT, WITHDRAWN
-from spark.capacity.times import ABSENCE, FIVE_MINUTES, GRACE, LIVENESS, overlap, windows
+import numpy as np
 
-PLACE = ("broker", "service", "instance")
-
-INSTANCE = ("instance", "service")
-
-
-def stretches(breaks: DataFrame, pieces: DataFrame, before: DataFrame | None) -> DataFrame:
-    """Return times of being up, of any registration: broker, service, instance, beats, from, to, how it ended."""
-    beats = F.col("interval").isNotNull().alias("beats")
-    withdrawn = F.coalesce(F.col("ended") == WITHDRAWN, F.lit(False))
-    # An end of which nothing before it is known says nothing of being up; a withdrawal says that nobody is down.
-    islands = (
-        breaks.where("service is not null")
-        .where(withdrawn | F.col("ended").isNull() | ~F.col("alone"))
-        .select(
-            *PLACE,
-            beats,
-            # Where the clock was set back the same time is there twice, and nobody is down in it.
-            F.when(F.col("ended").isNull(), F.least("began", "next")).otherwise(F.col("began")).alias("from"),
-            F.col("at").alias("to"),
-            F.when(withdrawn, WITHDRAWN).otherwise(CLOSED).alias("how"),
-        )
-    )
-    longer = pieces.where("up_to >= from").select(*PLACE, beats, "from", F.col("up_to").alias("to"), "how")
-    every = islands.unionByName(longer)
-    if before is None:
-        return every
-    alive = F.col("at") + F.col("interval") * LIVENESS
-    how = F.when(alive < F.col("last_sign"), SILENT).otherwise(BROKER)
-    carried = before.select(
-        *PLACE,
-        beats,
-        F.col("at").alias("from"),
-        F.when(F.col("ended").isNull(), F.greatest("at", F.least("last_sign", alive)))
-        .otherwise(F.col("at"))
-        .alias("to"),
-        F.when(F.col("ended").isNull(), how).otherwise(F.col("ended")).cast("int").alias("how"),
-    )
-    return every.unionByName(carried)
+from spark.capacity.fiveminutes import FiveMinutes
+from spark.capacity.presence import Span, Stay
+from spark.capacity.registrations import BROKER, WITHDRAWN
+from spark.capacity.times import ABSENCE, FAR, FIVE_MINUTES, GRACE, Flags, Ints, overlap, repeated, windows
 
 
-def absences(stretches: DataFrame, brokers: DataFrame, stays: DataFrame, last: int) -> DataFrame:
-    """Return the down time of instances: broker, service, instance, w, down, outages, absent_beats."""
-    order = Window.partitionBy(*INSTANCE).orderBy("from", "to", "how")
-    until_here = order.rowsBetween(Window.unboundedPreceding, 0)
-    gaps = (
-        stretches.withColumn("rank", F.col("to") * 4 + F.col("how"))
-        .withColumns(
-            {
-                "next": F.lead("from").over(order),
-                "end": F.max("rank").over(until_here),
-                "broker": F.max_by("broker", "rank").over(until_here),
-                "beats": F.max_by("beats", "rank").over(until_here),
-            }
-        )
-        .withColumn("how", F.col("end") % 4)
-        .withColumn("up_to", F.shiftright("end", 2))
-        .where(f"how != {WITHDRAWN} and (next is null or next > up_to)")
-        .select("broker", *INSTANCE, "beats", "how", "up_to", "next")
-    )
-    up_to = F.col("up_to")
-    due = F.array_min(
-        F.transform(
-            "stays",
-            lambda stay: F.when(
-                F.greatest(stay["stay_from"], up_to) + GRACE <= stay["stay_to"],
-                F.greatest(stay["stay_from"], up_to) + GRACE,
-            ),
-        )
-    )
-    absent = (
-        gaps.join(F.broadcast(stays), "broker")
-        .withColumn("to", F.least(F.coalesce("next", F.lit(last)), up_to + ABSENCE))
-        .withColumn("due", F.when(F.col("how") == BROKER, F.coalesce(due, "to")).otherwise(up_to))
-        .where("up_to < to")
-        .select("broker", *INSTANCE, "beats", F.col("up_to").alias("from"), "to", "due")
-    )
-    parts = (
-        absent.join(F.broadcast(brokers), "broker")
-        .where((F.col("span_from") < F.col("to")) & (F.col("span_to") > F.col("from")))
-        .withColumn("from", F.greatest("from", "span_from"))
-        .withColumn("to", F.least("to", "span_to"))
-    )
-    w, begun = F.col("w"), F.col("due")
-    begins = (begun >= F.greatest("span_from", w)) & (begun < F.least("to", w + FIVE_MINUTES))
-    return parts.withColumn("w", F.explode(windows(F.col("from"), F.col("to")))).select(
-        *PLACE,
-        "w",
-        overlap(F.greatest("from", "due"), F.col("to")).alias("down"),
-        F.when(begins, 1).otherwise(0).cast("long").alias("outages"),
-        F.col("beats").alias("absent_beats"),
+@dataclass(frozen=True)
+class Stretches:
+    """Times of being up: of which instance, with which site, whether it beats, from when to when, and how it ended."""
+
+    instance: Ints
+    site: Ints
+    beats: Flags
+    from_: Ints
+    to: Ints
+    how: Ints
+
+    def take(self, rows: Ints | Flags) -> "Stretches":
+        """Return some of them."""
+        return Stretches(*(getattr(self, one.name)[rows] for one in fields(self)))
+
+
+def together(*parts: Stretches) -> Stretches:
+    """Put stretches of several kinds together."""
+    return Stretches(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Stretches)))
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Times between stretches: up to when it was up, until when it is down, and from when it counts as that."""
+
+    site: Ints
+    beats: Flags
+    from_: Ints
+    to: Ints
+    due: Ints
+
+
+def absences(
+    stretches: Stretches,
+    brokers: Sequence[str],
+    spans: Sequence[Span],
+    stays: Mapping[str, Sequence[Stay]],
+    end: int,
+    rows: FiveMinutes,
+) -> None:
+    """Add the down time of instances to the rows. `brokers` are those of the sites, `end` is that of the date."""
+    absent = _between(stretches, brokers, stays, end)
+    for name in set(brokers):
+        mine = [span for span in spans if span.broker == name]
+        of_broker = np.flatnonzero(np.array([one == name for one in brokers])[absent.site])
+        _add(absent, of_broker, mine, rows)
+
+
+def _between(stretches: Stretches, brokers: Sequence[str], stays: Mapping[str, Sequence[Stay]], end: int) -> Absent:
+    """Find the times in which an instance is not up, and was before."""
+    own = stretches.take(np.lexsort((stretches.how, stretches.to, stretches.from_, stretches.instance)))
+    number = np.arange(len(own.to))
+    # What ended last so far: of the instance, since the places of another's are higher.
+    ends = np.lexsort((own.how, own.to))
+    place = np.empty_like(number)
+    place[ends] = number
+    latest = ends[np.maximum.accumulate(own.instance * len(number) + place) - own.instance * len(number)]
+    up_to, how = own.to[latest], own.how[latest]
+    another = np.append(own.instance[1:] == own.instance[:-1], False)[: len(number)]
+    next_ = np.where(another, np.append(own.from_[1:], 0)[: len(number)], FAR)
+    away = (how != WITHDRAWN) & (next_ > up_to)
+    to = np.minimum(np.where(another, next_, end), up_to + ABSENCE)
+    away &= up_to < to
+    site, up_to, to, how = own.site[latest][away], up_to[away], to[away], how[away]
+    due = up_to.copy()
+    for name in set(brokers):
+        mine = (how == BROKER) & np.array([one == name for one in brokers])[site]
+        if mine.any():
+            due[mine] = _due(up_to[mine], to[mine], stays.get(name, ()))
+    return Absent(site, own.beats[latest][away], up_to, to, due)
+
+
+def _due(up_to: Ints, to: Ints, stays: Sequence[Stay]) -> Ints:
+    """Return when who lost its broker should be back: a minute after the broker, if it stays for that long."""
+    due = np.full_like(up_to, FAR)
+    for stay in stays:
+        back = np.maximum(stay.stay_from, up_to) + GRACE
+        due = np.minimum(due, np.where(back <= stay.stay_to, back, FAR))
+    return np.where(due == FAR, to, due)
+
+
+def _add(absent: Absent, rows_of: Ints, spans: Sequence[Span], rows: FiveMinutes) -> None:
+    """Add what of some absences lies in the up-spans of their broker, which are in order and apart."""
+    if not len(rows_of) or not spans:
+        return
+    from_, to = absent.from_[rows_of], absent.to[rows_of]
+    span_from, span_to = (np.array([span[place] for span in spans], np.int64) for place in (2, 3))
+    first = np.searchsorted(span_to, from_, side="right")
+    number, step = repeated(np.maximum(np.searchsorted(span_from, to, side="left") - first, 0))
+    span = first[number] + step
+    row, due = rows_of[number], absent.due[rows_of][number]
+    begin, end = np.maximum(from_[number], span_from[span]), np.minimum(to[number], span_to[span])
+    part, w = windows(begin, end)
+    due, begin, end, since = due[part], begin[part], end[part], span_from[span][part]
+    begins = (due >= np.maximum(since, w)) & (due < np.minimum(end, w + FIVE_MINUTES))
+    rows.add(
+        absent.site[row][part],
+        w,
+        down=overlap(np.maximum(begin, due), end, w),
+        outages=begins.astype(np.int64),
+        absent_beats=absent.beats[row][part],
     )

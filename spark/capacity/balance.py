@@ -15,8 +15,8 @@ from datetime import date
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.capacity.rollup import DIGITS
 from spark.capacity.schema import GOLD_BALANCE_DAY
+from spark.capacity.times import DIGITS
 
 HOT = 1.5
 """Times the even share from which an instance is hot. A plan at 70 % of full load is full at 1.43 times the mean."""

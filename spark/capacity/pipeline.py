@@ -27,7 +27,7 @@ from spark.capacity.plan import TARGET, plan
 from spark.capacity.presence import SILVER_SIGNS, broker_down
 from spark.capacity.progress import Progress
 from spark.capacity.reliability import reliability
-from spark.capacity.rollup import SILVER_CARRY, rollup, runs_of, same_state
+from spark.capacity.rollup import look, rollup
 from spark.capacity.schema import (
     BRONZE_RECORDS,
     EVALUATION,
@@ -45,9 +45,6 @@ from spark.capacity.schema import (
 )
 from spark.capacity.service_load import LOOKBACK, service_load
 from spark.capacity.tables import State, Tables
-
-TOGETHER = 10
-"""Dates that one rollup makes: what it keeps on the disk stays small, and a month has three lines of progress."""
 
 DAY = timedelta(days=1)
 
@@ -153,35 +150,24 @@ class Pipeline:
         return done
 
     def _rollup(self, touched: Sequence[date], held: set[date]) -> list[date]:
-        tables, todo, made = self._tables, list(touched), []
+        tables, todo, made = self._tables, list(touched), list[date]()
         lost = [
             Missing(row.broker, row.boot, int(row.seq_from), int(row.seq_to)) for row in tables.rows(LOSS).itertuples()
         ]
         with self._progress.job("rollup") as step:
+            seen = look(tables, todo, lost)
             while todo:
-                dates = runs_of(todo)[0][:TOGETHER]
-                last, after = dates[-1], dates[-1] + DAY
-                records = tables.read(BRONZE_RECORDS, dates)
-                before = None
-                if dates[0] - DAY in tables.dates(SILVER_CARRY):
-                    before = tables.read(SILVER_CARRY, [dates[0] - DAY])
-                old = tables.read(SILVER_CARRY, [last]).persist()
-                old.count()
-                result = rollup(records, before, dates, lost)
-                tables.write(SILVER_PROVIDER_5M, result.silver)
-                tables.write(SILVER_CARRY, result.carry)
-                tables.write(SILVER_SIGNS, result.signs)
-                result.done()
-                made += dates
-                todo = [day for day in todo if day not in dates]
-                follows = after in held and after not in todo and after not in made
-                if follows and not same_state(old, tables.read(SILVER_CARRY, [last])):
+                day = todo.pop(0)
+                survey = seen.pop(day, None) or look(tables, [day], lost)[day]
+                changed = rollup(tables, day, survey, lost)
+                made.append(day)
+                after = day + DAY
+                if changed and after in held and after not in todo:
                     # What the next date began with has become something else.
-                    todo = sorted({*todo, after})
-                old.unpersist()
+                    todo.insert(0, after)
                 step(len(made) / (len(made) + len(todo)), f"{len(made):,} of {len(made) + len(todo):,} dates")
             step(1.0, f"{len(made):,} dates")
-        return sorted(made)
+        return made
 
     def _days(self, dates: Sequence[date], held: set[date]) -> None:
         tables = self._tables

@@ -14,11 +14,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from spark.capacity.schema import Table, columns
 from spark.capacity.times import BROKER_SILENCE, DAY, FIVE_MINUTES
@@ -27,10 +24,6 @@ SILVER_SIGNS = Table(
     "silver_signs", columns(date="date", broker="string", first="timestamp", last="timestamp"), dated=True
 )
 """The times in which a broker gave signs, none of them more than 90 s after the one before."""
-
-
-UP = columns(broker="string", boot="string", span_from="long", span_to="long", returned="boolean")
-"""Up-spans, as Spark gets them."""
 
 
 class Signs(NamedTuple):
@@ -104,17 +97,9 @@ def in_windows(brokers: Iterable[Span]) -> dict[tuple[str, int], int]:
     return up
 
 
-def local(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: StructType) -> DataFrame:
-    """Hand a few rows to Spark, which then knows that they are few."""
-    names = schema.names
-    made = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], to_arrow_schema(schema))
-    return spark.createDataFrame(made, schema)
-
-
-def signs_of(brokers: DataFrame) -> DataFrame:
-    """Make the table of the brokers' up-spans."""
-    first, last = F.timestamp_micros("span_from"), F.timestamp_micros("span_to")
-    return brokers.select(F.to_date(first).alias("date"), "broker", first.alias("first"), last.alias("last"))
+def signs_of(brokers: Iterable[Span], first: int, last: int) -> list[tuple[str, int, int]]:
+    """Return the up-spans of brokers that begin within some time: rows of the table of signs, but for their date."""
+    return [(span.broker, span.span_from, span.span_to) for span in brokers if first <= span.span_from < last]
 
 
 def broker_down(signs: DataFrame) -> DataFrame:

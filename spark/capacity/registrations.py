@@ -1,8 +1,7 @@
-"""Registrations: what the records say of each of them, summed up in one pass over all records.
+"""Registrations: what the records of each of them say, one after the other.
 
-A *registration* is what a broker's start calls a provider of a service: (broker, boot, service, provider). Each of its
-records says what holds until the next one. Records of no provider are taken for those of one that the broker is itself:
-so its own signs come out of the same pass.
+A *registration* is what a broker's start calls a provider of a service. Each of its records says what holds until the
+next one.
 
 Rules:
 - Within a registration records are ordered by their number, and not by the clock, which may jump; a record that is
@@ -10,159 +9,245 @@ Rules:
 - A record is *short* when its registration is up until the next one and no silence of the broker can lie between: most
   records are, and need no look at when the broker was there. All others are breaks. What is between two breaks is an
   island: the registration is up in it all the time.
-- Registrations and instances go by numbers of 64 bits, made of their names: to sort by names is slow, and rows with
-  names in them do not fit into memory. Of a million registrations, two have the same number once in 30 million times.
+- Names go by numbers: starts, registrations of these, and *sites*, which are a broker with a service and an instance of
+  it. An instance may change within a registration.
 """
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
-from spark.capacity.hidden import with_lost
-from spark.capacity.times import BROKER_SILENCE, DAY, FIVE_MINUTES, LIVENESS, window_of
+import numpy as np
+import pyarrow as pa
 
-KEY = ("broker", "boot", "service", "provider")
-"""The names of a registration."""
+from spark.capacity.bronze import batches, codes, is_one, micros, of_providers, real, whole
+from spark.capacity.hidden import Hidden
+from spark.capacity.survey import Pair
+from spark.capacity.times import BROKER_SILENCE, DAY, LIVENESS, Flags, Floats, Ints
 
-NUMBERS = ("registration", "place")
-"""The numbers of a registration, and of its service and instance: an instance may change within a registration."""
+T = TypeVar("T")
 
-CLOSED, BROKER, SILENT, WITHDRAWN = range(4)
-"""How a time of being up ended. Of ends at the same moment the last of these counts."""
+OPEN, CLOSED, BROKER, SILENT, WITHDRAWN = -1, 0, 1, 2, 3
+"""How a time of being up ended, if it did. Of ends at the same moment the last of these counts."""
 
-TOLD = ("requests", "errors", "rtt_ms")
-"""Members that records may have, and nearly none has."""
-
-
-def _named(records: DataFrame) -> DataFrame:
-    """Give each record the names and numbers of its registration; those of no provider are the broker's own."""
-    own = F.col("event").isin("alive", "drop") | F.expr("service is null or provider is null or instance is null")
-    names = {name: F.when(~own, F.col(name)) for name in ("service", "provider", "instance")}
-    return _numbered(records.withColumns(names))
+COLUMNS = (
+    "broker", "boot", "service", "provider", "instance", "event", "why", "seq", "ts", "interval_ms", "load",
+    "full_load", "requests", "errors", "rtt_ms",
+)  # fmt: skip
 
 
-def _numbered(rows: DataFrame) -> DataFrame:
-    return rows.withColumn("registration", F.xxhash64(*KEY)).withColumn("place", F.xxhash64("service", "instance"))
+class Names:
+    """The numbers of all names of a part. Starts are in order, and the registrations of each follow each other."""
 
-
-def names(records: DataFrame, before: DataFrame | None) -> DataFrame:
-    """Tell the names of all numbers."""
-    every = _named(records).select(*KEY, "instance")
-    if before is not None:
-        every = every.union(before.select(*KEY, "instance"))
-    return _numbered(every.distinct())
-
-
-def _rows(records: DataFrame, before: DataFrame | None, hidden: DataFrame | None) -> DataFrame:
-    """Return what the records say, and before it what was carried over, which looks just like it."""
-    event = F.col("event")
-    withdrawn = (event == "unregister") & F.coalesce(F.col("why") == "withdrawn", F.lit(False))
-    rows = _named(records).select(
-        *NUMBERS,
-        *(() if hidden is None else ("broker", "boot")),
-        "seq",
-        F.unix_micros("ts").alias("at"),
-        F.when(withdrawn, WITHDRAWN).when(event.isin("unregister", "expire"), CLOSED).alias("ended"),
-        F.when(F.col("interval_ms") > 0, F.col("interval_ms") * 1000).alias("interval"),
-        "load",
-        "full_load",
-        (event == "hb").cast("int").alias("hb"),
-        F.when(F.coalesce(*TOLD).isNotNull(), F.struct(*TOLD)).alias("told"),
-    )
-    if before is not None:
-        carried = _numbered(before).select(
-            *(name for name in rows.columns if name not in ("hb", "told", "ended")),
-            F.col("ended").cast("int"),
-            F.lit(0).alias("hb"),
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        pairs = sorted(pairs)
+        self.starts = sorted({(pair.broker, pair.boot) for pair in pairs})
+        self.registrations = sorted({pair[:4] for pair in pairs})
+        self.sites = sorted({(pair.broker, pair.service, pair.instance) for pair in pairs})
+        self.instances = sorted({site[1:] for site in self.sites})
+        """Services, each with an instance of it."""
+        self._starts = _numbers(self.starts)
+        self._services = _numbers(sorted({pair.service for pair in pairs}))
+        self._instances = _numbers(sorted({pair.instance for pair in pairs}))
+        self._providers = np.unique(np.array([pair.provider for pair in pairs], np.int64))
+        self._pairs = _numbers(pairs)
+        registrations, sites, instances = _numbers(self.registrations), _numbers(self.sites), _numbers(self.instances)
+        self.start_of = np.array([self._starts[one[:2]] for one in self.registrations], np.int64)
+        """The start of each registration."""
+        self.instance_of = np.array([instances[site[1:]] for site in self.sites], np.int64)
+        """The instance of each site."""
+        self.registration = np.array([registrations[pair[:4]] for pair in pairs], np.int64)
+        """The registration of each pair."""
+        self.site = np.array([sites[pair.broker, pair.service, pair.instance] for pair in pairs], np.int64)
+        """The site of each pair."""
+        keys = self._keys_of(
+            np.array([self._starts[pair[:2]] for pair in pairs], np.int64),
+            np.array([self._services[pair.service] for pair in pairs], np.int64),
+            np.array([self._instances[pair.instance] for pair in pairs], np.int64),
+            np.searchsorted(self._providers, [pair.provider for pair in pairs]),
         )
-        rows = rows.unionByName(carried, allowMissingColumns=True)
-    if hidden is None:
-        return rows
-    return with_lost(rows, "at", "lost", hidden).drop("broker", "boot")
+        self._order = np.argsort(keys)
+        self._keys = keys[self._order]
+
+    def _keys_of(self, start: Ints, service: Ints, instance: Ints, provider: Ints) -> Ints:
+        """Make one number of four."""
+        made = (start * len(self._services) + service) * len(self._instances) + instance
+        return made * len(self._providers) + provider
+
+    def of(self, batch: pa.RecordBatch) -> tuple[Flags, Ints]:
+        """Tell which records are of the part, and the pairs of these."""
+        (broker, brokers), (boot, boots) = codes(batch["broker"]), codes(batch["boot"])
+        starts = np.array([[self._starts.get((one, other), -1) for other in boots] for one in brokers], np.int64)
+        start = starts[broker, boot]
+        service, instance = _known(batch["service"], self._services), _known(batch["instance"], self._instances)
+        told = whole(batch["provider"], -1)
+        provider = np.minimum(np.searchsorted(self._providers, told), len(self._providers) - 1)
+        known = (start >= 0) & (service >= 0) & (instance >= 0) & (self._providers[provider] == told)
+        mine = known & of_providers(batch)
+        keys = self._keys_of(start, service, instance, provider)[mine]
+        place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        there = self._keys[place] == keys
+        mine[mine] = there
+        return mine, self._order[place[there]]
+
+    def number(self, pair: Pair) -> int:
+        """Tell the number of a pair."""
+        return self._pairs[pair]
 
 
-def _lived(rows: DataFrame) -> DataFrame:
-    """Add to each record what holds from it on, until when, and where its registration began.
+def _numbers(names: Sequence[T]) -> dict[T, int]:
+    return {name: number for number, name in enumerate(names)}
 
-    `cut` is 0 for short records, and the number of any other one.
+
+def _known(column: pa.DictionaryArray, numbers: dict[str, int]) -> Ints:
+    """Return the numbers of a column's names, -1 for those that are none of ours."""
+    mine, names = codes(column)
+    return np.array([*(numbers.get(name, -1) for name in names), -1], np.int64)[mine]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of registrations. Nothing is known of numbers that are NaN, and of intervals that are 0."""
+
+    start: Ints
+    registration: Ints
+    site: Ints
+    seq: Ints
+    at: Ints
+    ended: Ints
+    interval: Ints
+    load: Floats
+    full_load: Floats
+    hb: Ints
+    requests: Floats
+    errors: Floats
+    rtt: Floats
+
+    def take(self, rows: Ints | Flags) -> "Records":
+        """Return some of the records."""
+        return Records(*(getattr(self, one.name)[rows] for one in fields(self)))
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The last record of a registration on the day before, and the last sign of its broker's start (`carry`)."""
+
+    pair: Pair
+    seq: int
+    at: int
+    ended: int
+    interval: int
+    load: float
+    full_load: float
+    last_sign: int
+
+
+def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
+    """Read the records of a part; what was carried over looks just like them."""
+    parts = [_carried(names, carried), *(_of(batch, names) for batch in batches(files, COLUMNS) if len(batch))]
+    return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Records)))
+
+
+def _carried(names: Names, carried: Sequence[Carried]) -> Records:
+    pairs = np.array([names.number(one.pair) for one in carried], np.int64)
+
+    def column(name: str, kind: type) -> Any:
+        return np.array([getattr(one, name) for one in carried], kind)
+
+    nothing = np.full(len(carried), np.nan)
+    registration = names.registration[pairs]
+    return Records(
+        start=names.start_of[registration],
+        registration=registration,
+        site=names.site[pairs],
+        seq=column("seq", np.int64),
+        at=column("at", np.int64),
+        ended=column("ended", np.int64),
+        interval=column("interval", np.int64),
+        load=column("load", np.float64),
+        full_load=column("full_load", np.float64),
+        hb=np.zeros(len(carried), np.int64),
+        requests=nothing,
+        errors=nothing,
+        rtt=nothing,
+    )
+
+
+def _of(batch: pa.RecordBatch, names: Names) -> Records:
+    mine, pair = names.of(batch)
+    event, why = batch["event"], batch["why"]
+    withdrawn = is_one(event, "unregister") & is_one(why, "withdrawn")
+    ended = np.where(withdrawn, WITHDRAWN, np.where(is_one(event, "unregister", "expire"), CLOSED, OPEN))
+    registration = names.registration[pair]
+    return Records(
+        names.start_of[registration],
+        registration,
+        names.site[pair],
+        whole(batch["seq"], 0)[mine],
+        micros(batch["ts"])[mine],
+        ended[mine],
+        np.maximum(whole(batch["interval_ms"], 0)[mine], 0) * 1000,
+        real(batch["load"])[mine],
+        real(batch["full_load"])[mine],
+        is_one(event, "hb")[mine].astype(np.int64),
+        real(batch["requests"])[mine],
+        real(batch["errors"])[mine],
+        real(batch["rtt_ms"])[mine],
+    )
+
+
+@dataclass(frozen=True)
+class Lived:
+    """Records in the order of their registrations and numbers, with what holds from each of them on.
+
+    `first` is the row of the first record of the registration, `next` when the next record came, 0 where there is
+    none; `lost` how much was hidden until the record, and `known` how much of the time until the next one was not.
     """
-    order = Window.partitionBy("registration").orderBy("seq")
-    until_here = order.rowsBetween(Window.unboundedPreceding, 0)
-    lived = rows.withColumns(
-        {
-            "next": F.lead("at").over(order),
-            "next_seq": F.lead("seq").over(order),
-            "began": F.first("at").over(until_here),
-            "began_seq": F.first("seq").over(until_here),
-            **{name: F.last(name, ignorenulls=True).over(until_here) for name in ("interval", "load", "full_load")},
-        }
+
+    records: Records
+    first: Ints
+    last: Flags
+    next: Ints
+    lost: Ints
+    known: Ints
+    short: Flags
+
+
+def lived(records: Records, hidden: Hidden) -> Lived:
+    """Put the records in order, and see what each of them says until the next one."""
+    records = records.take(np.lexsort((records.seq, records.registration)))
+    same = records.registration[1:] == records.registration[:-1]
+    again = np.append(same & (records.seq[1:] == records.seq[:-1]), False)
+    if again.any():
+        records = records.take(~again)
+        same = records.registration[1:] == records.registration[:-1]
+    row = np.arange(len(records.at))
+    first = np.maximum.accumulate(np.where(np.append(False, same)[: len(row)], 0, row))
+    last = ~np.append(same, False)[: len(row)]
+    records = replace(
+        records,
+        interval=_held(records.interval, records.interval > 0, first, 0),
+        load=_held(records.load, ~np.isnan(records.load), first, np.nan),
+        full_load=_held(records.full_load, ~np.isnan(records.full_load), first, np.nan),
     )
-    length = F.col("next") - F.col("at")
-    known = length
-    if "lost" in rows.columns:
-        lived = lived.withColumn("lost_next", F.lead("lost").over(order))
-        known = length - F.greatest(F.col("lost_next") - F.col("lost"), F.lit(0))
-    same_day = F.col("at") - F.col("at") % DAY == F.col("next") - F.col("next") % DAY
-    alive = F.col("interval").isNull() | (known <= F.col("interval") * LIVENESS)
-    short = F.col("ended").isNull() & length.between(0, BROKER_SILENCE) & alive & same_day
-    return lived.withColumns(
-        {
-            "again": F.coalesce(F.col("next_seq") == F.col("seq"), F.lit(False)),
-            "cut": F.when(F.coalesce(short, F.lit(False)), 0).otherwise(F.col("seq")),
-            "known": F.greatest(known, F.lit(0)),
-            "w": window_of(F.col("at")),
-        }
+    at = records.at
+    next_ = np.where(last, 0, np.append(at[1:], 0)[: len(row)])
+    lost = hidden.lost(records.start, at)
+    length = next_ - at
+    known = length - np.maximum(np.append(lost[1:], 0)[: len(row)] - lost, 0)
+    alive = (records.interval == 0) | (known <= records.interval * LIVENESS)
+    short = (
+        ~last
+        & (records.ended == OPEN)
+        & (length >= 0)
+        & (length <= BROKER_SILENCE)
+        & alive
+        & (at // DAY == next_ // DAY)
     )
+    return Lived(records, first, last, next_, lost, np.maximum(known, 0), short)
 
 
-def _summed(lived: DataFrame) -> DataFrame:
-    """Sum up the short records of each registration and five minutes; breaks stay as they are, each a row of its own.
-
-    `in_*` are the times of the short records within the five minutes, `over_*` what reaches into the next.
-    """
-    short = F.col("cut") == 0
-    over = F.when(short, F.greatest(F.col("next") - F.col("w") - FIVE_MINUTES, F.lit(0))).otherwise(0)
-    within = F.when(short, F.col("next") - F.col("at")).otherwise(0) - over
-    rows = lived.withColumns({"over": over, "in": within})
-    shares = []
-    for part in ("in", "over"):
-        spent = F.col(part)
-        beats = spent / F.col("interval")
-        if "lost" in lived.columns:
-            # What of it is hidden is taken to lie evenly in both.
-            beats = F.when(spent > 0, beats * F.col("known") / (F.col("next") - F.col("at"))).otherwise(beats)
-        shares += [
-            F.sum(spent).alias(f"{part}_connected"),
-            F.sum(F.when(F.col("load").isNotNull(), spent)).alias(f"{part}_loaded"),
-            F.sum(spent * F.col("load")).alias(f"{part}_load"),
-            F.max(F.when(spent > 0, F.col("load"))).alias(f"{part}_load_max"),
-            F.sum(beats).alias(f"{part}_expected"),
-        ]
-    once = ~F.col("again")
-    of_break = ("at", "ended", "load", "next", "next_seq", "began", "began_seq")
-    return rows.groupBy(*NUMBERS, "w", "cut").agg(
-        F.sum(F.when(once, F.col("hb"))).alias("hb"),
-        F.sum(F.when(once, F.col("told.requests"))).alias("requests"),
-        F.sum(F.when(once, F.col("told.errors"))).alias("errors"),
-        F.max("told.rtt_ms").alias("rtt_max"),
-        F.max(F.when(short, F.col("known")).otherwise(0)).alias("gap"),
-        F.max("interval").alias("interval"),
-        F.max("full_load").alias("full_load"),
-        *(F.max(name).alias(name) for name in of_break),
-        *shares,
-    )
-
-
-def summed_up(records: DataFrame, before: DataFrame | None, hidden: DataFrame | None, known: DataFrame) -> DataFrame:
-    """Sum up all records, by registration and five minutes, and give the registrations the names that are `known`."""
-    return _summed(_lived(_rows(records, before, hidden))).join(known, list(NUMBERS))
-
-
-def breaks(kept: DataFrame) -> DataFrame:
-    """Return the breaks, and when the island began that each of them ends; `alone`: the break is all of it."""
-    order = Window.partitionBy("registration").orderBy("cut")
-    began = F.coalesce(F.lag("next_seq").over(order), "began_seq")
-    return (
-        kept.where("cut > 0")
-        .withColumn("alone", began == F.col("cut"))
-        .withColumn("began", F.coalesce(F.lag("next").over(order), "began"))
-    )
+def _held(values: Any, told: Flags, first: Ints, missing: float) -> Any:
+    """Return what was told last in each registration, up to each row."""
+    row = np.maximum.accumulate(np.where(told, np.arange(len(values)), -1))
+    return np.where(row >= first, values[row], missing).astype(values.dtype)

@@ -27,8 +27,8 @@ from math import log
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.capacity.rollup import DIGITS, LIVENESS
 from spark.capacity.schema import GOLD_PROVIDER_DAY
+from spark.capacity.times import DIGITS, LIVENESS
 
 STATES = 21
 """States that flapping is looked for in: an hour and three quarters."""

@@ -1,7 +1,6 @@
 """Rollup: from records to five minutes of each provider, and what must be known of a date to go on with the next.
 
-The records of each *registration* are summed up first (`registrations`); the *up-spans* of a broker's start are the
-times in which it lived (`presence`).
+A date is looked at as a whole first (`survey`), then counted in parts (`parts`, `counting`), each by a task of Spark.
 
 Rules:
 - From a record to one that is earlier by the clock no time passes. No five minutes have more than 300 s, and no more
@@ -21,26 +20,22 @@ Rules:
 - An instance with two brokers is one: its times are added up and capped.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import NamedTuple
+from typing import Any
 
-from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StructField, StructType
+import numpy as np
+import pyarrow as pa
 
-from spark.capacity.absences import PLACE, absences, stretches
-from spark.capacity.hidden import Gap, Missing, find_gaps, hidden_in, until, with_alive, with_lost
-from spark.capacity.presence import UP, Signs, Span, in_windows, local, of_brokers, signs_of, stays, up_spans
-from spark.capacity.registrations import BROKER, CLOSED, KEY, SILENT, breaks, names, summed_up
-from spark.capacity.schema import SILVER_PROVIDER_5M, TYPES, Table, columns
-from spark.capacity.times import ABSENCE as ABSENCE
-from spark.capacity.times import DAY, FAR, FIVE_MINUTES, GRACE, overlap, windows
-from spark.capacity.times import DIGITS as DIGITS
-from spark.capacity.times import LIVENESS as LIVENESS
-from spark.capacity.times import SECOND as SECOND
+from spark.capacity.counting import Day, write
+from spark.capacity.hidden import Missing, beside, find_gaps, joined
+from spark.capacity.parts import divide
+from spark.capacity.presence import SILVER_SIGNS, Signs, in_windows, of_brokers, signs_of, stays, up_spans
+from spark.capacity.registrations import OPEN, Carried
+from spark.capacity.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M, Table, arrow_schema, columns
+from spark.capacity.survey import Pair, Survey, survey
+from spark.capacity.tables import Tables
+from spark.capacity.times import DAY, SECOND
 
 SILVER_CARRY = Table(
     "silver_carry",
@@ -65,286 +60,91 @@ SILVER_CARRY = Table(
 ended the registration if it did (`CLOSED`, `WITHDRAWN`), the interval of beats, and the last sign of the broker's
 start. Times are microseconds, since 1970 where they are not lengths."""
 
-STAYS = StructType(
-    [
-        StructField("broker", TYPES["string"]),
-        StructField("stays", ArrayType(columns(stay_from="long", stay_to="long"))),
-    ]
-)
+STATE = arrow_schema(SILVER_CARRY.schema)
 
-BROKER_UP = columns(broker="string", w="long", broker_up="long")
-
-SEEN = columns(date="date", end="long", broker="string", boot="string", last_sign="long", lost_in_all="long")
-
-FEW = 200_000
-"""Registrations whose names each core may have in memory at once: less than a tenth of it."""
+TASKS = 4
+"""Parts of a survey for each core: files differ in size."""
 
 
-class Rolled(NamedTuple):
-    """What a rollup makes. The frames rest on one that Spark keeps on the disk until `done`."""
-
-    silver: DataFrame
-    carry: DataFrame
-    signs: DataFrame
-    kept: tuple[DataFrame, ...]
-
-    def done(self) -> None:
-        """Let go of what was kept: the frames are written."""
-        for frame in self.kept:
-            frame.unpersist()
+def look(tables: Tables, dates: Iterable[date], loss: Iterable[Missing] = ()) -> dict[date, Survey]:
+    """Look at the records of some dates, all at once; `loss` tells which numbers are missing, on any date."""
+    found = {day: Survey() for day in dates}
+    files = [(day, str(path)) for day in found for path in tables.files(BRONZE_RECORDS, day)]
+    if files:
+        wanted, context = beside(joined(loss)), tables.spark.sparkContext
+        tasks = context.parallelize(files, min(len(files), TASKS * context.defaultParallelism))
+        for day, part in tasks.map(lambda file: (file[0], survey([file[1]], wanted))).collect():
+            found[day].add(part)
+    return found
 
 
-def runs_of(dates: Iterable[date]) -> list[list[date]]:
-    """Divide dates into runs of consecutive ones: each run is one call of the jobs."""
-    runs: list[list[date]] = []
-    for day in sorted(set(dates)):
-        if runs and day - runs[-1][-1] == timedelta(days=1):
-            runs[-1].append(day)
-        else:
-            runs.append([day])
-    return runs
+def rollup(tables: Tables, day: date, seen: Survey, loss: Iterable[Missing] = ()) -> bool:
+    """Make the tables of a date, and tell whether its state at the end became another one.
 
-
-def rollup(records: DataFrame, before: DataFrame | None, dates: Sequence[date], loss: Iterable[Missing] = ()) -> Rolled:
-    """Make the five minutes of consecutive dates, the state at the end of each, and when brokers gave signs.
-
-    `before` is the state at the end of the day before the first, or None where nothing was before; `loss` tells which
-    numbers of records are missing, on any dates.
+    The state at the end of the day before is read from its table; where there is none, nothing was before.
     """
-    first, last = _ends(dates)
-    spark, on = records.sparkSession, F.col("date").between(dates[0], dates[-1])
-    records = records.where(on)
-    gaps = find_gaps(records, before, loss)
-    hidden = hidden_in(spark, gaps, last)
-    known = names(records, before).persist()
-    few = known.count() <= FEW
-    kept = summed_up(records, before, hidden, F.broadcast(known) if few else known).persist(StorageLevel.DISK_ONLY)
-    cuts = breaks(kept).persist(StorageLevel.DISK_ONLY)
-    up = up_spans(_signs(cuts, before, first))
+    begin = int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
+    before = _carried(_state(tables, day - timedelta(days=1)))
+    last_signs = {(one.pair.broker, one.pair.boot): one.last_sign for one in before}
+    gaps = find_gaps(joined(loss), seen.times, last_signs)
+    up = up_spans([*seen.signs, *(Signs(*start, sign, sign) for start, sign in last_signs.items())])
     brokers = of_brokers(up)
-    their_stays = [(broker, found) for broker, found in stays(up).items()]
-    pieces = _pieces(cuts, local(spark, up, UP), hidden)
-    absent = absences(
-        stretches(cuts, pieces, before), local(spark, brokers, UP), local(spark, their_stays, STAYS), last
-    )
-    broker_up = [(*place, time) for place, time in in_windows(brokers).items()]
-    silver = _merged(_in_windows(kept, pieces, hidden), absent, local(spark, broker_up, BROKER_UP))
-    carry = _carry(with_lost(cuts, "at", "lost", hidden), local(spark, _seen(up, gaps, dates), SEEN))
-    return Rolled(silver.where(on), carry, signs_of(local(spark, brokers, UP)).where(on), (known, kept, cuts))
+    files = tuple(str(path) for path in tables.files(BRONZE_RECORDS, day))
+    common = Day(begin, files, tuple(up), tuple(brokers), stays(up), in_windows(brokers), tuple(gaps))
+    staged = tables.stage(SILVER_PROVIDER_5M)
+    after = _table(day, _count(tables, common, {**{one.pair: 0 for one in before}, **seen.pairs}, before, str(staged)))
+    tables.replace(SILVER_PROVIDER_5M, day, staged)
+    tables.put_date(SILVER_SIGNS, _signs(day, signs_of(brokers, begin, begin + DAY)), day)
+    changed = not after.equals(_state(tables, day))
+    tables.put_date(SILVER_CARRY, after, day)
+    return changed
 
 
-def same_state(one: DataFrame, other: DataFrame) -> bool:
-    """Tell whether two carries are the same: if so, the date after them need not be made again."""
-    return one.exceptAll(other).isEmpty() and other.exceptAll(one).isEmpty()
+def _count(tables: Tables, day: Day, pairs: dict[Pair, int], before: Sequence[Carried], place: str) -> list[Carried]:
+    """Count all parts of a date, and write their rows."""
+    context = tables.spark.sparkContext
+    parts = divide(pairs, context.defaultParallelism)
+    if not parts:
+        return []
+    part_of = {pair: number for number, part in enumerate(parts) for pair in part}
+    carried: list[list[Carried]] = [[] for _ in parts]
+    for one in before:
+        carried[part_of[one.pair]].append(one)
+    tasks = context.parallelize(list(zip(parts, carried, strict=True)), len(parts))
+    return [one for part in tasks.map(lambda part: write(day, *part, place)).collect() for one in part]
 
 
-def _ends(dates: Sequence[date]) -> tuple[int, int]:
-    """Return when the first date begins and the last one ends, and make sure that they are a run."""
-    if runs_of(dates) != [list(dates)]:
-        raise ValueError("the dates must be consecutive, and at least one")
-    first, last = (int(datetime.combine(day, time(), UTC).timestamp()) * SECOND for day in (dates[0], dates[-1]))
-    return first, last + DAY
+def _state(tables: Tables, day: date) -> pa.Table:
+    return tables.rows_of(SILVER_CARRY, day).sort_by([(name, "ascending") for name in Pair._fields])
 
 
-def _signs(cuts: DataFrame, before: DataFrame | None, first: int) -> list[Signs]:
-    """Return the signs of each broker's start: those of islands that begin in the same minute together.
-
-    What was carried over is of the day before; of that only the last sign counts.
-    """
-    signs = cuts.where(F.col("at") >= first).select(
-        "broker", "boot", F.col("began").alias("first"), F.col("at").alias("last")
-    )
-    if before is not None:
-        sign = F.col("last_sign")
-        signs = signs.union(before.select("broker", "boot", sign.alias("first"), sign.alias("last")))
-    minute = F.col("first") - F.col("first") % (60 * SECOND)
-    rows = signs.groupBy("broker", "boot", minute).agg(F.min("first").alias("first"), F.max("last").alias("last"))
-    return [Signs(*row) for row in rows.select(*Signs._fields).collect()]
+def _carried(state: pa.Table) -> list[Carried]:
+    nothing = {"ended": OPEN, "interval": 0, "load": np.nan, "full_load": np.nan}
+    made = []
+    for row in state.drop_columns("date").to_pylist():
+        told: dict[str, Any] = {name: nothing.get(name) if value is None else value for name, value in row.items()}
+        pair = Pair(**{name: told.pop(name) for name in Pair._fields})
+        made.append(Carried(pair, **told))
+    return made
 
 
-def _seen(up: Iterable[Span], gaps: Iterable[Gap], dates: Sequence[date]) -> Iterator[tuple[object, ...]]:
-    """Tell of each start, until the end of each date, the last sign and how much was hidden."""
-    for day in dates:
-        end = _ends([day])[1]
-        last: dict[tuple[str, str], int] = {}
-        for span in up:
-            if span.span_from < end:
-                last[span[:2]] = max(last.get(span[:2], 0), span.span_to)
-        lost = Counter[tuple[str, str]]()
-        for gap in gaps:
-            if gap.gap_to < end:
-                lost[gap[:2]] += gap.gap_to - gap.gap_from
-        yield from ((day, end, *start, sign, lost[start]) for start, sign in last.items())
+def _table(day: date, carried: Iterable[Carried]) -> pa.Table:
+    def row(one: Carried) -> dict[str, Any]:
+        return {
+            "date": day,
+            **one.pair._asdict(),
+            "seq": one.seq,
+            "at": one.at,
+            "ended": None if one.ended == OPEN else one.ended,
+            "interval": one.interval or None,
+            "load": None if np.isnan(one.load) else one.load,
+            "full_load": None if np.isnan(one.full_load) else one.full_load,
+            "last_sign": one.last_sign,
+        }
+
+    return pa.Table.from_pylist([row(one) for one in sorted(carried, key=lambda one: one.pair)], STATE)
 
 
-def _carry(cuts: DataFrame, seen: DataFrame) -> DataFrame:
-    """Return the state at the end of each date. A life goes on from where it would be had nothing been hidden."""
-    latest = F.row_number().over(Window.partitionBy("registration", "date").orderBy(F.desc("cut")))
-    # What ended longer ago than an absence lasts says nothing more.
-    until = F.when(F.col("ended").isNull(), F.col("last_sign")).otherwise(F.col("at"))
-    return (
-        cuts.where("service is not null")
-        .join(F.broadcast(seen), ["broker", "boot"])
-        .where("at < end")
-        .withColumn("latest", latest)
-        .where((F.col("latest") == 1) & (until > F.col("end") - ABSENCE))
-        .withColumn(
-            "at", F.col("at") + F.when(F.col("ended").isNull(), F.col("lost_in_all") - F.col("lost")).otherwise(0)
-        )
-        .withColumn("seq", F.col("cut"))
-        .select(*(F.col(field.name).cast(field.dataType) for field in SILVER_CARRY.schema))
-    )
-
-
-def _pieces(cuts: DataFrame, up: DataFrame, hidden: DataFrame | None) -> DataFrame:
-    """Divide the time after breaks by the up-spans: from, until, up until, beats expected from, how up-time ended."""
-    pieces = (
-        cuts.where("ended is null and service is not null")
-        .withColumn("to", F.greatest(F.coalesce("next", F.lit(FAR)), "at"))
-        .join(F.broadcast(up), ["broker", "boot"])
-        .where("span_from <= to and span_to >= at")
-        .withColumn("from", F.greatest("at", "span_from"))
-        .withColumn("until", F.least("to", "span_to"))
-        .withColumn("anew", F.col("returned") & (F.col("span_from") > F.col("at")))
-        .withColumn("base", F.when(F.col("anew"), F.col("span_from")).otherwise(F.col("at")))
-    )
-    pieces = with_lost(pieces, "base", "base_lost", hidden)
-    pieces = pieces.withColumn("alive_known", F.col("base") - F.col("base_lost") + F.col("interval") * LIVENESS)
-    expect = F.when(F.col("anew"), F.greatest(F.col("from"), F.col("span_from") + GRACE)).otherwise(F.col("from"))
-    ended = F.when(F.col("up_to") < F.col("until"), SILENT).when(F.col("until") < F.col("to"), BROKER)
-    return (
-        with_lost(with_alive(pieces, hidden), "from", "from_lost", hidden)
-        .withColumn("up_to", F.least("until", "alive"))
-        .withColumn("how", ended.otherwise(CLOSED))
-        .withColumn("expect_from", expect)
-        .select(
-            *KEY,
-            "instance",
-            "interval",
-            "load",
-            "full_load",
-            "from",
-            "until",
-            "up_to",
-            "expect_from",
-            "how",
-            "from_lost",
-        )
-    )
-
-
-def _in_windows(kept: DataFrame, pieces: DataFrame, hidden: DataFrame | None) -> DataFrame:
-    """Bring the times of short records and of pieces into one form: times, counts and maxima of five minutes."""
-    times = ("connected", "loaded", "load", "expected")
-    always = ("full_load", "interval")
-    kept = kept.where("service is not null")
-    within = kept.select(
-        *PLACE,
-        "w",
-        *always,
-        "hb",
-        "requests",
-        "errors",
-        "rtt_max",
-        "gap",
-        *(F.col(f"in_{name}").alias(name) for name in (*times, "load_max")),
-        F.col("in_connected").alias("up"),
-    )
-    after = kept.where("over_connected > 0").select(
-        *PLACE,
-        (F.col("w") + FIVE_MINUTES).alias("w"),
-        *always,
-        *(F.col(f"over_{name}").alias(name) for name in (*times, "load_max")),
-        F.col("over_connected").alias("up"),
-    )
-    from_, to = F.col("expect_from"), F.col("until")
-    inside = F.least(to, F.col("w") + FIVE_MINUTES)
-    longer = pieces.withColumn("w", F.explode(windows(F.col("from"), to)))
-    beats, gap = overlap(from_, to), inside - F.col("from")
-    if hidden is not None:
-        longer = longer.join(hidden, ["broker", "boot", "w"], "left")
-        beats = F.when(beats > 0, beats - until(inside) + until(F.greatest(from_, F.col("w")))).otherwise(0)
-        gap = gap - until(inside) + F.col("from_lost")
-    longer = longer.withColumn("up", overlap(F.col("from"), F.col("up_to"))).select(
-        *PLACE,
-        "w",
-        *always,
-        overlap(F.col("from"), to).alias("connected"),
-        "up",
-        F.when(F.col("load").isNotNull(), F.col("up")).alias("loaded"),
-        (F.col("up") * F.col("load")).alias("load"),
-        F.when(F.col("up") > 0, F.col("load")).alias("load_max"),
-        (beats / F.col("interval")).alias("expected"),
-        gap.alias("gap"),
-    )
-    return within.unionByName(after, allowMissingColumns=True).unionByName(longer, allowMissingColumns=True)
-
-
-def _merged(own: DataFrame, absent: DataFrame, broker_up: DataFrame) -> DataFrame:
-    """Add up all times, put the brokers' own beside them, cap them, and make one row of all brokers'."""
-    place = (*PLACE, "w")
-    times = ("connected", "loaded", "load", "expected", "up", "hb", "requests", "errors", "down", "outages")
-    most = ("load_max", "full_load", "interval", "rtt_max", "gap", "absent_beats")
-    rows = (
-        own.unionByName(absent, allowMissingColumns=True)
-        .repartition("service", "instance")
-        .groupBy(*place)
-        .agg(*(F.sum(name).alias(name) for name in times), *(F.max(name).alias(name) for name in most))
-        .join(F.broadcast(broker_up), ["broker", "w"])
-    )
-    # The least of nothing and something is something.
-    connected = F.least(F.coalesce("connected", F.lit(0)), F.col("broker_up"))
-    # A clock that was set back shows the same minutes twice; the share that was one too many is not expected either.
-    real = F.when(F.col("connected") > 0, connected / F.col("connected")).otherwise(1.0)
-    beats = F.col("interval").isNotNull() | F.coalesce("absent_beats", F.lit(False))
-    rows = rows.select(
-        *place[1:],
-        "hb",
-        F.when(beats, F.coalesce(F.col("expected") * real, F.lit(0.0))).alias("expected"),
-        connected.alias("connected"),
-        F.least(F.coalesce("up", F.lit(0)), F.col("broker_up")).alias("up"),
-        "loaded",
-        "load",
-        "load_max",
-        "full_load",
-        "requests",
-        "errors",
-        "rtt_max",
-        "broker_up",
-        "down",
-        "outages",
-        F.when(F.col("interval").isNotNull(), F.col("gap")).alias("gap"),
-    )
-    sums = ("hb", "expected", "connected", "up", "loaded", "load", "requests", "errors", "broker_up", "down", "outages")
-    rows = rows.groupBy(*place[1:]).agg(
-        *(F.sum(name).alias(name) for name in sums),
-        *(F.max(name).alias(name) for name in ("load_max", "full_load", "rtt_max", "gap")),
-    )
-
-    def seconds(name: str) -> Column:
-        return F.least(F.coalesce(F.col(name), F.lit(0)), F.lit(FIVE_MINUTES)) / SECOND
-
-    w = F.timestamp_micros("w")
-    made = {
-        "date": F.to_date(w),
-        "service": F.col("service"),
-        "instance": F.col("instance"),
-        "w": w,
-        "hb": F.coalesce("hb", F.lit(0)),
-        "hb_expected": F.round("expected", DIGITS),
-        "connected_s": seconds("connected"),
-        "up_s": seconds("up"),
-        "load_mean": F.when(F.col("loaded") > 0, F.round(F.col("load") / F.col("loaded"), DIGITS)),
-        "load_max": F.col("load_max"),
-        "full_load": F.col("full_load"),
-        "requests": F.col("requests"),
-        "errors": F.col("errors"),
-        "rtt_max": F.col("rtt_max"),
-        "broker_up_s": seconds("broker_up"),
-        "down_s": seconds("down"),
-        "outages": F.coalesce("outages", F.lit(0)),
-        "gap_max": F.col("gap") / SECOND,
-    }
-    return rows.select(
-        *(made[field.name].cast(field.dataType).alias(field.name) for field in SILVER_PROVIDER_5M.schema.fields)
-    )
+def _signs(day: date, signs: Iterable[tuple[str, int, int]]) -> pa.Table:
+    rows = [{"date": day, "broker": broker, "first": first, "last": last} for broker, first, last in signs]
+    return pa.Table.from_pylist(rows, arrow_schema(SILVER_SIGNS.schema))

@@ -24,8 +24,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark.capacity.balance import spread
-from spark.capacity.rollup import ABSENCE, DIGITS, SECOND
 from spark.capacity.schema import GOLD_SERVICE_1H
+from spark.capacity.times import ABSENCE, DIGITS, SECOND
 
 LOOKBACK = timedelta(days=2)
 """What must be known of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""

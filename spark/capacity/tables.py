@@ -147,12 +147,53 @@ class Tables:
 
     def put(self, table: Table, rows: pd.DataFrame) -> None:
         """Replace a table of a few rows, as a whole: it must fit into memory."""
+        made = pa.Table.from_pandas(rows, arrow_schema(table.schema), preserve_index=False)
+        self._write(made, self.stage(table))
+        self._swap(table)
+
+    def files(self, table: Table, day: date) -> list[Path]:
+        """List the files of a date."""
+        return sorted(path for path in self._folder(table, day).glob("*.parquet") if path.name[0] not in "._")
+
+    def rows_of(self, table: Table, day: date) -> pa.Table:
+        """Read a date of a few rows; one that is not there has none."""
+        schema = arrow_schema(table.schema)
+        files = self.files(table, day)
+        if not files:
+            return schema.empty_table()
+        parts = [pyarrow.parquet.ParquetFile(path).read() for path in files]
+        made = pa.concat_tables(parts).append_column("date", pa.repeat(day, sum(map(len, parts))))
+        return made.select(schema.names).cast(schema)
+
+    def put_date(self, table: Table, rows: pa.Table, day: date) -> None:
+        """Replace a date of a few rows."""
+        staged = self.stage(table)
+        if len(rows):
+            self._write(rows.drop_columns("date"), staged)
+        self.replace(table, day, staged)
+
+    def stage(self, table: Table) -> Path:
+        """Make an empty folder for files that are to become a part of a table, or all of it."""
         new = self.out / f".new-{table.name}"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
-        made = pa.Table.from_pandas(rows, arrow_schema(table.schema), preserve_index=False)
-        pyarrow.parquet.write_table(made, new / "rows.parquet", compression="zstd", store_schema=False)
-        self._swap(table)
+        return new
+
+    def replace(self, table: Table, day: date, staged: Path) -> None:
+        """Put staged files in the place of a date. Who is cut off in between makes the date again (`State`)."""
+        place = self._folder(table, day)
+        place.parent.mkdir(exist_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        if any(staged.iterdir()):
+            staged.rename(place)
+        sync(place.parent)
+
+    def _folder(self, table: Table, day: date) -> Path:
+        return self.path(table) / f"date={day}"
+
+    @staticmethod
+    def _write(rows: pa.Table, folder: Path) -> None:
+        pyarrow.parquet.write_table(rows, folder / "rows.parquet", compression="zstd", store_schema=False)
 
     def state(self) -> State:
         """Tell what an earlier run has begun and not finished."""

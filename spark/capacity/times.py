@@ -1,7 +1,16 @@
-"""Time as the rollup counts it, and the five minutes that it falls into."""
+"""Time as the rollup counts it, and the five minutes that it falls into.
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+Times are arrays of whole microseconds, since 1970 where they are not lengths.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+Floats = npt.NDArray[np.float64]
+
+Flags = npt.NDArray[np.bool_]
 
 SECOND = 1_000_000
 """Microseconds: times are whole numbers of them, so that sums do not depend on the order of their terms."""
@@ -30,18 +39,29 @@ DIGITS = 6
 """Decimals of what is stored. The last bits of a sum depend on the order of its terms; these do not."""
 
 
-def window_of(at: Column) -> Column:
+def window_of(at: Ints) -> Ints:
     """Return the five minutes in which a time is, by their start."""
     return at - at % FIVE_MINUTES
 
 
-def windows(from_: Column, to: Column) -> Column:
-    """Return the five minutes that a time touches; one that has no length touches the one that it is in."""
-    last = window_of(F.greatest(from_, to - 1))
-    return F.sequence(window_of(from_), last, F.lit(FIVE_MINUTES).cast("long"))
+def windows(from_: Ints, to: Ints) -> tuple[Ints, Ints]:
+    """Return the five minutes that times touch, each with the row of its time.
+
+    A time that has no length touches the five minutes that it is in.
+    """
+    first = window_of(from_)
+    rows, step = repeated((window_of(np.maximum(from_, to - 1)) - first) // FIVE_MINUTES + 1)
+    return rows, first[rows] + step * FIVE_MINUTES
 
 
-def overlap(from_: Column, to: Column) -> Column:
+def repeated(counts: Ints) -> tuple[Ints, Ints]:
+    """Return each row as often as its count says, and the number of each repetition, from 0."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    begin = np.cumsum(counts) - counts
+    return rows, np.arange(len(rows)) - begin[rows]
+
+
+def overlap(from_: Ints, to: Ints, w: Ints) -> Ints:
     """Return how much of a time lies in the five minutes `w`."""
-    end = F.least(to, F.col("w") + FIVE_MINUTES)
-    return F.greatest(end - F.greatest(from_, F.col("w")), F.lit(0))
+    shared: Ints = np.minimum(to, w + FIVE_MINUTES) - np.maximum(from_, w)
+    return np.maximum(shared, 0)

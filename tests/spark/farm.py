@@ -4,9 +4,15 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from spark.capacity.hidden import Missing
+from spark.capacity.rollup import look, rollup
 from spark.capacity.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M
+from spark.capacity.tables import Tables
+from spark.capacity.whole import FILE
 
 DAY = date(2026, 3, 2)
 
@@ -49,15 +55,27 @@ class Start:
             self.write(at, "register" if at is times[0] else "hb", **{**told, **members})
 
 
-def frame(spark: SparkSession, starts: Iterable[Start]) -> DataFrame:
-    """Make the table of records that ingest makes."""
-    names = BRONZE_RECORDS.schema.names
-    rows = [
-        tuple({"v": 1, "date": record["ts"].date(), "segment": "s", **record}.get(name) for name in names)
-        for start in starts
-        for record in start.records
-    ]
-    return spark.createDataFrame(rows, BRONZE_RECORDS.schema)
+def bronze(tables: Tables, starts: Iterable[Start], copies: int = 1) -> None:
+    """Write the records as ingest does, each as often as told."""
+    records = [{"v": 1, "segment": "s", **record} for start in starts for record in start.records]
+    for day in {record["ts"].date() for record in records}:
+        folder = tables.path(BRONZE_RECORDS) / f"date={day}"
+        folder.mkdir(parents=True)
+        mine = [record for record in records if record["ts"].date() == day]
+        for copy in range(copies):
+            pyarrow.parquet.write_table(pa.Table.from_pylist(mine, FILE), folder / f"{copy}.parquet")
+
+
+def rolled(
+    tables: Tables, starts: Iterable[Start], days: Iterable[date] = (DAY,), loss: Iterable[Missing] = ()
+) -> Tables:
+    """Write records, and make the five minutes of some dates of them."""
+    bronze(tables, starts)
+    days, loss = list(days), list(loss)
+    seen = look(tables, days, loss)
+    for day in days:
+        rollup(tables, day, seen[day], loss)
+    return tables
 
 
 def by_window(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:

@@ -33,7 +33,7 @@ from pyspark.sql import Row, SparkSession
 from spark.capacity.hidden import Missing
 from spark.capacity.ingest import Ingested, ingest
 from spark.capacity.reliability import reliability
-from spark.capacity.rollup import rollup
+from spark.capacity.rollup import look, rollup
 from spark.capacity.schema import (
     BRONZE_RECORDS,
     LOSS,
@@ -391,9 +391,9 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
     again = ingest(tables, truth.journal, run="again", started=now)
     dates = tables.dates(BRONZE_RECORDS)
     lost = [Missing(row["broker"], row["boot"], row["seq_from"], row["seq_to"]) for row in tables.read(LOSS).collect()]
-    rolled = rollup(tables.read(BRONZE_RECORDS), None, dates, lost)
-    tables.write(SILVER_PROVIDER_5M, rolled.silver)
-    rolled.done()
+    seen = look(tables, dates, lost)
+    for day in dates:
+        rollup(tables, day, seen[day], lost)
     silver = tables.read(SILVER_PROVIDER_5M)
     days = reliability(silver, dates).collect()
     yield Made(

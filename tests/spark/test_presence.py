@@ -1,18 +1,16 @@
 """When brokers were there, by signs written down by hand. Times are seconds of a day, unless told to be more."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
 from spark.capacity.presence import (
     SILVER_SIGNS,
-    UP,
     Signs,
     Span,
     Stay,
     broker_down,
     in_windows,
-    local,
     of_brokers,
     signs_of,
     stays,
@@ -70,10 +68,18 @@ def test_five_minutes_have_the_time_that_the_broker_was_up_in_them() -> None:
     }  # fmt: skip
 
 
+def test_signs_are_those_of_a_date() -> None:
+    spans = [span(-30, -1, boot=""), span(0, 100, boot=""), span(180, 300, boot="", returned=True)]
+    assert signs_of(spans, at(0), at(200)) == [("b", at(0), at(100)), ("b", at(180), at(300))]
+
+
 def test_the_report_is_told_when_a_broker_was_not_there(spark: SparkSession) -> None:
-    signs = signs_of(local(spark, [span(0, 100), span(180, 300), span(400, 500), span(0, 1, broker="c")], UP))
-    assert signs.columns == SILVER_SIGNS.schema.names
-    assert {row["date"] for row in signs.collect()} == {date(2024, 10, 4)}
+    day = datetime(2024, 10, 4, tzinfo=UTC)
+    rows = [
+        (day.date(), broker, day + timedelta(seconds=first), day + timedelta(seconds=last))
+        for broker, first, last in (("b", 0, 100), ("b", 180, 300), ("b", 400, 500), ("c", 0, 1))
+    ]
+    signs = spark.createDataFrame(rows, SILVER_SIGNS.schema)
     [down] = [tuple(row) for row in broker_down(signs).collect()]
     assert down[0] == "b"
     assert [when.astimezone(UTC) for when in down[1:]] == [

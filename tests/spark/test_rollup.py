@@ -1,13 +1,17 @@
 """Five minutes of providers, from records whose times were added up by hand."""
 
-from datetime import date, timedelta
+import shutil
+from datetime import timedelta
 
 import pytest
 
+from spark.capacity import parts
 from spark.capacity.hidden import Missing
-from spark.capacity.rollup import SILVER_CARRY, rollup, runs_of, same_state
-from spark.capacity.schema import SILVER_PROVIDER_5M
-from tests.spark.farm import DAY, Start, by_window, clock, every, frame
+from spark.capacity.rollup import SILVER_CARRY, look, rollup
+from spark.capacity.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M
+from spark.capacity.survey import Survey
+from spark.capacity.tables import Tables
+from tests.spark.farm import DAY, Start, bronze, by_window, clock, every, rolled
 
 NEXT = DAY + timedelta(days=1)
 
@@ -117,13 +121,12 @@ def lossy():
 
 
 @pytest.fixture(scope="module")
-def day(spark):
+def day(spark, tmp_path_factory):
     start, loss = lossy()
-    records = frame(spark, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *twice_killed(), start])
-    # Every record is there twice.
-    rolled = rollup(records.union(records), None, [DAY], loss)
-    rows = rolled.silver.collect()
-    rolled.done()
+    tables = Tables(spark, tmp_path_factory.mktemp("out"))
+    bronze(tables, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *twice_killed(), start], copies=2)
+    rollup(tables, DAY, look(tables, [DAY], loss)[DAY], loss)
+    rows = tables.read(SILVER_PROVIDER_5M).collect()
     found = by_window(rows)
     assert len(found) == len(rows), "an instance has two rows for the same five minutes"
     return found
@@ -297,25 +300,9 @@ def over_midnight():
     return start
 
 
-def collected(rolled):
-    rows = sorted(map(tuple, rolled.silver.collect()))
-    carried = rolled.carry.collect()
-    rolled.done()
-    return rows, carried
-
-
-def test_a_date_alone_has_the_same_rows_as_with_the_day_before(spark):
-    records = frame(spark, [over_midnight()])
-    both, carried = collected(rollup(records, None, [DAY, NEXT]))
-    first, state = collected(rollup(records.where(f"date = '{DAY}'"), None, [DAY]))
-    before = spark.createDataFrame(state, SILVER_CARRY.schema)
-    rolled = rollup(records, before, [NEXT])
-    assert same_state(rolled.carry, spark.createDataFrame([row for row in carried if row.date == NEXT], before.schema))
-    assert not same_state(rolled.carry, before)
-    second, _ = collected(rolled)
-    assert [row for row in both if row[0] == DAY] == first
-    assert [row for row in both if row[0] == NEXT] == second
-    day = by_window(spark.createDataFrame(second, SILVER_PROVIDER_5M.schema).collect())
+def test_a_date_goes_on_from_the_day_before(spark, tmp_path):
+    tables = rolled(Tables(spark, tmp_path), [over_midnight()], [DAY, NEXT])
+    day = by_window(tables.read(SILVER_PROVIDER_5M, [NEXT]).collect())
     assert day["silent", "00:25"].down_s == 300.0
     # It was silent for less than three intervals when the date began; the other outages began the day before.
     assert {name for (name, _), row in day.items() if row.outages} == {"mute"}
@@ -324,6 +311,23 @@ def test_a_date_alone_has_the_same_rows_as_with_the_day_before(spark):
     assert not [key for key in day if key[0] == "gone"]
     assert day["mute", "00:05"].up_s == 0.0
     assert day["mute", "00:05"].hb_expected == 10.0
+
+
+def test_it_is_told_whether_the_next_date_must_be_made_again(spark, tmp_path):
+    tables = rolled(Tables(spark, tmp_path), [over_midnight()], [DAY, NEXT])
+    seen = look(tables, [DAY, NEXT])
+    assert not rollup(tables, DAY, seen[DAY])
+    assert not rollup(tables, NEXT, seen[NEXT])
+    more = Start("b", "b")
+    more.write(clock("23:59:59"), "load", service="bound", provider=4, instance="bound:1", load=8.0)
+    more.records[0]["seq"] = 10_000
+    again = Tables(spark, tmp_path / "again")
+    again.out.mkdir()
+    bronze(again, [over_midnight(), more])
+    shutil.copytree(again.path(BRONZE_RECORDS), tables.path(BRONZE_RECORDS), dirs_exist_ok=True)
+    assert rollup(tables, DAY, look(tables, [DAY])[DAY])
+    rollup(tables, NEXT, seen[NEXT])
+    assert by_window(tables.read(SILVER_PROVIDER_5M, [NEXT]).collect())["bound", "00:05"].load_mean == 8.0
 
 
 def lossy_midnight():
@@ -341,33 +345,45 @@ def lossy_midnight():
     return start, in_order(start, lost)
 
 
-def test_hidden_time_is_the_same_to_a_date_alone(spark):
+def test_hidden_time_goes_on_over_midnight(spark, tmp_path):
     start, loss = lossy_midnight()
-    records = frame(spark, [start])
-    both, carried = collected(rollup(records, None, [DAY, NEXT], loss))
-    first, state = collected(rollup(records, None, [DAY], loss))
-    second, last = collected(rollup(records, spark.createDataFrame(state, SILVER_CARRY.schema), [NEXT], loss))
-    assert both == [*first, *second]
-    assert sorted(map(tuple, carried)) == sorted(map(tuple, [*state, *last]))
-    day = by_window(spark.createDataFrame(second, SILVER_PROVIDER_5M.schema).collect())
+    tables = rolled(Tables(spark, tmp_path), [start], [DAY, NEXT], loss)
+    day = by_window(tables.read(SILVER_PROVIDER_5M, [NEXT]).collect())
     # Heard last at 23:58:30, it lives for three minutes, and for the 20, 20 and 10 s that were hidden.
     assert (day["slow", "00:00"].down_s, day["slow", "00:00"].outages) == (300.0 - 140.0, 1)
     assert down(day, "quick") == 0.0
     assert day["quick", "00:00"].hb_expected == (300 - 10 - 10) / 5
 
 
-def test_dates_are_divided_into_runs():
-    days = [date(2026, 3, 1), date(2026, 2, 28), date(2026, 3, 5), date(2026, 3, 1)]
-    assert runs_of(days) == [[date(2026, 2, 28), date(2026, 3, 1)], [date(2026, 3, 5)]]
-    assert runs_of([]) == []
+def test_a_date_without_records_has_no_rows_and_no_state(spark, tmp_path):
+    tables = rolled(Tables(spark, tmp_path), [])
+    assert tables.read(SILVER_PROVIDER_5M).collect() == tables.read(SILVER_CARRY).collect() == []
 
 
-def test_dates_that_are_no_run_are_refused(spark):
-    records = frame(spark, [Start("b", "b")])
-    for dates in ([], [DAY, DAY], [NEXT, DAY], [DAY, NEXT + timedelta(days=1)]):
-        with pytest.raises(ValueError, match="consecutive"):
-            rollup(records, None, dates)
+def test_a_date_whose_records_are_gone_has_no_rows_any_more(spark, tmp_path):
+    tables = rolled(Tables(spark, tmp_path), killed_and_restarted())
+    assert tables.dates(SILVER_PROVIDER_5M) == [DAY]
+    assert rollup(tables, DAY, Survey())
+    assert tables.dates(SILVER_PROVIDER_5M) == tables.dates(SILVER_CARRY) == []
 
 
-def test_an_empty_date_has_no_rows_and_no_state(spark):
-    assert collected(rollup(frame(spark, []), None, [DAY])) == ([], [])
+def test_an_instance_may_change_within_a_registration(spark, tmp_path):
+    start = Start("b", "b")
+    start.alive(every(60, "10:00", "10:20"))
+    start.beats("moved", 1, every(30, "10:00", "10:07"), instance="one:1")
+    start.beats("moved", 1, every(30, "10:07:30", "10:20"), instance="two:1")
+    rows = rolled(Tables(spark, tmp_path), [start]).read(SILVER_PROVIDER_5M).collect()
+    assert {(row.instance, row.w.strftime("%H:%M"), row.hb, row.up_s) for row in rows if row.connected_s} == {
+        ("one:1", "10:00", 9, 300.0), ("one:1", "10:05", 5, 150.0),
+        ("two:1", "10:05", 4, 150.0), ("two:1", "10:10", 10, 300.0), ("two:1", "10:15", 10, 300.0),
+    }  # fmt: skip
+
+
+def test_the_parts_of_a_date_do_not_show(spark, tmp_path, monkeypatch):
+    starts = [*killed_and_restarted(), *shared(), *twice_killed()]
+    whole = rolled(Tables(spark, tmp_path / "whole"), starts)
+    monkeypatch.setattr(parts, "LARGE", 1)
+    divided = rolled(Tables(spark, tmp_path / "divided"), starts)
+    assert len(divided.files(SILVER_PROVIDER_5M, DAY)) > 5 > len(whole.files(SILVER_PROVIDER_5M, DAY))
+    for table in (SILVER_PROVIDER_5M, SILVER_CARRY):
+        assert sorted(map(str, divided.read(table).collect())) == sorted(map(str, whole.read(table).collect()))
