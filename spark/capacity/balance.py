@@ -9,14 +9,13 @@ Rules:
 - A day on which no service has two such instances has no row for it: one provider cannot be uneven.
 """
 
-from collections.abc import Sequence
 from datetime import date
+from typing import Any
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
 
-from spark.capacity.schema import GOLD_BALANCE_DAY
-from spark.capacity.times import DIGITS
+from spark.capacity.grids import Grid
+from spark.capacity.times import DIGITS, Floats
 
 HOT = 1.5
 """Times the even share from which an instance is hot. A plan at 70 % of full load is full at 1.43 times the mean."""
@@ -28,51 +27,41 @@ HOUR = 12
 """Five minutes in an hour: fewer make no average."""
 
 
-def balance(silver: DataFrame, dates: Sequence[date]) -> DataFrame:
-    """Make the days of services from the five minutes of their providers."""
-    place = ("date", "service")
-    rows = silver.where(F.col("date").isin(*dates) & F.col("load_mean").isNotNull())
-    together = Window.partitionBy("service", "w")
-    shares = (
-        rows.withColumn("mean", F.avg("load_mean").over(together))
-        .withColumn("there", F.count("load_mean").over(together))
-        .where("there > 1 and mean > 0")
-        .groupBy(*place, "instance")
-        .agg(F.avg(F.col("load_mean") / F.col("mean")).alias("value"), F.count("*").alias("windows"))
-        .where(F.col("windows") >= HOUR)
-        .withColumn("value", F.round("value", DIGITS))
-    )
-    hot = shares.groupBy(*place).agg(
-        F.sort_array(F.collect_list(F.when(F.col("value") >= HOT, F.col("instance")))).alias("hot_instances"),
-        F.count("*").alias("instances"),
-    )
-    uneven = (F.col("cov") >= UNEVEN) | (F.size("hot_instances") > 0)
-    made = spread(shares, *place).join(hot.where("instances > 1").drop("instances"), list(place))
-    return made.withColumn("unbalanced", F.coalesce(uneven, F.lit(False))).select(*GOLD_BALANCE_DAY.schema.names)
+MEASURES = ("load_mean",)
+"""What it is made of."""
 
 
-def spread(values: DataFrame, *place: str) -> DataFrame:
-    """Tell how far the values of each place lie apart: cov, max_mean and gini; null where all are zero.
+def balance(grid: Grid, day: date) -> list[dict[str, Any]]:
+    """Make the day of a service from the five minutes of its providers: one row, or none."""
+    load = grid["load_mean"]
+    number, total = (~np.isnan(load)).sum(axis=0), np.nansum(load, axis=0)
+    compared = load[:, (number > 1) & (total > 0)]
+    mean = (total / np.maximum(number, 1))[(number > 1) & (total > 0)]
+    windows = (~np.isnan(compared)).sum(axis=1)
+    there = windows >= HOUR
+    shares = np.round(np.nansum(compared[there] / mean, axis=1) / windows[there], DIGITS)
+    if len(shares) < 2:
+        return []
+    known = spread(shares)
+    names = np.array(grid.instances, object)[there]
+    hot = sorted(names[shares >= HOT].tolist())
+    uneven = known["cov"] is not None and known["cov"] >= UNEVEN
+    row = {"date": day, "service": grid.service, **known, "hot_instances": hot, "unbalanced": uneven or bool(hot)}
+    return [row]
+
+
+def spread(values: Floats) -> dict[str, float | None]:
+    """Tell how far values lie apart: cov, max_mean and gini; nothing where there are none, or all are zero.
 
     With the values x in order, the Gini coefficient is 2 sum(i x) / (n sum(x)) - (n + 1) / n, i from 1.
     """
-    rank = F.row_number().over(Window.partitionBy(*place).orderBy("value"))
-    n, total = F.col("n"), F.col("total")
-    return (
-        values.withColumn("rank", rank)
-        .groupBy(*place)
-        .agg(
-            F.count("value").alias("n"),
-            F.sum("value").alias("total"),
-            F.avg("value").alias("mean"),
-            F.stddev_pop("value").alias("deviation"),
-            F.max("value").alias("most"),
-            F.sum(F.col("rank") * F.col("value")).alias("ranked"),
-        )
-        .select(
-            *place,
-            F.when(total > 0, F.round(F.col("deviation") / F.col("mean"), DIGITS)).alias("cov"),
-            F.when(total > 0, F.round(F.col("most") / F.col("mean"), DIGITS)).alias("max_mean"),
-            F.when(total > 0, F.round(2 * F.col("ranked") / (n * total) - (n + 1) / n, DIGITS)).alias("gini"),
-        )
-    )
+    n, total = len(values), values.sum()
+    if total <= 0:
+        return {"cov": None, "max_mean": None, "gini": None}
+    ranked = (np.arange(1, n + 1) * np.sort(values)).sum()
+    found = {
+        "cov": values.std() / values.mean(),
+        "max_mean": values.max() / values.mean(),
+        "gini": 2 * ranked / (n * total) - (n + 1) / n,
+    }
+    return {name: round(float(value), DIGITS) for name, value in found.items()}

@@ -14,11 +14,17 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from spark.capacity import balance as balance_of
+from spark.capacity import reliability as reliability_of
 from spark.capacity import report
+from spark.capacity import service_load as service_load_of
+from spark.capacity.arrays import batches, micros
 from spark.capacity.balance import balance
+from spark.capacity.daily import each_service
 from spark.capacity.evaluate import evaluate
 from spark.capacity.forecast import HORIZON, forecast, full_hour
 from spark.capacity.hidden import Missing
@@ -26,7 +32,7 @@ from spark.capacity.ingest import Ingested, ingest
 from spark.capacity.plan import TARGET, plan
 from spark.capacity.presence import SILVER_SIGNS, broker_down
 from spark.capacity.progress import Progress
-from spark.capacity.reliability import reliability
+from spark.capacity.reliability import provider_days, reliability
 from spark.capacity.rollup import look, rollup
 from spark.capacity.schema import (
     BRONZE_RECORDS,
@@ -39,12 +45,13 @@ from spark.capacity.schema import (
     LEDGER,
     LOSS,
     QUARANTINE,
-    SILVER_PROVIDER_5M,
     UNKNOWN_MEMBERS,
     Table,
+    arrow_schema,
 )
 from spark.capacity.service_load import LOOKBACK, service_load
 from spark.capacity.tables import State, Tables
+from spark.capacity.times import SECOND
 
 DAY = timedelta(days=1)
 
@@ -171,30 +178,33 @@ class Pipeline:
 
     def _days(self, dates: Sequence[date], held: set[date]) -> None:
         tables = self._tables
-        with self._progress.job("load") as step:
-            later = {day + DAY * more for day in dates for more in range(LOOKBACK.days + 1)}
-            hours = sorted(later & held)
-            if hours:
-                needed = {day - DAY * back for day in hours for back in range(LOOKBACK.days + 1)}
-                tables.write(GOLD_SERVICE_1H, service_load(tables.read(SILVER_PROVIDER_5M, needed), hours))
-            step(1.0, f"{len(hours):,} dates")
-        for name, table, job in (
-            ("reliable", GOLD_PROVIDER_DAY, reliability),
-            ("balance", GOLD_BALANCE_DAY, balance),
-        ):
-            with self._progress.job(name) as step:
-                if dates:
-                    tables.write(table, job(tables.read(SILVER_PROVIDER_5M, dates), dates))
-                step(1.0, f"{len(dates):,} dates")
+        later = {day + DAY * more for day in dates for more in range(LOOKBACK.days + 1)}
+        hours = sorted(later & held)
+        loads = each_service(tables, hours, service_load, service_load_of.MEASURES, LOOKBACK)
+        self._daily("load", GOLD_SERVICE_1H, hours, loads)
+        days = each_service(tables, dates, provider_days, reliability_of.MEASURES)
+        self._daily("reliable", GOLD_PROVIDER_DAY, dates, ((day, reliability(rows)) for day, rows in days))
+        shares = each_service(tables, dates, balance, balance_of.MEASURES)
+        self._daily("balance", GOLD_BALANCE_DAY, dates, shares)
+
+    def _daily(
+        self, name: str, table: Table, dates: Sequence[date], made: Iterable[tuple[date, list[dict[str, Any]]]]
+    ) -> None:
+        with self._progress.job(name) as step:
+            for number, (day, rows) in enumerate(made, 1):
+                self._tables.put_date(table, pa.Table.from_pylist(rows, arrow_schema(table.schema)), day)
+                step(number / len(dates), f"{number:,} of {len(dates):,} dates")
+            step(1.0, f"{len(dates):,} dates")
 
     def _now(self) -> datetime:
         if self._settings.now is not None:
             return full_hour(self._settings.now)
         last = self._tables.dates(BRONZE_RECORDS)[-1]
-        row = self._tables.read(BRONZE_RECORDS, [last]).agg(F.max("ts").alias("ts")).first()
-        if row is None or row["ts"] is None:
+        files = [str(path) for path in self._tables.files(BRONZE_RECORDS, last)]
+        latest = [int(micros(batch["ts"]).max()) for batch in batches(files, ["ts"]) if len(batch)]
+        if not latest:
             raise NoRecordsError(f"{self._settings.journal} has no records of {last}")
-        return full_hour(utc(row["ts"]))
+        return full_hour(datetime.fromtimestamp(max(latest) // SECOND, UTC))
 
     def _later(self, table: Table, now: datetime) -> DataFrame:
         """Read the rows of earlier runs that are kept."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from spark.capacity.bronze import batches, codes, is_one, micros, of_providers, real, whole
+from spark.capacity.arrays import batches, codes, is_one, micros, of_providers, real, whole
 from spark.capacity.hidden import Hidden
 from spark.capacity.survey import Pair
 from spark.capacity.times import BROKER_SILENCE, DAY, LIVENESS, Flags, Floats, Ints

@@ -20,15 +20,16 @@ Rules:
     decides where beats are few: three of 288 are no finding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import date
 from math import log
+from typing import Any
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pandas as pd
 
-from spark.capacity.schema import GOLD_PROVIDER_DAY
-from spark.capacity.times import DIGITS, LIVENESS
+from spark.capacity.grids import Grid
+from spark.capacity.times import DIGITS, LIVENESS, Flags, Floats
 
 STATES = 21
 """States that flapping is looked for in: an hour and three quarters."""
@@ -53,71 +54,86 @@ COMPARABLE = 4
 """Providers of a service from which its lower quartile is its own."""
 
 
-def reliability(silver: DataFrame, dates: Sequence[date]) -> DataFrame:
-    """Make the days of providers from their five minutes."""
-    place = ("date", "service", "instance")
-    order = Window.partitionBy(*place).orderBy("w")
-    bad = F.col("down_s") > 0
-    changed = (F.lag("bad").over(order) != F.col("bad")) | (F.lag("bad").over(order) & (F.col("outages") > 0))
-    up_share = F.when(F.col("connected_s") > 0, F.least(F.lit(1.0), F.col("up_s") / F.col("connected_s"))).otherwise(0)
-    beats = F.when(F.col("hb_expected").isNull(), F.col("hb")).otherwise(
-        F.least(F.col("hb").cast("double"), F.col("hb_expected") + HELD_UP)
-    )
-    days = (
-        silver.where(F.col("date").isin(*dates) & (F.col("connected_s") + F.col("down_s") > 0))
-        .withColumn("bad", bad)
-        .withColumn("changed", F.when(changed, 1).otherwise(0))
-        .withColumn("changes", F.sum("changed").over(order.rowsBetween(2 - STATES, 0)))
-        .groupBy(*place)
-        .agg(
-            F.sum(beats).alias("hb"),
-            F.sum("hb_expected").alias("expected"),
-            F.sum(F.col("hb_expected") * up_share).alias("expected_up"),
-            F.sum("outages").alias("outages"),
-            F.sum("up_s").alias("up_s"),
-            F.sum("down_s").alias("downtime_s"),
-            F.max("gap_max").alias("gap_max"),
-            F.max("changes").alias("changes"),
-        )
-        .withColumn("flap_pct", F.least(F.lit(100.0), F.round(100.0 * F.col("changes") / (STATES - 1), DIGITS)))
-    )
-    explained = F.col("hb") + LIVENESS * F.col("outages")
-    judged = days.withColumn("missed", F.greatest(F.col("expected_up") - explained, F.lit(0.0))).withColumn(
-        "share", F.when(F.col("expected_up") > 0, F.round(F.col("missed") / F.col("expected_up"), DIGITS))
-    )
-    usual = judged.groupBy("date", "service").agg(
-        F.percentile("share", F.lit(0.25)).alias("own_usual"), F.count("share").alias("providers")
-    )
-    farm = judged.groupBy("date").agg(F.percentile("share", F.lit(0.25)).alias("farm_usual"))
-    judged = (
-        judged.join(F.broadcast(usual), ["date", "service"])
-        .join(F.broadcast(farm), "date")
-        .withColumn(
-            "usual", F.when(F.col("providers") >= COMPARABLE, F.col("own_usual")).otherwise(F.col("farm_usual"))
-        )
-    )
-    chance = F.col("expected_up") * F.greatest("usual", F.lit(NOISE))
-    off = 2 * (F.sqrt(F.col("missed") + 0.375) - F.sqrt(chance + 0.375))
-    misses = (F.col("share") - F.col("usual") >= EXCESS) & (off >= SIGNIFICANT)
-    flaky = F.coalesce(misses, F.lit(False)) | (F.col("flap_pct") >= FLAPPING)
-    came = F.greatest(1 - F.col("hb") / F.col("expected"), F.lit(0.0))
-    total = F.col("up_s") + F.col("downtime_s")
-    had_some = F.col("outages") > 0
+MEASURES = ("hb", "hb_expected", "connected_s", "up_s", "down_s", "outages", "gap_max")
+"""What it is made of."""
+
+
+def provider_days(grid: Grid, day: date) -> list[dict[str, Any]]:
+    """Add up the day of each provider of a service."""
+    there = grid["connected_s"] + grid["down_s"] > 0
+    connected, up, expected = grid["connected_s"], grid["up_s"], grid["hb_expected"]
+    share = np.minimum(np.divide(up, connected, out=np.zeros_like(up), where=connected > 0), 1.0)
+    beats = np.where(np.isnan(expected), grid["hb"], np.minimum(grid["hb"], expected + HELD_UP))
+    changes = _changes(there, grid["down_s"] > 0, grid["outages"] > 0)
+    rows = []
+    for number, instance in enumerate(grid.instances):
+        mine = there[number]
+        if not mine.any():
+            continue
+        known = mine & ~np.isnan(expected[number])
+        gaps = grid["gap_max"][number][mine]
+        row = {
+            "date": day,
+            "service": grid.service,
+            "instance": instance,
+            "hb": beats[number][mine].sum(),
+            "expected": expected[number][known].sum() if known.any() else np.nan,
+            "expected_up": (expected * share)[number][known].sum() if known.any() else np.nan,
+            "outages": int(grid["outages"][number][mine].sum()),
+            "up_s": up[number][mine].sum(),
+            "downtime_s": grid["down_s"][number][mine].sum(),
+            "gap_max": np.fmax.reduce(gaps, initial=np.nan),
+            "flap_pct": min(100.0, round(100.0 * float(changes[number]) / (STATES - 1), DIGITS)),
+        }
+        rows.append(row)
+    return rows
+
+
+def _changes(there: Flags, bad: Flags, begun: Flags) -> Floats:
+    """Return the most changes of each provider among `STATES` states in a row; only rows that are there are states."""
+    order = np.argsort(~there, axis=1, kind="stable")
+    there, bad, begun = (np.take_along_axis(one, order, axis=1) for one in (there, bad & there, begun & there))
+    before = bad[:, :-1]
+    changed = there[:, 1:] & ((before != bad[:, 1:]) | (before & begun[:, 1:]))
+    so_far = np.cumsum(np.pad(changed, ((0, 0), (STATES, 0))), axis=1)
+    most: Floats = (so_far[:, STATES - 1 :] - so_far[:, : so_far.shape[1] - STATES + 1]).max(axis=1)
+    return most
+
+
+def reliability(days: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Judge the days of all providers, each date by itself; to be like the others is no failing."""
+    rows = pd.DataFrame(days)
+    if rows.empty:
+        return []
+    explained = rows["hb"] + LIVENESS * rows["outages"]
+    missed = np.fmax(rows["expected_up"] - explained, 0.0)
+    share = (missed / rows["expected_up"]).where(rows["expected_up"] > 0).round(DIGITS)
+    of_service = share.groupby([rows["date"], rows["service"]])
+    usual = of_service.transform("quantile", 0.25)
+    farm = share.groupby(rows["date"]).transform("quantile", 0.25)
+    usual = usual.where(of_service.transform("count") >= COMPARABLE, farm)
+    chance = rows["expected_up"] * np.fmax(usual, NOISE)
+    off = 2 * (np.sqrt(missed + 0.375) - np.sqrt(chance + 0.375))
+    misses = (share - usual >= EXCESS) & (off >= SIGNIFICANT)
+    total, some = rows["up_s"] + rows["downtime_s"], rows["outages"] > 0
+    up = rows["up_s"].where(rows["up_s"] > 0)
     made = {
-        "date": F.col("date"),
-        "service": F.col("service"),
-        "instance": F.col("instance"),
-        "judged": F.when(F.col("expected").isNotNull(), "beats").otherwise("connection"),
-        "miss_ratio": F.when(F.col("expected") > 0, F.round(came, DIGITS)),
-        "outages": F.col("outages"),
-        "downtime_s": F.round("downtime_s", DIGITS),
-        "mtbf_s": F.when(had_some, F.round(F.col("up_s") / F.col("outages"), DIGITS)),
-        "mttr_s": F.when(had_some, F.round(F.col("downtime_s") / F.col("outages"), DIGITS)),
-        "flap_pct": F.col("flap_pct"),
-        "phi_max": F.when(F.col("up_s") > 0, F.round(F.col("gap_max") * F.col("hb") / F.col("up_s") / log(10), DIGITS)),
-        "score": F.when(
-            total > 0, F.round(F.col("up_s") / total * (1 - F.coalesce(F.col("share"), F.lit(0.0))), DIGITS)
+        "date": rows["date"],
+        "service": rows["service"],
+        "instance": rows["instance"],
+        "judged": np.where(rows["expected"].notna(), "beats", "connection"),
+        "miss_ratio": np.fmax(1 - rows["hb"] / rows["expected"].where(rows["expected"] > 0), 0.0).where(
+            rows["expected"] > 0
         ),
-        "flaky": flaky,
+        "outages": rows["outages"],
+        "downtime_s": rows["downtime_s"],
+        "mtbf_s": (rows["up_s"] / rows["outages"].where(some)),
+        "mttr_s": (rows["downtime_s"] / rows["outages"].where(some)),
+        "flap_pct": rows["flap_pct"],
+        "phi_max": rows["gap_max"] * rows["hb"] / up / log(10),
+        "score": rows["up_s"] / total.where(total > 0) * (1 - share.fillna(0.0)),
+        "flaky": misses | (rows["flap_pct"] >= FLAPPING),
     }
-    return judged.select(*(made[name].alias(name) for name in GOLD_PROVIDER_DAY.schema.names))
+    table = pd.DataFrame(made).round(DIGITS).astype(object)
+    judged: list[dict[str, Any]] = table.where(table.notna(), None).to_dict("records")
+    return judged

@@ -21,7 +21,7 @@ Rules:
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from spark.capacity.registrations import OPEN, Carried
 from spark.capacity.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M, Table, arrow_schema, columns
 from spark.capacity.survey import Pair, Survey, survey
 from spark.capacity.tables import Tables
-from spark.capacity.times import DAY, SECOND
+from spark.capacity.times import DAY, midnight
 
 SILVER_CARRY = Table(
     "silver_carry",
@@ -83,7 +83,7 @@ def rollup(tables: Tables, day: date, seen: Survey, loss: Iterable[Missing] = ()
 
     The state at the end of the day before is read from its table; where there is none, nothing was before.
     """
-    begin = int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
+    begin = midnight(day)
     before = _carried(_state(tables, day - timedelta(days=1)))
     last_signs = {(one.pair.broker, one.pair.boot): one.last_sign for one in before}
     gaps = find_gaps(joined(loss), seen.times, last_signs)

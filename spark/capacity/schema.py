@@ -47,6 +47,7 @@ ARROW: dict[DataType, pa.DataType] = {
     LongType(): pa.int64(),
     StringType(): pa.string(),
     TimestampType(): pa.timestamp("us", "UTC"),
+    ArrayType(StringType()): pa.list_(pa.string()),
 }
 """The types of columns that are written without Spark."""
 

@@ -17,111 +17,108 @@ Rules:
 - Capacity and use are told only where `full_load` is set.
 """
 
-from collections.abc import Sequence
 from datetime import date, timedelta
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
 
 from spark.capacity.balance import spread
-from spark.capacity.schema import GOLD_SERVICE_1H
-from spark.capacity.times import ABSENCE, DIGITS, SECOND
+from spark.capacity.grids import Grid, last, maximum, mean_around, sum_known
+from spark.capacity.times import ABSENCE, DAY, DIGITS, FIVE_MINUTES, Floats, midnight
 
 LOOKBACK = timedelta(days=2)
 """What must be known of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
 
-STEP = 300
-"""Seconds of a row of the rollup."""
+MEASURES = ("load_mean", "up_s", "down_s", "full_load", "broker_up_s", "requests")
+"""What it is made of."""
+
+HOUR = 12
+"""Five minutes of an hour."""
+
+HOURS = DAY // FIVE_MINUTES // HOUR
+
+AWAY = ABSENCE // FIVE_MINUTES
+"""Five minutes for which an instance is filled in."""
 
 
-def service_load(silver: DataFrame, dates: Sequence[date]) -> DataFrame:
-    """Make the hours of services on some dates, from the five minutes of those dates and of `LOOKBACK` before them."""
-    wanted = F.col("date").isin(*dates)
-    early = [day - timedelta(days=back) for day in dates for back in range(LOOKBACK.days + 1)]
-    rows = _filled(silver.where(F.col("date").isin(*sorted(set(early))))).where(wanted)
-    place = ("date", "service", "h")
-    rows = rows.withColumn("h", F.date_trunc("hour", "w"))
-    hours = _hours(rows, place)
-    loads = (
-        rows.where("load_mean is not null and up_s > 0")
-        .groupBy(*place, "instance")
-        .agg(F.round(F.sum(F.col("load_mean") * F.col("up_s")) / F.sum("up_s"), DIGITS).alias("value"))
-    )
-    return hours.join(spread(loads, *place), list(place), "left").select(*GOLD_SERVICE_1H.schema.names)
-
-
-def _filled(silver: DataFrame) -> DataFrame:
-    """Add `load`: what is reported, or else filled in."""
-    own = Window.partitionBy("service", "instance").orderBy("at")
-    so_far = own.rowsBetween(Window.unboundedPreceding, 0)
-    together = Window.partitionBy("service", "at")
-    load = F.col("load_mean")
-
-    def over(value: Column, first: int, last: int) -> Column:
-        return F.avg(value).over(own.rangeBetween(first * STEP, last * STEP))
-
-    rows = (
-        silver.withColumn("at", F.unix_seconds("w"))
-        .withColumn("mean", F.avg(load).over(together))
-        .withColumn("others", F.sum(load).over(together) - load)
-        .withColumn("number", F.count(load).over(together))
-        .withColumn("relative", F.when(F.col("others") > 0, load * (F.col("number") - 1) / F.col("others")))
-        .withColumn("seen", F.last(F.when(load.isNotNull(), F.col("at")), ignorenulls=True).over(so_far))
-        # The last five minutes before silence are half of it: the level is that of the ten minutes before them.
-        .withColumn("level", F.when(load.isNotNull(), F.coalesce(over(load, -2, -1), load)))
-        .withColumn("level", F.last("level", ignorenulls=True).over(so_far))
-        .withColumn("relation", F.when(load.isNotNull(), F.coalesce(over(F.col("relative"), -2, -1), "relative")))
-        .withColumn("relation", F.last("relation", ignorenulls=True).over(so_far))
-        .withColumn("rise", over(load, 0, 1) - over(load, -3, -2))
-    )
-    silent = load.isNull() & F.coalesce(F.col("at") - F.col("seen") <= ABSENCE // SECOND, F.lit(False))
-    first = silent & (F.col("at") - F.col("seen") == STEP)
-    risen = F.coalesce(F.sum(F.when(load.isNotNull(), F.col("rise"))).over(together), F.lit(0.0))
-    lost = F.sum(F.when(first, F.col("level"))).over(together)
-    taken = F.when(first & (lost > 0), F.greatest(F.least(risen / lost, F.lit(1.0)), F.lit(0.0)))
-    same_silence = Window.partitionBy("service", "instance", "seen")
-    guess = F.coalesce(F.col("relation") * F.col("mean"), F.col("level"))
-    return (
-        rows.withColumn("taken", taken)
-        .withColumn("taken", F.coalesce(F.max("taken").over(same_silence), F.lit(0.0)))
-        .withColumn("load", F.coalesce(load, F.when(silent, guess * (1 - F.col("taken")))))
-    )
-
-
-def _hours(rows: DataFrame, place: tuple[str, ...]) -> DataFrame:
-    """Sum up the instances of each five minutes, then the five minutes of each hour."""
-    judged = F.col("up_s") + F.col("down_s")
-    there = F.when(judged > 0, F.col("up_s") / judged).otherwise(0.0)
+def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
+    """Make the hours of a service on a date, from the five minutes of that date and of `LOOKBACK` before it."""
+    demand = sum_known(filled(grid)[:, -HOURS * HOUR :])
+    grid = grid.columns(-HOURS * HOUR)
+    judged = grid["up_s"] + grid["down_s"]
+    there = np.divide(grid["up_s"], judged, out=np.zeros_like(judged), where=judged > 0)
+    providers, whole = there.sum(axis=0), (there >= 0.5).sum(axis=0)
     # The measure of fullness is the service's: an instance that has not reported yet has the same one.
-    full = F.max("full_load").over(Window.partitionBy(*place))
-    windows = (
-        rows.withColumn("there", there)
-        .withColumn("full_load", full)
-        .groupBy(*place, "w")
-        .agg(
-            F.sum("load").alias("demand"),
-            F.sum("there").alias("providers"),
-            F.sum(F.when(F.col("there") >= 0.5, 1).otherwise(0)).alias("whole"),
-            F.sum(F.col("there") * F.col("full_load")).alias("capacity"),
-            F.max("full_load").alias("full_load"),
-            F.max("broker_up_s").alias("weight"),
-            F.sum("requests").alias("requests"),
-        )
-        .where("weight > 0")
-    )
+    full = maximum(grid["full_load"].reshape(-1, HOUR * HOURS)).reshape(HOURS, HOUR)
+    full_load = maximum(full.T)
+    weight, requests, values = maximum(grid["broker_up_s"]), sum_known(grid["requests"]), _loads(grid)
+    rows = []
+    for hour in range(HOURS):
+        places = np.arange(hour * HOUR, (hour + 1) * HOUR)
+        places = places[weight[places] > 0]
+        if not len(places):
+            continue
+        known = demand[places][~np.isnan(demand[places])]
+        asked = requests[places][~np.isnan(requests[places])]
+        mean, room = (_mean(one[places], weight[places]) for one in (demand, providers * full_load[hour]))
+        row = {
+            "date": day,
+            "service": grid.service,
+            "h": midnight(day) + hour * HOUR * FIVE_MINUTES,
+            "demand_mean": mean,
+            "demand_p95": _rounded(np.percentile(known, 95)) if len(known) else None,
+            "capacity": room,
+            "full_load": None if np.isnan(full_load[hour]) else float(full_load[hour]),
+            "providers_mean": _mean(providers[places], weight[places]),
+            "providers_min": int(whole[places].min()),
+            "util": _rounded(mean / room) if mean is not None and room else None,
+            "requests": int(asked.sum()) if len(asked) else None,
+            **spread(values[:, hour][~np.isnan(values[:, hour])]),
+        }
+        rows.append(row)
+    return rows
 
-    def mean(name: str) -> Column:
-        weight = F.when(F.col(name).isNotNull(), F.col("weight"))
-        return F.round(F.sum(F.col(name) * F.col("weight")) / F.sum(weight), DIGITS)
 
-    hours = windows.groupBy(*place).agg(
-        mean("demand").alias("demand_mean"),
-        F.round(F.percentile("demand", F.lit(0.95)), DIGITS).alias("demand_p95"),
-        mean("capacity").alias("capacity"),
-        F.max("full_load").alias("full_load"),
-        mean("providers").alias("providers_mean"),
-        F.min("whole").alias("providers_min"),
-        F.sum("requests").alias("requests"),
-    )
-    used = F.when(F.col("capacity") > 0, F.round(F.col("demand_mean") / F.col("capacity"), DIGITS))
-    return hours.withColumn("util", used)
+def filled(grid: Grid) -> Floats:
+    """Return the loads of a service's instances: what is reported, or else what is filled in."""
+    load, column = grid["load_mean"], np.arange(grid.there.shape[1])
+    told = ~np.isnan(load)
+    number, total = told.sum(axis=0), np.nansum(load, axis=0)
+    mean = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+    others = total - load
+    relative = np.divide(load * (number - 1), others, out=np.full_like(load, np.nan), where=others > 0)
+    # The last five minutes before silence are half of it: the level is that of the ten minutes before them.
+    level = last(np.where(told, _or(mean_around(load, -2, -1), load), np.nan))
+    relation = last(np.where(told, _or(mean_around(relative, -2, -1), relative), np.nan))
+    rise = np.where(told, mean_around(load, 0, 1) - mean_around(load, -3, -2), np.nan)
+    seen = np.maximum.accumulate(np.where(told, column, -len(column)), axis=1)
+    silent = grid.there & ~told & (seen >= 0) & (column - seen <= AWAY)
+    first = silent & (column - seen == 1)
+    risen, lost = np.nansum(rise, axis=0), np.where(first, level, 0.0).sum(axis=0)
+    share = np.clip(np.divide(risen, lost, out=np.zeros(len(lost)), where=lost > 0), 0.0, 1.0)
+    # What was taken over when a silence began holds for all of it.
+    taken = np.take_along_axis(np.where(first, share, 0.0), np.clip(seen + 1, 0, len(column) - 1), axis=1)
+    return np.where(silent, _or(relation * mean, level) * (1 - taken), load)
+
+
+def _loads(grid: Grid) -> Floats:
+    """Return the mean load of each instance in each hour, over the time that it was up, NaN where none is known."""
+    shape = (len(grid.instances), HOURS, HOUR)
+    up = np.where(np.isnan(grid["load_mean"]), 0.0, grid["up_s"]).reshape(shape)
+    total, time = np.nansum(grid["load_mean"].reshape(shape) * up, axis=2), up.sum(axis=2)
+    mean: Floats = np.divide(total, time, out=np.full_like(total, np.nan), where=time > 0)
+    return np.round(mean, DIGITS)
+
+
+def _or(values: Floats, otherwise: Floats) -> Floats:
+    return np.where(np.isnan(values), otherwise, values)
+
+
+def _mean(values: Floats, weight: Floats) -> float | None:
+    """Return the weighted mean of what is known."""
+    known = ~np.isnan(values)
+    return _rounded((values[known] * weight[known]).sum() / weight[known].sum()) if known.any() else None
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), DIGITS)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark.capacity.bronze import batches, codes, micros, numbered, of_providers, together, whole
+from spark.capacity.arrays import batches, codes, micros, numbered, of_providers, together, whole
 from spark.capacity.hidden import Start
 from spark.capacity.presence import Signs
 from spark.capacity.times import SECOND, Ints

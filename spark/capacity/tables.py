@@ -166,7 +166,7 @@ class Tables:
         return made.select(schema.names).cast(schema)
 
     def put_date(self, table: Table, rows: pa.Table, day: date) -> None:
-        """Replace a date of a few rows."""
+        """Replace a date of not too many rows: they must fit into memory."""
         staged = self.stage(table)
         if len(rows):
             self._write(rows.drop_columns("date"), staged)

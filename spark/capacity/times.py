@@ -3,6 +3,8 @@
 Times are arrays of whole microseconds, since 1970 where they are not lengths.
 """
 
+from datetime import UTC, date, datetime, time
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,11 @@ FAR = 2**60
 
 DIGITS = 6
 """Decimals of what is stored. The last bits of a sum depend on the order of its terms; these do not."""
+
+
+def midnight(day: date) -> int:
+    """Return when a date begins."""
+    return int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
 
 
 def window_of(at: Ints) -> Ints:

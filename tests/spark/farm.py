@@ -1,16 +1,22 @@
 """Journals made by hand: a few records of a broker's start, as ingest hands them on."""
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row
 
+from spark.capacity import fiveminutes
+from spark.capacity.daily import Job, do
+from spark.capacity.grids import Share
 from spark.capacity.hidden import Missing
 from spark.capacity.rollup import look, rollup
-from spark.capacity.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M
+from spark.capacity.schema import BRONZE_RECORDS, Table, arrow_schema
 from spark.capacity.tables import Tables
 from spark.capacity.whole import FILE
 
@@ -83,11 +89,22 @@ def by_window(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
     return {(row.service, row.w.strftime("%H:%M")): row for row in rows}
 
 
-def silver(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
-    """Make five minutes of providers that are up all the time, but for what the rows say."""
+def silver(folder: Path, rows: Iterable[dict[str, Any]]) -> str:
+    """Write five minutes of providers that are up all the time, but for what the rows say, as one file."""
     usual = {"hb": 0, "connected_s": 300.0, "up_s": 300.0, "broker_up_s": 300.0, "down_s": 0.0, "outages": 0}
-    made = [
-        tuple({**usual, "date": row["w"].date(), **row}.get(name) for name in SILVER_PROVIDER_5M.schema.names)
-        for row in rows
-    ]
-    return spark.createDataFrame(made, SILVER_PROVIDER_5M.schema)
+    path = folder / f"{uuid.uuid4()}.parquet"
+    pyarrow.parquet.write_table(pa.Table.from_pylist([{**usual, **row} for row in rows], fiveminutes.FILE), path)
+    return str(path)
+
+
+def each(
+    job: Job, measures: Sequence[str], files: Sequence[str], day: date = DAY, lookback: int = 0
+) -> list[dict[str, Any]]:
+    """Do a daily job with all services."""
+    return do(job, measures, day, day - timedelta(days=lookback), files, Share(0, 1))
+
+
+def as_rows(table: Table, rows: Iterable[dict[str, Any]]) -> list[SimpleNamespace]:
+    """Return rows as they are written to a table."""
+    made = pa.Table.from_pylist(list(rows), arrow_schema(table.schema))
+    return [SimpleNamespace(**row) for row in made.to_pylist()]

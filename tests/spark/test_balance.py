@@ -2,11 +2,12 @@
 
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
-from spark.capacity.balance import balance, spread
-from spark.capacity.schema import GOLD_BALANCE_DAY, columns
-from tests.spark.farm import DAY, clock, silver
+from spark.capacity.balance import MEASURES, balance, spread
+from spark.capacity.schema import GOLD_BALANCE_DAY
+from tests.spark.farm import as_rows, clock, each, silver
 
 
 def loads(service, numbers, first="10:00", windows=12):
@@ -24,7 +25,7 @@ def loads(service, numbers, first="10:00", windows=12):
 
 
 @pytest.fixture(scope="module")
-def day(spark):
+def day(tmp_path_factory):
     rows = [
         *loads("even", [10.0, 10.0, 10.0]),
         *loads("hot", [10.0, 10.0, 10.0, 30.0]),
@@ -36,9 +37,8 @@ def day(spark):
         *loads("shifts", [1.0, 1.0], "02:00"),
         *[{**row, "instance": row["instance"] + "day"} for row in loads("shifts", [9.0, 9.0], "12:00")],
     ]
-    made = balance(silver(spark, rows), [DAY])
-    assert made.columns == GOLD_BALANCE_DAY.schema.names
-    return {row.service: row for row in made.collect()}
+    file = silver(tmp_path_factory.mktemp("silver"), rows)
+    return {row.service: row for row in as_rows(GOLD_BALANCE_DAY, each(balance, MEASURES, [file]))}
 
 
 def test_equal_loads_are_balanced(day):
@@ -67,7 +67,7 @@ def test_those_who_work_at_night_are_not_compared_with_those_of_the_day(day):
     assert (day["shifts"].cov, day["shifts"].unbalanced) == (0.0, False)
 
 
-def test_the_spread_of_zeros_is_unknown(spark):
-    values = spark.createDataFrame([("a", 0.0), ("a", 0.0), ("b", 4.0)], columns(place="string", value="double"))
-    rows = {row.place: tuple(row)[1:] for row in spread(values, "place").collect()}
-    assert rows == {"a": (None, None, None), "b": (0.0, 1.0, 0.0)}
+def test_the_spread_of_zeros_and_of_nothing_is_unknown():
+    unknown = {"cov": None, "max_mean": None, "gini": None}
+    assert spread(np.array([0.0, 0.0])) == spread(np.array([])) == unknown
+    assert spread(np.array([4.0])) == {"cov": 0.0, "max_mean": 1.0, "gini": 0.0}

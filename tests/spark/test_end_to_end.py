@@ -30,9 +30,12 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from spark.capacity import reliability as reliability_of
+from spark.capacity import service_load as service_load_of
+from spark.capacity.daily import each_service
 from spark.capacity.hidden import Missing
 from spark.capacity.ingest import Ingested, ingest
-from spark.capacity.reliability import reliability
+from spark.capacity.reliability import provider_days, reliability
 from spark.capacity.rollup import look, rollup
 from spark.capacity.schema import (
     BRONZE_RECORDS,
@@ -41,8 +44,9 @@ from spark.capacity.schema import (
     RECORD,
     SILVER_PROVIDER_5M,
 )
-from spark.capacity.service_load import service_load
+from spark.capacity.service_load import LOOKBACK, service_load
 from spark.capacity.tables import Tables
+from spark.capacity.times import SECOND
 from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.dbp_nodes import Node, Nodes, Service
 from tests.integration.mc0_clients import counters, until
@@ -370,8 +374,8 @@ class Made:
     loss: list[Row]
     quarantined: int
     silver: list[Row]
-    hours: list[Row]
-    days: dict[tuple[str, str], Row]
+    hours: list[dict[str, Any]]
+    days: dict[tuple[str, str], dict[str, Any]]
     hidden: float
     """Seconds of which nothing is known, since what was told of them is lost."""
 
@@ -394,17 +398,17 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
     seen = look(tables, dates, lost)
     for day in dates:
         rollup(tables, day, seen[day], lost)
-    silver = tables.read(SILVER_PROVIDER_5M)
-    days = reliability(silver, dates).collect()
+    loads = each_service(tables, dates, service_load, service_load_of.MEASURES, LOOKBACK)
+    days = each_service(tables, dates, provider_days, reliability_of.MEASURES)
     yield Made(
         first,
         again,
         tables.read(BRONZE_RECORDS).collect(),
         tables.read(LOSS).collect(),
         tables.read(QUARANTINE).count(),
-        silver.collect(),
-        service_load(silver, dates).collect(),
-        {(row["service"], row["instance"]): row for row in days},
+        tables.read(SILVER_PROVIDER_5M).collect(),
+        [row for _, rows in loads for row in rows],
+        {(row["service"], row["instance"]): row for _, rows in days for row in reliability(rows)},
         hidden(truth, lost),
     )
     tables.close()
@@ -513,5 +517,5 @@ def test_the_load_is_what_was_reported(made: Made) -> None:
     loads = {row["load_mean"] for row in made.silver if row["instance"] == "stays:1"}
     assert loads == {4.0}
     [hour] = [row for row in made.hours if row["service"] == "bank"]
-    assert (hour["h"].astimezone(UTC).hour, hour["full_load"]) == (12, 10.0)
+    assert (datetime.fromtimestamp(hour["h"] / SECOND, UTC).hour, hour["full_load"]) == (12, 10.0)
     assert hour["demand_mean"] == pytest.approx(12, rel=0.05), "one of 4, and four of 2, whether they are back or not"

@@ -6,9 +6,9 @@ from math import log
 import numpy as np
 import pytest
 
-from spark.capacity.reliability import HELD_UP, reliability
+from spark.capacity.reliability import HELD_UP, MEASURES, provider_days, reliability
 from spark.capacity.schema import GOLD_PROVIDER_DAY
-from tests.spark.farm import DAY, clock, silver
+from tests.spark.farm import as_rows, clock, each, silver
 
 WINDOWS = 288
 
@@ -86,8 +86,12 @@ def twice(rows):
     return rows
 
 
+def judged(folder, rows):
+    return as_rows(GOLD_PROVIDER_DAY, reliability(each(provider_days, MEASURES, [silver(folder, rows)])))
+
+
 @pytest.fixture(scope="module")
-def day(spark):
+def day(tmp_path_factory):
     rows = [
         *PLANTED,
         *OFTEN,
@@ -108,9 +112,7 @@ def day(spark):
         *day_of("once", 1, windows=1, hb=0, connected_s=3.0, up_s=3.0, hb_expected=0.1, gap_max=3.0),
         *day_of("mute", 1, windows=12, hb=0, connected_s=300.0, up_s=0.0, down_s=300.0),
     ]
-    made = reliability(silver(spark, rows), [DAY])
-    assert made.columns == GOLD_PROVIDER_DAY.schema.names
-    return {row.instance: row for row in made.collect()}
+    return {row.instance: row for row in judged(tmp_path_factory.mktemp("silver"), rows)}
 
 
 def test_a_good_provider_has_nothing_against_it(day):
@@ -197,8 +199,11 @@ def test_who_is_registered_but_mute_misses_all(day):
     assert (row.miss_ratio, row.score, row.flaky, row.phi_max) == (1.0, 0.0, False, None)
 
 
-def test_another_date_makes_no_difference(spark, day):
+def test_another_date_makes_no_difference(tmp_path, day):
     rows = day_of("flapping", 1, down=(50, 55, 60))
     later = [{**row, "w": row["w"] + timedelta(days=1)} for row in rows]
-    made = reliability(silver(spark, [*rows, *later]), [DAY]).collect()
-    assert [tuple(row) for row in made] == [tuple(day["flapping:1"])]
+    assert judged(tmp_path, [*rows, *later]) == [day["flapping:1"]]
+
+
+def test_nobody_is_judged_where_nobody_was():
+    assert reliability([]) == []

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from spark.capacity.schema import GOLD_SERVICE_1H
-from spark.capacity.service_load import service_load
-from tests.spark.farm import DAY, clock, silver
+from spark.capacity.service_load import LOOKBACK, MEASURES, service_load
+from tests.spark.farm import DAY, as_rows, clock, each, silver
 
 NEXT = DAY + timedelta(days=1)
 
@@ -38,8 +38,12 @@ def rising(index):
     return 10.0 + index
 
 
+def made(files, day=DAY):
+    return as_rows(GOLD_SERVICE_1H, each(service_load, MEASURES, files, day, LOOKBACK.days))
+
+
 @pytest.fixture(scope="module")
-def hours(spark):
+def hours(tmp_path_factory):
     rows = [
         *instance("steady", 1, 10.0, full_load=40.0, requests=5),
         *instance("steady", 2, 30.0, full_load=40.0, requests=5),
@@ -74,14 +78,12 @@ def hours(spark):
             row |= {"up_s": 300.0, "connected_s": 300.0, "down_s": 0.0}
         if row["service"] == "restart" and row["load_mean"] == 100.0:
             row |= {"up_s": 30.0, "connected_s": 30.0, "broker_up_s": 30.0}
-    made = service_load(silver(spark, rows), [DAY])
-    assert made.columns == GOLD_SERVICE_1H.schema.names
-    return {(row.service, row.h.hour): row for row in made.collect()}
+    return {(row.service, row.h.hour): row for row in made([silver(tmp_path_factory.mktemp("silver"), rows)])}
 
 
 def test_demand_is_the_sum_of_loads(hours):
     row = hours["steady", 10]
-    assert (row.date, row.h) == (DAY, clock("10:00").replace(tzinfo=None))
+    assert (row.date, row.h) == (DAY, clock("10:00"))
     assert (row.demand_mean, row.demand_p95, row.capacity, row.full_load, row.util) == (40.0, 40.0, 80.0, 40.0, 0.5)
     assert (row.providers_mean, row.providers_min, row.requests) == (2.0, 2, 120)
     assert (row.cov, row.max_mean, row.gini) == (0.5, 1.5, 0.25)
@@ -139,10 +141,8 @@ def test_an_hour_without_a_broker_has_no_row(hours):
     assert {hour for service, hour in hours if service == "steady"} == {10, 11, 12}
 
 
-def test_an_absence_that_began_the_day_before_is_filled_in(spark):
+def test_an_absence_that_began_the_day_before_is_filled_in(tmp_path):
     rows = [*instance("night", 1, 10.0, last=200), *instance("night", 2, gone(20.0, 160, 200), last=200)]
-    made = service_load(silver(spark, rows), [NEXT]).collect()
-    assert {row.date for row in made} == {NEXT}
-    assert {row.demand_mean for row in made} == {30.0}
-    both = service_load(silver(spark, rows), [DAY, NEXT]).where("date = '2026-03-03'").collect()
-    assert sorted(map(tuple, both)) == sorted(map(tuple, made))
+    hours = made([silver(tmp_path, rows)], NEXT)
+    assert {row.date for row in hours} == {NEXT}
+    assert {row.demand_mean for row in hours} == {30.0}

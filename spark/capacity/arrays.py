@@ -1,4 +1,4 @@
-"""Reading the records of a date by columns, as arrays, in a task of Spark. Names come as numbers and a list."""
+"""Reading tables by columns, as arrays, in a task of Spark. Names come as numbers and a list."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ NAMES = ("broker", "boot", "service", "instance", "event", "why")
 """Columns of a few strings that are there many times."""
 
 ROWS = 1 << 18
-"""Records that are taken out of a file at once: some 20 MB as arrays."""
+"""Rows that are taken out of a file at once: some 20 MB as arrays."""
 
 
 def batches(files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
