@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark.capacity import balance as balance_of
@@ -88,16 +89,6 @@ class Settings:
         return f"{self.started:%Y%m%dT%H%M%SZ}"
 
 
-def utc(value: Any) -> Any:
-    """Spark gives times in the zone of the machine, without saying so."""
-    return value.astimezone(UTC) if isinstance(value, datetime) else value
-
-
-def plain(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Make rows that know nothing of Spark."""
-    return [{name: utc(value) for name, value in row.asDict().items()} for row in rows]
-
-
 class Pipeline:
     """One run of all jobs."""
 
@@ -120,7 +111,7 @@ class Pipeline:
         self._forecast(now)
         # Dates that were left out on purpose are still to be computed.
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
-        return self._report(done)
+        return self._report(now)
 
     @staticmethod
     def _why_none(done: Ingested) -> str:
@@ -211,6 +202,13 @@ class Pipeline:
         issued = F.col("issued")
         return self._tables.read(table).where((issued != F.lit(now)) & (issued > F.lit(now - REMEMBERED)))
 
+    def _issued(self, table: Table, now: datetime) -> list[dict[str, Any]]:
+        """Read the rows of this run."""
+        rows = self._tables.rows_of(table)
+        mine = pc.equal(rows["issued"], pa.scalar(now, pa.timestamp("us", "UTC")))
+        issued: list[dict[str, Any]] = rows.filter(mine).to_pylist()
+        return issued
+
     def _forecast(self, now: datetime) -> None:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
@@ -218,33 +216,33 @@ class Pipeline:
         with self._progress.job("forecast") as step:
             tables.write(GOLD_FORECAST, self._later(GOLD_FORECAST, now).union(forecast(load, now, settings.horizon)))
             forecasts = tables.read(GOLD_FORECAST)
-            services = forecasts.where(F.col("issued") == F.lit(now)).select("service").distinct().count()
+            services = len({row["service"] for row in self._issued(GOLD_FORECAST, now)})
             step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
         with self._progress.job("plan") as step:
             made = plan(load, forecasts, now, target=settings.target)
             tables.write(GOLD_PLAN, self._later(GOLD_PLAN, now).union(made))
-            mine = tables.read(GOLD_PLAN).where(F.col("issued") == F.lit(now))
-            short = mine.where("need_horizon > providers_now").count()
+            needs = [(row["need_horizon"], row["providers_now"]) for row in self._issued(GOLD_PLAN, now)]
+            short = sum(need is not None and need > there for need, there in needs)
             step(1.0, f"{short:,} services need more providers within {settings.horizon} hours")
         with self._progress.job("evaluate") as step:
             tables.write(EVALUATION, evaluate(forecasts, load, now))
-            step(1.0, f"{tables.read(EVALUATION).count():,} past forecasts compared with what came")
+            step(1.0, f"{len(tables.rows_of(EVALUATION)):,} past forecasts compared with what came")
         load.unpersist()
 
-    def _report(self, done: Ingested) -> list[Path]:
+    def _report(self, now: datetime) -> list[Path]:
         tables = self._tables
         with self._progress.job("report") as step:
             since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - report.SHOWN
             rows: dict[str, Sequence[Mapping[str, Any]]] = {}
-            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY):
+            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS):
                 days = [day for day in tables.dates(table) if day >= since.date()]
-                rows[table.name] = plain(tables.read(table, days).collect())
-            for table in (GOLD_FORECAST, GOLD_PLAN, EVALUATION, LEDGER, UNKNOWN_MEMBERS):
-                rows[table.name] = plain(tables.read(table).collect())
+                rows[table.name] = [row for day in days for row in tables.rows_of(table, day).to_pylist()]
+            rows[GOLD_FORECAST.name] = self._issued(GOLD_FORECAST, now)
+            for table in (GOLD_PLAN, EVALUATION, LEDGER, UNKNOWN_MEMBERS):
+                rows[table.name] = tables.rows_of(table).to_pylist()
             for table in (QUARANTINE, LOSS):
-                rows[table.name] = plain(tables.read(table).limit(SHOWN_ROWS).collect())
-            days = [day for day in tables.dates(SILVER_SIGNS) if day >= since.date()]
-            rows["broker_down"] = plain(broker_down(tables.read(SILVER_SIGNS, days)).collect())
+                rows[table.name] = tables.rows_of(table, most=SHOWN_ROWS).to_pylist()
+            rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
             files = report.write(tables.out, rows)
             step(1.0, str(tables.out / "report.html"))
         return files

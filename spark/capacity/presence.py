@@ -10,12 +10,10 @@ Rules:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import groupby
-from typing import NamedTuple
-
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 from spark.capacity.schema import Table, columns
 from spark.capacity.times import BROKER_SILENCE, DAY, FIVE_MINUTES
@@ -24,6 +22,9 @@ SILVER_SIGNS = Table(
     "silver_signs", columns(date="date", broker="string", first="timestamp", last="timestamp"), dated=True
 )
 """The times in which a broker gave signs, none of them more than 90 s after the one before."""
+
+
+SILENCE = timedelta(microseconds=BROKER_SILENCE)
 
 
 class Signs(NamedTuple):
@@ -102,12 +103,11 @@ def signs_of(brokers: Iterable[Span], first: int, last: int) -> list[tuple[str, 
     return [(span.broker, span.span_from, span.span_to) for span in brokers if first <= span.span_from < last]
 
 
-def broker_down(signs: DataFrame) -> DataFrame:
-    """Tell when brokers were not there: broker, start, end."""
-    window = Window.partitionBy("broker").orderBy("first")
-    return (
-        signs.withColumn("start", F.lag("last").over(window))
-        .where(F.unix_micros("first") - F.unix_micros("start") > BROKER_SILENCE)
-        .select("broker", "start", F.col("first").alias("end"))
-        .orderBy("broker", "start")
-    )
+def broker_down(signs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Tell when brokers were not there, from rows of the table of signs: broker, start, end."""
+    found = []
+    ordered = sorted(signs, key=lambda row: (row["broker"], row["first"]))
+    for before, after in pairwise(ordered):
+        if before["broker"] == after["broker"] and after["first"] - before["last"] > SILENCE:
+            found.append({"broker": after["broker"], "start": before["last"], "end": after["first"]})
+    return found

@@ -151,19 +151,26 @@ class Tables:
         self._write(made, self.stage(table))
         self._swap(table)
 
-    def files(self, table: Table, day: date) -> list[Path]:
-        """List the files of a date."""
-        return sorted(path for path in self._folder(table, day).glob("*.parquet") if path.name[0] not in "._")
+    def files(self, table: Table, day: date | None = None) -> list[Path]:
+        """List the files of a date, or of a table without dates."""
+        folder = self.path(table) if day is None else self._folder(table, day)
+        return sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
 
-    def rows_of(self, table: Table, day: date) -> pa.Table:
-        """Read a date of a few rows; one that is not there has none."""
+    def rows_of(self, table: Table, day: date | None = None, most: int | None = None) -> pa.Table:
+        """Read a date, or a table without dates, or the first rows of it; what is not there has none."""
         schema = arrow_schema(table.schema)
-        files = self.files(table, day)
-        if not files:
-            return schema.empty_table()
-        parts = [pyarrow.parquet.ParquetFile(path).read() for path in files]
-        made = pa.concat_tables(parts).append_column("date", pa.repeat(day, sum(map(len, parts))))
-        return made.select(schema.names).cast(schema)
+        parts, left = [schema.empty_table()], most
+        for path in self.files(table, day):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    rows = pa.Table.from_batches([batch]).slice(0, left)
+                    if day is not None:
+                        rows = rows.append_column("date", pa.repeat(day, len(rows)))
+                    parts.append(rows.select(schema.names).cast(schema))
+                    left = None if left is None else left - len(rows)
+                    if left == 0:
+                        return pa.concat_tables(parts)
+        return pa.concat_tables(parts)
 
     def put_date(self, table: Table, rows: pa.Table, day: date) -> None:
         """Replace a date of not too many rows: they must fit into memory."""
