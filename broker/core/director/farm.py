@@ -1,0 +1,231 @@
+"""The servers of the farm: their links, what these report, and which of two reports of one context counts.
+
+Rules:
+- A link that gives an address which another server has, and none that contradicts that server's, is a link of that
+  server, unless its own server has other links. What it has said before, it then says there.
+- What a link reports stands until this link takes it back or ends. A context, or a user, is gone when no link reports
+  it any more.
+- Of two servers that report one context, the one with the lower key (`Server.key`) loses; of equal ones the newcomer.
+  The loser's context is hidden; if this director had it opened, the server is told once to close it. When the winner's
+  closes, the hidden one with the highest key shows.
+- A server without an address is told to close nothing: it may turn out to be a link of the winner.
+- A server whose last link ends is gone: first its users leave, then its contexts close, then its reservations end.
+"""
+
+from __future__ import annotations
+
+from broker.core.director.interfaces import Close
+from broker.core.director.limits import MAX_LINKS
+from broker.core.director.loads import Openings
+from broker.core.director.reservations import Reservations
+from broker.core.director.shapes import Shapes
+from broker.core.director.state import OpenContext, Said, Server
+from broker.core.director.whereabouts import Whereabouts
+from broker.core.errors import Reason, Refusal
+from broker.core.telling import Telling
+
+
+class Farm:
+    """All servers, and the tables about them. Nobody is told before `Telling.tell`, which is the caller's."""
+
+    def __init__(self, telling: Telling, reservations: Reservations, load_bump: float) -> None:
+        self.telling = telling
+        self.reservations = reservations
+        self.where = Whereabouts(telling)
+        self.openings = Openings(load_bump)
+        self.servers: dict[Server, None] = {}
+        self.links = 0
+        self._numbers = 0
+        self._addresses: dict[tuple[str, str], dict[Server, None]] = {}
+        self.shapes = Shapes()
+
+    # links
+
+    def join(self, said: Said) -> Server:
+        """A new link, and so far a new server."""
+        self.links += 1
+        return self._new_server(said)
+
+    def leave(self, server: Server, said: Said) -> None:
+        """A link is gone."""
+        self.links -= 1
+        self._withdraw(server, said)
+
+    def settle(self, server: Server, said: Said) -> Server:
+        """A link has given another address. Returns the server that it is of."""
+        if len(server.links) == 1:
+            same = self._same(server, said)
+            if same is not None:
+                if len(same.links) >= MAX_LINKS:
+                    raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"this server has {MAX_LINKS} connections here already")
+                return self._move(server, same, said)
+        unknown = not server.addresses
+        self._settle(server)
+        if unknown:
+            for context in server.contexts.values():
+                self.end_duplicate(context)
+        return server
+
+    def serves(self, server: Server, capacity: int) -> None:
+        """A link has said what its server serves, and how many."""
+        for said in server.links:
+            said.capacity = capacity
+        self._settle(server)
+
+    # contexts
+
+    def opened(self, context: OpenContext) -> None:
+        """A server reports a context that it did not report before."""
+        context.server.contexts[context.name] = context
+        rival = self.where.contexts.get(context.name)
+        if rival is None:
+            self._show(context)
+        elif context.server.key > rival.server.key:
+            self._hide(rival)
+            self._show(context)
+        else:
+            context.hidden = True
+            self.where.hidden.add(context.name, context)
+            self.end_duplicate(context)
+
+    def end_duplicate(self, context: OpenContext) -> None:
+        """Have a hidden context closed, if this director had it opened, and its server is known to be another."""
+        if context.hidden and context.yours and not context.closing and context.server.addresses:
+            context.closing = True
+            self.telling.add(context.server.newest, Close(context.name, None, dup=True))
+
+    def taken_back(self, context: OpenContext, bit: int) -> None:
+        """A link does not report a context any more, nor who is in it."""
+        self._empty(context, bit)
+        context.reporters &= ~bit
+        if not context.reporters:
+            self._remove(context)
+
+    # users
+
+    def entered(self, context: OpenContext, user: str, bit: int) -> None:
+        """A user is in a context in which he was not."""
+        context.users[user] = bit
+        context.server.users += 1
+        self.reservations.claim(context, user)
+        if not context.hidden:
+            self.where.enter(context, user)
+        context.changed()
+
+    def exited(self, context: OpenContext, user: str, bit: int) -> None:
+        """A link does not report a user any more."""
+        reporters = context.users[user] & ~bit
+        if reporters:
+            context.users[user] = reporters
+            return
+        del context.users[user]
+        context.server.users -= 1
+        if not context.hidden:
+            self.where.leave(context, user)
+        context.changed()
+        context.server.room_made()
+
+    # inside
+
+    def _new_server(self, said: Said) -> Server:
+        self._numbers += 1
+        server = Server(self._numbers)
+        server.admit(said)
+        self.servers[server] = None
+        self._settle(server)
+        return server
+
+    def _settle(self, server: Server) -> None:
+        before = server.addresses
+        server.settle()
+        for address in before.items() - server.addresses.items():
+            servers = self._addresses[address]
+            del servers[server]
+            if not servers:
+                del self._addresses[address]
+        for address in server.addresses.items() - before.items():
+            self._addresses.setdefault(address, {})[server] = None
+        self.openings.settle(server)
+        if server.links:
+            server.room_made()
+
+    def _same(self, server: Server, said: Said) -> Server | None:
+        """The other server that this link is of, going by its addresses."""
+        for address in said.addresses.items():
+            for other in self._addresses.get(address, ()):
+                if other is not server and all(other.addresses.get(p, h) == h for p, h in said.addresses.items()):
+                    return other
+        return None
+
+    def _move(self, server: Server, same: Server, said: Said) -> Server:
+        """A link of ``server``, its only one, is of ``same``."""
+        reports = [(context, tuple(context.users)) for context in server.contexts.values()]
+        self._withdraw(server, said)
+        same.admit(said)
+        self._settle(same)
+        for before, users in reports:
+            context = same.contexts.get(before.name)
+            if context is None:
+                context = OpenContext(before.name, same)
+                context.maxcap, context.basecap = before.maxcap, before.basecap
+                context.restricted, context.gate = before.restricted, before.gate
+            context.reporters |= said.bit
+            context.yours = context.yours or before.yours
+            if context.name not in same.contexts:
+                self.opened(context)
+            for user in users:
+                if user in context.users:
+                    context.users[user] |= said.bit
+                else:
+                    self.entered(context, user, said.bit)
+        return same
+
+    def _withdraw(self, server: Server, said: Said) -> None:
+        """A link of the server is so no longer. With the last one the server is gone."""
+        server.dismiss(said)
+        if not server.links:
+            self.openings.remove(server)
+        own = [context for context in server.contexts.values() if context.reporters & said.bit]
+        for context in own:
+            self._empty(context, said.bit)
+        for context in own:
+            self.taken_back(context, said.bit)
+        self._settle(server)
+        if not server.links:
+            self.reservations.server_left(server)
+            self.openings.remove(server)
+            del self.servers[server]
+
+    def _empty(self, context: OpenContext, bit: int) -> None:
+        for user in tuple(context.users):
+            self.exited(context, user, bit)
+
+    def _remove(self, context: OpenContext) -> None:
+        name = context.name
+        del context.server.contexts[name]
+        if context.hidden:
+            self.where.hidden.remove(name, context)
+        else:
+            self.where.close(context)
+            heirs = self.where.hidden.all(name)
+            if heirs:
+                heir = max(heirs, key=lambda each: each.server.key)
+                self.where.hidden.remove(name, heir)
+                self._show(heir)
+        self.reservations.closed(context)
+
+    def _show(self, context: OpenContext) -> None:
+        context.hidden = context.closing = False
+        self.where.open(context)
+        for user in context.users:
+            self.where.enter(context, user)
+        self.reservations.opened(context)
+        context.changed()
+
+    def _hide(self, context: OpenContext) -> None:
+        for user in context.users:
+            self.where.leave(context, user)
+        self.where.close(context)
+        context.hidden = True
+        self.where.hidden.add(context.name, context)
+        self.end_duplicate(context)

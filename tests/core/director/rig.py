@@ -1,0 +1,171 @@
+"""A director with Context Servers and administrators that record what they are told, and a check of all its tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from twisted.internet.task import Clock
+
+from broker.core.director.clones import CloneSet
+from broker.core.director.director import Director
+from broker.core.director.interfaces import UNLIMITED, Denied, Granted, IContextServer, Settings
+from broker.core.director.names import context_set, user_set
+
+
+class Peer:
+    """A link of a Context Server, or an administrator: it keeps what it is told."""
+
+    def __init__(self, log: list[tuple[str, object]], name: str) -> None:
+        self._log = log
+        self.name = name
+        self.heard: list[object] = []
+
+    def hear(self, news: object) -> None:
+        self.heard.append(news)
+        self._log.append((self.name, news))
+
+    def take(self) -> list[object]:
+        """What it was told since the last time."""
+        heard, self.heard = self.heard, []
+        return heard
+
+
+class Side(Peer):
+    """A Context Server's link, with both its ends."""
+
+    link: IContextServer
+
+    def open(
+        self, context: str, yours: bool = False, maxcap: int = UNLIMITED, basecap: int | None = None, **more: bool
+    ) -> None:
+        self.link.opened(context, yours, maxcap, maxcap if basecap is None else basecap, more.get("restricted", False))
+
+    def enter(self, context: str, *users: str) -> None:
+        for user in users:
+            self.link.entered(context, user)
+
+
+class Rig:
+    """The director, its clock, and a log of all that was told, in its order."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.clock = Clock()
+        self.director = Director(self.clock, settings)
+        self.log: list[tuple[str, object]] = []
+
+    def link(self, label: str) -> Side:
+        """A Context Server that has said nothing but its label."""
+        side = Side(self.log, label)
+        side.link = self.director.join(label, side)
+        return side
+
+    def server(
+        self,
+        label: str,
+        families: Iterable[str] = ("context",),
+        addresses: dict[str, str] | None = None,
+        capacity: int = UNLIMITED,
+        restricted: bool = False,
+    ) -> Side:
+        """One that has said its addresses, by default one of tcp made of its label, and what it serves."""
+        side = self.link(label)
+        for protocol, hostport in ({"tcp": f"{label}:1"} if addresses is None else addresses).items():
+            side.link.address(protocol, hostport)
+        for family in families:
+            side.link.will_serve(family, capacity, restricted)
+        return side
+
+    def admin(self, name: str = "admin") -> Peer:
+        return Peer(self.log, name)
+
+    def reserve(
+        self, context: str, user: str | None = None, protocol: str = "tcp", internal: bool = False, by: object = "joe"
+    ) -> Granted | Denied:
+        return self.director.reserve(by, protocol, context, user, internal)
+
+    def granted(self, context: str, user: str | None = None, **more: object) -> Granted:
+        answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
+        assert isinstance(answer, Granted), answer
+        return answer
+
+    def denied(self, context: str, user: str | None = None, **more: object) -> str:
+        answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
+        assert isinstance(answer, Denied), answer
+        return answer.why
+
+    def count(self, name: str) -> int:
+        return self.director.counts()[name]
+
+
+def check(director: Director) -> None:
+    """Compute every table anew from what the servers hold, and compare."""
+    farm = director._farm
+    where = farm.where
+    reservations = director._reservations
+    waiting = list(reservations._all)
+    shown = {}
+    hidden = 0
+    present: Counter[str] = Counter()
+    for server in farm.servers:
+        mask = sum(said.bit for said in server.links)
+        assert mask.bit_count() == len(server.links) > 0
+        assert server.users == sum(len(context.users) for context in server.contexts.values())
+        assert server.reserved == sum(reservation.place.server is server for reservation in waiting)
+        visible = [context for context in server.contexts.values() if not context.hidden]
+        hidden += len(server.contexts) - len(visible)
+        assert server.shown == len(visible)
+        assert server.shown_users == sum(len(context.users) for context in visible)
+        for context in server.contexts.values():
+            assert context.reporters
+            assert not context.reporters & ~mask
+            assert all(bits and not bits & ~mask for bits in context.users.values())
+        for context in visible:
+            shown[context.name] = context
+            present.update(list(context.users))
+        for placement in server.placements.values():
+            assert placement.reservations
+            assert placement.server is server
+        keys = {
+            (family, protocol, internal)
+            for family, restricted in server.families.items()
+            for protocol in server.addresses
+            for internal in ((True,) if restricted else (True, False))
+        }
+        assert {
+            key for key, queue in farm.openings._queues.items() if server in queue._entries or queue in server.aside
+        } == keys
+        assert server.full or not server.aside
+        assert all(server in each._rooms for each in server.aside if isinstance(each, CloneSet))
+    assert where.contexts == shown
+    assert set(where.hidden) <= set(shown)
+    assert sum(len(where.hidden.all(name)) for name in where.hidden) == hidden
+    assert set(where.users) == set(present)
+    assert where.present == present.total()
+    for user in present:
+        assert {context.name for context in where.users.all(user)} == {
+            c.name for c in shown.values() if user in c.users
+        }
+    assert {(base, user) for base in where._user_sets for user in where._user_sets.all(base)} == {
+        (user_set(user), user) for user in present if user_set(user) is not None
+    }
+    sets: dict[str, set[str]] = {}
+    for name in shown:
+        base = context_set(name)
+        if base is not None:
+            sets.setdefault(base, set()).add(name)
+    assert {name: set(clones.clones) for name, clones in where.sets.items()} == sets
+    for clones in where.sets.values():
+        inviting = {context for context in clones.clones.values() if context.inviting}
+        assert {context for rooms in clones._rooms.values() for context in rooms} == inviting
+        assert set(clones.servers) == {context.server for context in clones.clones.values()}
+        for server in clones._rooms:
+            assert (server in clones._ready) != (clones in server.aside)
+    assert sum(reservations._requesters.values()) == len(waiting)
+    for name, placement in reservations.placements.items():
+        assert placement.server.placements[name] is placement
+    for reservation in waiting:
+        assert reservation in reservation.place.reservations
+        assert reservation in reservations._lines.all((reservation.place.server, reservation.name, reservation.user))
+    assert bool(waiting) <= (reservations._timer is not None)
+    assert [reservation.due for reservation in waiting] == sorted(reservation.due for reservation in waiting)

@@ -1,0 +1,195 @@
+"""The small parts: names, tables with several values, and the queue of the least loaded, against a plain sort."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.director.interfaces import UNLIMITED
+from broker.core.director.limits import MAX_SHAPES
+from broker.core.director.loads import LeastLoaded, Openings
+from broker.core.director.multi import Multi
+from broker.core.director.names import context_set, family, user_set
+from broker.core.director.shapes import Shape, Shapes
+from broker.core.director.state import OpenContext, Said, Server
+
+
+@pytest.mark.parametrize(
+    ("name", "its_family", "its_context_set", "its_user_set"),
+    [
+        ("context", "context", None, None),
+        ("context-a", "context", None, None),
+        ("context-a-1", "context", "context-a", "context-a"),
+        ("context-a-b-1", "context", "context-a-b", "context-a"),
+        ("user-alice-8232480406087251935", "user", "user-alice", "user-alice"),
+        ("a--", "a", "a-", "a-"),
+        ("--", "", "-", "-"),
+        ("-", "", None, None),
+        ("", "", None, None),
+    ],
+)
+def test_dashes_tell_families_and_sets(
+    name: str, its_family: str, its_context_set: str | None, its_user_set: str | None
+) -> None:
+    assert family(name) == its_family
+    assert context_set(name) == its_context_set
+    assert user_set(name) == its_user_set
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4))))
+def test_a_table_of_several_values_is_like_one_of_lists(changes: list[tuple[int, int]]) -> None:
+    multi: Multi[int, int] = Multi()
+    plain: dict[int, list[int]] = {}
+    for key, value in changes:
+        values = plain.setdefault(key, [])
+        if value in values:
+            values.remove(value)
+            assert multi.remove(key, value) == (not values)
+        else:
+            values.append(value)
+            assert multi.add(key, value) == (len(values) == 1)
+        if not values:
+            del plain[key]
+        assert sorted(multi) == sorted(plain)
+        assert len(multi) == len(plain)
+        for each in range(3):
+            assert multi.all(each) == tuple(plain.get(each, ()))
+            assert multi.first(each) == next(iter(plain.get(each, ())), None)
+
+
+class Nobody:
+    def hear(self, order: object) -> None:
+        raise AssertionError("nobody is told anything here")
+
+
+def make(count: int) -> list[Server]:
+    servers = []
+    for number in range(count):
+        server = Server(number)
+        said = Said(str(number), Nobody())
+        said.addresses["tcp"] = f"{number}:1"
+        said.families["context"] = False
+        server.admit(said)
+        server.settle()
+        servers.append(server)
+    return servers
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("load"), st.integers(0, 5), st.integers(0, 4)),
+            st.tuples(st.just("users"), st.integers(0, 5), st.integers(0, 3)),
+            st.tuples(st.just("capacity"), st.integers(0, 5), st.integers(-1, 3)),
+            st.tuples(st.just("gone"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("choose"), st.just(0), st.integers(1, 3)),
+        ),
+        max_size=60,
+    )
+)
+def test_the_least_loaded_is_the_first_of_a_plain_sort(changes: list[tuple[str, int, int]]) -> None:
+    servers = make(6)
+    there = set(servers)
+    openings = Openings(0.25)
+    for server in servers:
+        openings.settle(server)
+    for what, place, value in changes:
+        server = servers[place]
+        if what == "load":
+            openings.load(server, value / 4)
+        elif what == "users":
+            server.users = value
+            server.room_made()
+        elif what == "capacity":
+            server.capacity = value
+            server.room_made()
+        elif what == "gone" and server in there:
+            there.remove(server)
+            openings.remove(server)
+        elif what == "gone":
+            there.add(server)
+            openings.settle(server)
+        for _ in range(value if what == "choose" else 1):
+            expected = min(
+                (server for server in there if not server.full),
+                key=lambda server: (server.weight, server.number),
+                default=None,
+            )
+            assert openings.first("context", "tcp", False) is expected
+            if expected is not None and what == "choose":
+                openings.placed(expected)
+
+
+def test_a_queue_does_not_grow_with_the_reports() -> None:
+    queue = LeastLoaded()
+    servers = make(10)
+    for server in servers:
+        queue.add(server)
+    for turn in range(1_000):
+        for server in servers:
+            server.weight = 1.0 / (turn + 1)
+            queue.lowered(server)
+    assert len(queue._heap) <= 2 * len(servers) + 65
+
+
+def test_no_queue_is_kept_for_families_that_nobody_serves() -> None:
+    openings = Openings(0.25)
+    (server,) = make(1)
+    openings.settle(server)
+    assert len(openings._queues) == 2
+    server.families = {"other": True}
+    openings.settle(server)
+    assert set(openings._queues) == {("other", "tcp", True)}
+    openings.remove(server)
+    openings.remove(server)
+    assert openings._queues == {}
+    assert openings._keys == {}
+
+
+def test_a_server_with_many_links_gives_each_its_own_bit_and_the_free_ones_again() -> None:
+    server = Server(1)
+    said = [Said("x", Nobody()) for _ in range(70)]
+    for each in said:
+        server.admit(each)
+    assert [each.bit for each in said] == [1 << n for n in range(70)]
+    server.dismiss(said[3])
+    again = Said("x", Nobody())
+    server.admit(again)
+    assert again.bit == 1 << 3
+    assert server.newest is again.link
+    server.dismiss(again)
+    assert server.newest is said[-1].link
+
+
+@pytest.mark.parametrize(
+    ("name", "maxcap", "basecap", "key", "shape"),
+    [
+        ("context-a", 5, 5, "context-a", Shape(False, 5)),
+        ("context-a", 5, 2, "context-a", Shape(False, 5)),
+        ("context-a", -1, -1, "context-a", Shape(False, UNLIMITED)),
+        ("context-a-1", 5, 2, "context-a", Shape(True, 2)),
+        ("context-a-1", 2, 5, "context-a", Shape(True, 2)),
+        ("context-a-1", -1, 5, "context-a", Shape(True, 5)),
+        ("context-a-1", 5, -1, "context-a", Shape(False, 5)),
+    ],
+)
+def test_how_many_a_context_is_meant_for_is_remembered(
+    name: str, maxcap: int, basecap: int, key: str, shape: Shape
+) -> None:
+    shapes = Shapes()
+    context = OpenContext(name, Server(1))
+    context.maxcap, context.basecap = maxcap, basecap
+    shapes.remember(context)
+    assert shapes.get(key) == shape
+
+
+def test_only_so_many_shapes_are_remembered_and_the_oldest_is_forgotten() -> None:
+    shapes = Shapes()
+    server = Server(1)
+    for number in range(MAX_SHAPES):
+        shapes.remember(OpenContext(f"context-{number}", server))
+    shapes.remember(OpenContext("context-0", server))
+    shapes.remember(OpenContext("context-new", server))
+    assert shapes.get("context-0") is not None
+    assert shapes.get("context-1") is None
