@@ -21,7 +21,7 @@ MAX_RESOURCES = 50
 
 
 class QueueInfo(Protocol):
-    """A queue: see `broker.core.queues.QueueInfo`."""
+    """A queue: see `broker.core.queue_roles.QueueInfo`."""
 
     @property
     def space(self) -> str: ...
@@ -105,6 +105,7 @@ def _flow(flow: ReaderFlow | WriterFlow, now: float) -> dict[str, object]:
         "profile": grant.profile.name,
         "side": grant.side.value,
         "confirm": grant.confirm.value,
+        "resources": list(islice(grant.resources, MAX_RESOURCES)),
         "heard": round(now - client.heard, 1),
     }
     if isinstance(flow, ReaderFlow):

@@ -1,7 +1,8 @@
 """The wiring of MTL: its sockets, who may come in, the two flows, the profiles, and the durable queues.
 
 Order at the start: what is on the disk (users, keys, queues), the flows, the profiles; the sockets are bound last. At
-the stop everybody is told first; then the sockets go, and the queues are written.
+the stop nothing more is heard on the data flows; what the queues have taken is written, and its writers hear that it is
+safe. The sockets go last, or when that takes too long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import attrs
 import zmq
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
@@ -34,8 +36,9 @@ from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
 from broker.net.zap import Gate
+from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zsocket import ZSocket, lose
 from broker.session.mtl.accounts import Accounts
 from broker.session.mtl.control import WIRE, Control
 from broker.session.mtl.data import Data, shared
@@ -59,6 +62,11 @@ SECRET = "mtl.secret"
 SECRET_BYTES = 32
 
 
+STOP_SECONDS = 2.0
+"""Seconds for which the sockets stay open at the stop while the last messages are written: a busy disk takes some
+hundredths. Systems give a service ten times as long."""
+
+
 @attrs.define
 class MtlListener:
     """The running wire. ``address`` is where the control flow is bound, ``data_address`` the data flows."""
@@ -78,6 +86,7 @@ class MtlListener:
     queues: Queues
     recorder: QueueRecorder
     threads: list[ThreadPool]
+    clock: IReactorTime
     address: str = ""
     data_address: str = ""
 
@@ -108,12 +117,21 @@ class MtlListener:
         return counts
 
     def close(self) -> Deferred[None]:
-        """Tell everybody, and stop. Fires when what must be on the disk is there."""
+        """Tell everybody, and stop. Fires when what must be on the disk is there, and the sockets are closed."""
         self.control.stop()
+        control_socket, data_socket = self.sockets[0], self.sockets[-1]
+        data_socket.hand_to(shared(self.control.receive, lose) if data_socket is control_socket else lose)
         for profile in self.profiles.values():
             profile.close()
-        self._shut()
-        return self.recorder.stop().addBoth(lambda _: self._end_threads())
+        too_late = self.clock.callLater(STOP_SECONDS, self._shut)
+
+        def written(_: object) -> None:
+            if too_late.active():
+                too_late.cancel()
+                self._shut()
+            self._end_threads()
+
+        return self.recorder.stop().addBoth(written)
 
     def abandon(self) -> None:
         """Let go of everything, where the reactor does not run: the start failed."""
@@ -212,7 +230,9 @@ def open_mtl(
             data.closed(connection)
         control.closed(connection)
 
-    watch = partial(Connections, context, turns=turns, complaints=complaints, clock=clock, handshake=config.handshake)
+    watch = partial(
+        Connections, context, turns=turns, complaints=complaints, clock=clock, handshake=config.handshake, exact=True
+    )
     connections = [watch(socket=control_socket, wire=WIRE, closed=closed)]
     if data_socket is not control_socket:
         connections.append(watch(socket=data_socket, wire=DATA, closed=data.closed))
@@ -236,6 +256,7 @@ def open_mtl(
         queues,
         recorder,
         threads,
+        clock,
     )
     what = config.endpoint
     try:

@@ -23,7 +23,8 @@ from broker.core.interfaces import Beats
 from broker.core.model import Provider
 from broker.core.store import StateError
 from broker.net.zap import Gate
-from broker.net.zsocket import ZContext, ZSocket
+from broker.net.zcontext import ZContext
+from broker.net.zsocket import ZSocket
 
 
 def sockets(config: values.Config) -> int:
@@ -97,8 +98,8 @@ class ZmqWires:
         """Close them in good order. Fires when what they keep is on the disk."""
         done = succeed(None) if self.mtl is None else self.mtl.close()
         self.mtl = None
-        self._shut()
-        return done
+        self._shut_others()
+        return done.addBoth(lambda _: self._shut())
 
     def abandon(self) -> None:
         """Close them where the reactor does not run: the start failed."""
@@ -108,18 +109,22 @@ class ZmqWires:
         self._shut()
 
     def _shut(self) -> None:
-        if self.mc0 is not None:
-            self.mc0.close()
-            self.mc0 = None
-        if self.dbp is not None:
-            self.dbp.close()
-            self.dbp = None
+        self._shut_others()
         if self._handshakes is not None:
             self._handshakes.shutdown()
             self._handshakes = None
         if self._context is not None:
             self._context.close()
             self._context = None
+
+    def _shut_others(self) -> None:
+        """Close the wires that keep nothing."""
+        if self.mc0 is not None:
+            self.mc0.close()
+            self.mc0 = None
+        if self.dbp is not None:
+            self.dbp.close()
+            self.dbp = None
 
     def _open_mc0(self, config: values.Mc0, context: ZContext, gate: Gate, room: int) -> None:
         parts = self._parts

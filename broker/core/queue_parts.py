@@ -1,8 +1,8 @@
-"""What a queue is made of: messages, those of them that are set aside, and the ids that came lately."""
+"""What a queue is made of: messages, those that are ready or set aside, and the ids that came lately."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -69,6 +69,55 @@ class Message:
         """Who rejected it, while it is set aside."""
         self.again = 0.0
         """Until when it is set aside."""
+
+
+class Ready:
+    """Messages that can be given out, the oldest first. Those that are gone stay until they come to the front."""
+
+    def __init__(self) -> None:
+        self._fresh: deque[Message] = deque()
+        """Those that were never given out, in their order."""
+        self._returned: list[tuple[int, Message]] = []
+        """Those that came back: a heap by order."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any, be it gone or not."""
+        return bool(self._fresh or self._returned)
+
+    def add(self, message: Message) -> None:
+        """Take one that came after all others."""
+        self._fresh.append(message)
+
+    def put_back(self, message: Message) -> None:
+        """Take back one that was given out or taken, to its place."""
+        if message.count:
+            heappush(self._returned, (message.order, message))
+        else:
+            self._fresh.appendleft(message)
+
+    def pop(self) -> Message | None:
+        """Take out the oldest one."""
+        fresh, returned = self._fresh, self._returned
+        while True:
+            if returned and (not fresh or returned[0][0] < fresh[0].order):
+                message = heappop(returned)[1]
+            elif fresh:
+                message = fresh.popleft()
+            else:
+                return None
+            if message.state == READY:
+                return message
+
+    def front(self) -> Message | None:
+        """The oldest one."""
+        fresh, returned = self._fresh, self._returned
+        while fresh and fresh[0].state != READY:
+            fresh.popleft()
+        while returned and returned[0][1].state != READY:
+            heappop(returned)
+        if returned and (not fresh or returned[0][0] < fresh[0].order):
+            return returned[0][1]
+        return fresh[0] if fresh else None
 
 
 class Aside:

@@ -25,9 +25,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.interfaces import ILeases
+from broker.core.queue import Queue
 from broker.core.queue_parts import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
+from broker.core.queue_roles import Author, Restored
 from broker.core.queue_store import Batch, QueueStore, Row
-from broker.core.queues import Author, Queue, Restored
 from broker.core.store import StateError
 
 COMMIT_SECONDS = 0.005
@@ -52,7 +53,7 @@ _Gathered = tuple[Message, Author | None, Any]
 
 
 class QueueRecorder:
-    """See `broker.core.queues.Keeper`.
+    """See `broker.core.queue_roles.Keeper`.
 
     ``in_thread`` runs a function with arguments in a worker thread, and returns a Deferred of its result. ``rows`` are
     what the store had when it was opened.

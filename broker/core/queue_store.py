@@ -24,8 +24,8 @@ from typing import Any
 
 import attrs
 
+from broker.core.queue_roles import Restored
 from broker.core.queue_settings import Death
-from broker.core.queues import Restored
 from broker.core.store import StateUnusable
 
 DATABASE = "queues.sqlite3"

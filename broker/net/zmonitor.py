@@ -1,7 +1,9 @@
 """Which connections a ZeroMQ socket has, as libzmq's monitor tells.
 
 Its events come through a socket of their own, so they may be behind or before the messages of the same connection by
-some turns of the reactor: what they say is right in the end, not at each moment.
+some turns of the reactor: what they say is right in the end, not at each moment. But libzmq's one thread tells of the
+end of a connection before its descriptor can be used again. So whoever must know whether a message comes from a new
+connection reads all news that there is when the identity is another one; see ``exact``.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.errors import Reason, Refusal
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zcontext import Options, ZContext
+from broker.net.zsocket import ZSocket
 from broker.session.router import Part
 
 EVENTS = 100_000
 """Events that may wait to be read. libzmq's thread would stand still if there were more; each takes some 100 bytes."""
+
+GENERATED = b"\0"
+"""How the identities begin that a ROUTER gives: a new one to each connection."""
 
 _EVENT = struct.Struct("=Hi")
 _NUMBERS = count()
@@ -48,6 +54,10 @@ class Connections:
 
     ``handshake`` is how many seconds a handshake may take. ``closed`` is called with the descriptor of each connection
     that ended; a message of the next connection that has this descriptor may have been received by then.
+
+    Not so if this is ``exact``: then the end of a connection is told before the first message of the next one. A
+    message has no descriptor if its connection was over before it said anything, or if somebody else has the
+    descriptor by now. This leaves out only peers that chose their identity, and come again with both the same.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class Connections:
         wire: str,
         handshake: float,
         closed: Callable[[int], object] | None = None,
+        exact: bool = False,
     ) -> None:
         self._socket = socket
         self._complaints = complaints
@@ -68,6 +79,8 @@ class Connections:
         self._handshake = handshake
         self._closed = closed
         self._open: set[int] = set()
+        self._left: dict[int, bytes] = {}
+        """Whose messages came through the last connection of a descriptor that is over."""
         self._let_in = 0
         self._failed = 0
         """Handshakes that failed, and whose connections are not closed yet."""
@@ -78,6 +91,8 @@ class Connections:
         socket.socket.monitor(address, int(_WATCHED))
         self._events = ZSocket(context, Options(zmq.PAIR, EVENTS), turns, f"{wire} monitor")
         self._events.connect(address, self._event)
+        if exact:
+            socket.place = self._place
 
     def __len__(self) -> int:
         return len(self._open)
@@ -97,9 +112,22 @@ class Connections:
 
     def close(self) -> None:
         """Watch no more."""
+        self._socket.place = None
         if self._socket.socket is not None:
             self._socket.socket.monitor(None, 0)
         self._events.shutdown()
+
+    def _place(self, identity: bytes, connection: int) -> int:
+        """The descriptor that a message is given with, whose sender is not the one that it is known for."""
+        self._events.read_all()
+        is_last = self._left.get(connection) == identity
+        if connection not in self._open:
+            return connection if is_last else -1
+        if is_last and (connection in self._socket.known or identity[:1] == GENERATED):
+            return -1
+        self._socket.known[connection] = identity
+        self._left.pop(connection, None)
+        return connection
 
     def _event(self, identity: bytes, frames: list[Part], source: int) -> None:
         number, value = _EVENT.unpack(frames[0])
@@ -110,6 +138,8 @@ class Connections:
         elif event is zmq.Event.DISCONNECTED:
             self._complaints.count(f"{self._wire}_connections", "closed")
             self._open.discard(value)
+            if value in self._socket.known:
+                self._left[value] = self._socket.known.pop(value)
             # A handshake that fails is told of first, and each connection had one. Neither event has a descriptor.
             if self._failed:
                 self._failed -= 1

@@ -16,27 +16,23 @@ Open sockets after the process has forked: libzmq's threads do not survive that.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
-import os
-import socket
-import stat
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import attrs
 import zmq
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
-from txzmq import ZmqConnection, ZmqFactory
+from txzmq import ZmqConnection
 from zmq.backend import Socket as BackendSocket
 
 from broker.net.backlogs import LARGE, Backlogs
 from broker.net.turns import Turns
 from broker.net.zap import address_of
+from broker.net.zcontext import Options, ZContext, check_free, configure
 from broker.net.zoptions import Option
 from broker.net.zvectors import SEVERAL, Vectors
 from broker.session.router import N, Part, R, Sender, Sent
@@ -47,13 +43,6 @@ SHARED = 256
 FEW = 32
 FRAME = 64
 """Bytes that a frame takes in libzmq's queues beside its content; they count in messages of more than a few frames."""
-
-LINGER = 100
-"""Milliseconds for which the last answers may still go out when the broker stops; it stands still meanwhile."""
-
-SOCKETS = 4_096
-"""Sockets that libzmq lets the process have: a few for each wire, those of probes, and those that it has not quite
-closed yet. It costs eight bytes for each."""
 
 BATCH = 64
 """Messages that are received before the first of them is handled. What is sent then comes so closely that libzmq's
@@ -69,18 +58,11 @@ FRAMES_SHIFT = 5
 MANY = 64
 """Deliveries, or eight messages, after which a look at the clock costs nothing by comparison: some 100 µs."""
 
+BREATH = 0.001
+"""Seconds in which libzmq's thread, which has the processor then, sends hundreds of messages."""
+
 RETRY = 1.0
 """Seconds until a socket whose read failed is read again."""
-
-KEEPALIVE_IDLE = 60
-"""Seconds of silence after which the kernel asks whether the other side is still there."""
-
-KEEPALIVE_INTERVAL = 15
-KEEPALIVE_COUNT = 4
-"""So a peer that vanished without a word is known to be gone after two minutes."""
-
-BACKLOG = 1_024
-"""Connections that may wait for being accepted, as for the other listeners."""
 
 # As plain numbers, since the enumerations of pyzmq cost more than the call.
 _NOW = int(zmq.NOBLOCK)
@@ -97,49 +79,6 @@ _FILLED = b"."
 _Receive = Callable[[bytes, list[Part], int], object]
 
 
-@attrs.frozen
-class Options:
-    """How a socket behaves.
-
-    ``high_water`` is how many messages may wait for one peer, or from it; ``max_message`` the bytes of one frame.
-    ``handover`` lets a new connection take an identity over from an old one. ``secret_key`` (Z85) makes it a CURVE
-    server; ``domain`` names its rules at the ZAP handler, ``handshake`` is the time that a handshake may take, in
-    seconds. ``linger`` is how long what was sent may still go out after a close, in milliseconds. ``identified`` says
-    that messages begin with the identity of their peer: those of a ROUTER do.
-    """
-
-    kind: int = zmq.ROUTER
-    high_water: int = 1_000
-    max_message: int = 16 * 1024 * 1024
-    handover: bool = False
-    secret_key: str | None = attrs.field(default=None, repr=False)
-    domain: str = ""
-    handshake: float = 30.0
-    linger: int = LINGER
-
-    @property
-    def identified(self) -> bool:
-        """Whether messages begin with an identity."""
-        return self.kind == zmq.ROUTER
-
-
-class ZContext:
-    """libzmq's context, with the one thread that does its input and output. Made when something is to be opened."""
-
-    def __init__(self, reactor: Any) -> None:
-        # libzmq numbers peers that have no identity from rand() on, which nobody seeds; and ends the process when one
-        # of them comes with a number before it was given.
-        ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
-        self.factory = ZmqFactory()
-        self.factory.reactor = reactor
-        self.factory.context.set(zmq.MAX_SOCKETS, SOCKETS)
-
-    def close(self) -> None:
-        """Close all sockets. Waits `LINGER` at most for what is still to be sent."""
-        if self.factory.context is not None:
-            self.factory.shutdown()
-
-
 class ZSocket(ZmqConnection):  # type: ignore[misc]
     """One socket. Nothing comes in before it is bound or connected, and then goes to who was named there.
 
@@ -154,15 +93,21 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self.highWaterMark = options.high_water
         self._identified = options.identified
         self._curve = options.secret_key is not None
-        self._receive: _Receive = _lose
+        self._receive: _Receive = lose
         self._turns = turns
         self._name = name
         self._clock = context.factory.reactor
         self._queued = True
         self._reading = False
+        self._long = False
+        """The frame that was received last is a long one. The next message is often like it."""
         self._wakeup: IDelayedCall | None = None
         self._inbox: deque[tuple[zmq.Frame, bytes, list[Part]]] = deque()
         self._frame: zmq.Frame | None = None
+        self.known: dict[int, bytes] = {}
+        """Whose messages come through which connection, by descriptor, as far as ``place`` knows."""
+        self.place: Callable[[bytes, int], int] | None = None
+        """Says which descriptor to give with a message of somebody else: see `broker.net.zmonitor.Connections`."""
         self._deliveries = 0
         self._large: tuple[Part, Part] = (b"", b"")
         """The last large frame that was sent, and what libzmq shares of it."""
@@ -175,31 +120,11 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self._more = Option(self.socket, zmq.RCVMORE)
         self._events = Option(self.socket, zmq.EVENTS)
         try:
-            self._configure(options)
+            configure(self.socket, options)
         except BaseException:
             self.shutdown()
             raise
         self._queued = False
-
-    def _configure(self, options: Options) -> None:
-        set_option = self.socket.set
-        set_option(zmq.LINGER, options.linger)  # over txzmq's, which is the same for all
-        set_option(zmq.MAXMSGSIZE, options.max_message)
-        set_option(zmq.HANDSHAKE_IVL, int(options.handshake * 1000))
-        set_option(zmq.BACKLOG, BACKLOG)
-        set_option(zmq.TCP_KEEPALIVE, 1)
-        set_option(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE)
-        set_option(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL)
-        set_option(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_COUNT)
-        if options.kind == zmq.ROUTER:
-            set_option(zmq.ROUTER_MANDATORY, 1)
-            set_option(zmq.ROUTER_HANDOVER, int(options.handover))
-        if options.domain:
-            set_option(zmq.ZAP_DOMAIN, options.domain.encode())
-            set_option(zmq.ZAP_ENFORCE_DOMAIN, 1)  # or everybody comes in while nobody answers
-        if options.secret_key is not None:
-            set_option(zmq.CURVE_SERVER, 1)
-            set_option(zmq.CURVE_SECRETKEY, options.secret_key.encode())
 
     # opening and closing
 
@@ -208,7 +133,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self._receive = receive
         kind, _, path = address.partition("://")
         if kind == "ipc" and not path.startswith("@"):
-            _check_free(path)
+            check_free(path)
         if "[" in address:
             self.socket.set(zmq.IPV6, 1)
         self.socket.bind(address)
@@ -220,6 +145,10 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self._receive = receive
         self.socket.connect(address)
         self._read_soon()
+
+    def hand_to(self, receive: _Receive) -> None:
+        """From now on what comes in goes there."""
+        self._receive = receive
 
     def shutdown(self) -> None:
         """Close. Nothing is received any more."""
@@ -270,11 +199,21 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
             self._reading = False
         return False
 
+    def read_all(self) -> None:
+        """Receive and handle all that has come, however long that takes."""
+        while self.factory is not None:
+            if not self._inbox:
+                self._fill()
+            if not self._inbox:
+                return
+            self._handle()
+
     def _fill(self) -> None:
         """Receive a batch, or as much as there is."""
         recv, identified, inbox = self._recv, self._identified, self._inbox
         ask, answer, events = self._more.ask, self._more.answer, self._events
         identity, left = b"", BATCH
+        long = self._long
         try:
             while left > 0:
                 left -= 1
@@ -285,32 +224,36 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
                 frames: list[Part] = [first.bytes]
                 part: Part = _FILLED
                 while more:
-                    if part:
+                    if part and not long:
                         part = recv(_NOW)
                         frames.append(part)
                         ask()
                         more = answer.value
                         if len(part) >= SHARED:
+                            long = True
                             left -= len(part) >> BATCH_SHIFT
-                    else:  # behind an empty frame there is often a long one
+                    else:  # behind an empty frame there is often a long one, as where the last message had one
                         frame = recv(_NOW, False)
                         more = frame.more
-                        part = frame if len(frame) >= SHARED else frame.bytes
+                        long = len(frame) >= SHARED
+                        part = frame if long else frame.bytes
                         frames.append(part)
                         left -= len(part) >> BATCH_SHIFT
                 inbox.append((first, identity, frames))
                 left -= len(frames) >> FRAMES_SHIFT
                 # One alone is frequent, and to find out by being refused the next costs ten times as much.
-                if left == BATCH - 1:
+                if len(inbox) == 1:
                     events.ask()
                     if not events.answer.value & _READABLE:
                         return
         except zmq.Again:
             pass
+        finally:
+            self._long = long
 
     def _handle(self) -> None:
         """Handle the batch, until the time is up."""
-        receive, inbox = self._receive, self._inbox
+        receive, inbox, place, known = self._receive, self._inbox, self.place, self.known
         self._deliveries = 0
         while inbox:
             self._frame, identity, frames = inbox.popleft()
@@ -318,6 +261,9 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
                 connection = self._frame.get(_SOURCE)
             except zmq.ZMQError:
                 connection = -1  # inside the process
+            else:
+                if place is not None and known.get(connection) != identity:
+                    connection = place(identity, connection)
             try:
                 receive(identity, frames, connection)
             except Exception:
@@ -517,6 +463,15 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
                 failed.append((receiver, sent))
         return failed
 
+    def breathe(self, wait: bool) -> None:
+        """See `broker.session.router.NumberingRouter`."""
+        if wait:
+            time.sleep(BREATH)
+        if self.factory is not None:
+            if not self._reading:
+                self._read_soon()
+            self._events.ask()  # sending itself looks once in a millisecond only
+
     def forget(self, identity: bytes) -> None:
         """That identity is not used any more."""
         self._backlogs.forget(identity)
@@ -535,20 +490,6 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
 def _shared(part: Part) -> Part:
     """A part that is sent to many: a long one as libzmq's own, which is not copied for each."""
     return part if type(part) is not bytes or len(part) < SHARED else zmq.Frame(part)
-
-
-def _check_free(path: str) -> None:
-    """Raise OSError if there is something at that path other than what a dead broker left: libzmq would remove it."""
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError:
-        return  # there is nothing, or libzmq will say what is wrong
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "there is a file that is no socket", path)
-    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
-        probe.setblocking(False)
-        probe.connect(path)
-        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
 
 
 def _handled(frames: Sequence[Part]) -> tuple[Sequence[Part], zmq.Frame]:
@@ -574,5 +515,5 @@ def _refused(error: zmq.ZMQError) -> Sent:
     raise error
 
 
-def _lose(identity: bytes, frames: list[Part], connection: int) -> None:
-    """What comes in before anybody wants it: there is none."""
+def lose(identity: bytes, frames: list[Part], connection: int) -> None:
+    """For what comes in and nobody wants."""

@@ -99,6 +99,9 @@ class NumberingRouter(Router, Protocol):
         up too. Stamps the ``sent`` of the others, and returns those who did not get it, and why.
         """
 
+    def breathe(self, wait: bool) -> None:
+        """Notice for whom there is room again. With ``wait`` what was sent has a moment to go out before."""
+
 
 class Complaints(Protocol):
     """Where what peers did wrong is counted and logged."""

@@ -11,11 +11,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
+from broker.core.queue import Queue
 from broker.core.queue_parts import Message
 from broker.core.queue_recorder import COMMIT_SECONDS, QueueRecorder
+from broker.core.queue_roles import QueueInfo, Restored
 from broker.core.queue_settings import DEFAULTS, Death, Rule, Settings
 from broker.core.queue_store import QueueStore
-from broker.core.queues import Consumer, Queue, QueueInfo, Queues, Restored
+from broker.core.queue_turns import Consumer
+from broker.core.queues import Queues
 
 DURABLE = Settings(durable=True, dead_letters=frozenset(Death))
 

@@ -22,9 +22,9 @@ import attrs
 import pytest
 
 from broker.core import queue_store
+from broker.core.queue_roles import Restored
 from broker.core.queue_settings import Death
 from broker.core.queue_store import DATABASE, ROWS, SCHEMA, Batch, QueueStore, Row
-from broker.core.queues import Restored
 from broker.core.store import StateUnusable
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))

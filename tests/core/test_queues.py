@@ -13,7 +13,9 @@ from twisted.logger import capturedLogs
 from broker.core import queues as core
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
+from broker.core.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from broker.core.queue_parts import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, Aside, Ids, Message
+from broker.core.queue_roles import QueueInfo
 from broker.core.queue_settings import (
     DEFAULTS,
     EXPIRES,
@@ -23,7 +25,6 @@ from broker.core.queue_settings import (
     Settings,
     settings_of,
 )
-from broker.core.queues import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue, QueueInfo
 from tests.core.queue_farm import Farm, Worker
 
 

@@ -17,9 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
+from broker.core.queue import FIRST_PAUSE, LONGEST_PAUSE
 from broker.core.queue_parts import OVERHEAD, Message
 from broker.core.queue_settings import Death, Rule, Settings, settings_of
-from broker.core.queues import FIRST_PAUSE, LONGEST_PAUSE, Consumer
+from broker.core.queue_turns import Consumer
 from tests.core.queue_farm import Farm, Worker
 
 EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))

@@ -11,12 +11,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import zmq
 
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import clients_of, console, counters, shown, until
 from tests.integration.mtl_peers import (
     PING,
+    Confirm,
     Content,
     Flow,
     Peers,
@@ -298,6 +300,7 @@ def test_the_console_shows_sessions_flows_and_queues(mtl: Daemon, peers: Peers) 
     flows = [each for each in shown(mtl, "mtl flows queue") if each.get("summoned") == ["seen by the console"]]
     [flow] = flows
     assert (flow["side"], flow["confirm"], flow["sent"]) == ("reader", "full", 5)
+    assert flow["resources"] == ["seen by the console"]
     [queue] = shown(mtl, "mtl queues seen*")
     assert (queue["queue"], queue["ready"], queue["unconfirmed"], queue["readers"]) == ("seen by the console", 2, 5, 1)
     assert shown(mtl, "mtl queues nobody*") == []
@@ -365,3 +368,41 @@ def test_H09_after_a_restart_an_old_flow_can_tell_and_durable_messages_are_there
         assert flow.summon("lost") == "200"
         assert flow.heard() == []
         ends_in_order(after)
+
+
+def test_K03_whatever_is_on_the_disk_after_a_stop_was_confirmed(tmp_path: Path) -> None:
+    """A writer writes without a pause while the broker stops, so that some messages are on their way to the disk."""
+    config = configured(tmp_path, '[[mtl.queues]]\nqueues = ["durable"]\ndurable = true')
+    with Daemon(tmp_path, "--config", config) as before, peers_of(before) as peers:
+        writer = peers.writer("queue", "durable")
+        number = 0
+
+        def write() -> None:
+            nonlocal number
+            number = writer.write(b"%d" % (number + 1), sequence=number + 1)
+
+        while number < 500:
+            write()
+        before.signal(signal.SIGTERM)
+        confirmed = 0
+        rejected = set()
+        while before.process.poll() is None or writer.socket.poll(0):
+            if writer.socket.poll(0, zmq.POLLOUT):  # there is no room behind the end
+                write()
+            while writer.socket.poll(0):
+                answer = writer.receive()
+                assert isinstance(answer, Confirm | Reject)
+                if isinstance(answer, Reject):
+                    rejected.add(answer.sequence)
+                else:
+                    assert answer.sequence > confirmed
+                    confirmed = answer.sequence
+    with Daemon(tmp_path, "--config", config) as after, peers_of(after) as peers:
+        reader = peers.reader("queue", "durable", window=1_000)
+        kept = set()
+        for sequence in range(1, confirmed - len(rejected) + 1):
+            kept.add(int(reader.content().body))
+            if not sequence % 500:
+                reader.confirm(sequence, multiple=True)
+        assert kept == set(range(1, confirmed + 1)) - rejected
+        assert reader.heard() == []

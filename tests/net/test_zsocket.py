@@ -15,7 +15,8 @@ import zmq
 
 from broker.net.backlogs import LARGE
 from broker.net.turns import QUANTUM_ALONE, Turns
-from broker.net.zsocket import LINGER, RETRY, SHARED, SOCKETS, Options, ZSocket
+from broker.net.zcontext import LINGER, SOCKETS, Options
+from broker.net.zsocket import RETRY, SHARED, ZSocket
 from broker.session.router import Sender, Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import (
@@ -69,6 +70,19 @@ class TestMessages(Stage):
             self.assertEqual([*head, bytes(body)], frames)
             self.assertEqual({type(frame) for frame in head}, {bytes})
             self.assertEqual((type(body) is bytes, len(body)), (size < SHARED, size))
+
+    async def test_from_the_second_on_a_long_body_is_shared_whatever_is_before_it(self) -> None:
+        server = self.serve()
+        peer = self.peer(server, b"me")
+        sizes = (SHARED, SHARED, MEBIBYTE, SHARED - 1, SHARED, SHARED, 0, SHARED)
+        for number, size in enumerate(sizes):
+            peer.send(b"header", bytes(size))
+            await until(there_are(number + 1, server.messages))
+        self.assertEqual([[type(frame) is bytes for frame in message] for message in server.messages], [
+            [True, True], [True, False], [True, False], [True, True], [True, True], [True, False], [True, True],
+            [True, True],
+        ])  # fmt: skip
+        self.assertEqual(server.plain, [(b"me", [b"header", bytes(size)]) for size in sizes])
 
     async def test_frames_of_any_length_come_anywhere(self) -> None:
         server = self.serve()
@@ -660,7 +674,8 @@ import os, sys
 import zmq
 from twisted.internet import reactor
 from broker.net.turns import Turns
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zcontext import Options, ZContext
+from broker.net.zsocket import ZSocket
 
 child = os.fork()
 if child:

@@ -15,7 +15,8 @@ from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
 
 from broker.net.turns import QUANTUM, QUANTUM_ALONE, Turns
-from broker.net.zsocket import BATCH, BATCH_SHIFT, MANY, Options, ZContext, ZSocket
+from broker.net.zcontext import Options, ZContext
+from broker.net.zsocket import BATCH, BATCH_SHIFT, MANY, ZSocket
 from broker.session.router import Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import (
@@ -79,6 +80,11 @@ class TestSignals(Stage):
         server, sent = await self.swallow(lambda server: server.socket.send(b"slow", [BULKY]))
         self.assertIs(sent, Sent.FULL)
         await until(lambda: server.messages, LITTLE_PATIENCE)
+
+    async def test_a_message_that_came_before_a_breath_is_read(self) -> None:
+        for wait in (False, True):
+            server, _ = await self.swallow(partial(breathe, wait))
+            await until(there_are(1, server.messages))
 
     async def test_a_message_that_came_before_a_large_one_to_nobody_is_read(self) -> None:
         server, sent = await self.swallow(partial(send_to, b"nobody", MEBIBYTE))
@@ -282,6 +288,12 @@ class TestTurns(Stage):
         await flooding
         self.assertGreater(during, 1_000)
         self.assertLessEqual(max(self.in_turn.values()), 2 * QUANTUM_ALONE)
+
+
+def breathe(wait: bool, server: Server) -> Sent:
+    """Let a server see who has room."""
+    server.socket.breathe(wait)
+    return Sent.SENT
 
 
 def send_to(identity: bytes, size: int, server: Server) -> Sent:

@@ -25,8 +25,9 @@ from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
 from broker.net.zap import ENDPOINT, Gate
+from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zsocket import ZSocket
 from broker.session.router import Sent
 
 reactor: Any = _reactor
@@ -325,6 +326,7 @@ class Stage(TestCase):
         watch: bool = False,
         turns: Turns | None = None,
         closed: Callable[[int], object] | None = None,
+        exact: bool = False,
         **options: Any,
     ) -> Server:
         """A bound socket, a ROUTER unless the options say otherwise.
@@ -335,7 +337,7 @@ class Stage(TestCase):
         if watch:
             handshake = Options(**options).handshake
             server.connections = Connections(
-                self.context, server.socket, self.turns, self.complaints, reactor, name, handshake, closed
+                self.context, server.socket, self.turns, self.complaints, reactor, name, handshake, closed, exact
             )
         server.bind(address)
         return server

@@ -25,7 +25,7 @@ from broker.session.mtl.profiles.test import RESOURCE, FanOut
 from broker.session.mtl.settings import Settings
 from broker.session.router import NUMBER, N, Part, R, Sender, Sent
 from broker.wire.mtl import data as wire
-from broker.wire.mtl.table import EMPTY
+from broker.wire.mtl.table import EMPTY, MAX_EXTENDED
 
 STEP = 0.05
 """Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
@@ -53,6 +53,9 @@ class RecordingRouter:
         self.forgotten: list[bytes] = []
         self.refused = 0
         """Messages for which there was no room."""
+        self.breaths = 0
+        self.in_a_breath = 0
+        """Messages for which there is room again after a moment, in each line that has none."""
         self._sender: Sender | None = None
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
@@ -84,6 +87,14 @@ class RecordingRouter:
             else:
                 failed.append((receiver, sent))
         return failed
+
+    def breathe(self, wait: bool) -> None:
+        if not wait:
+            return
+        self.breaths += 1
+        for line in self.lines.values():
+            if line.room is not None:
+                line.room += self.in_a_breath
 
     def sender(self) -> Sender:
         assert self._sender is not None, "this may only be asked while a message is received"
@@ -280,7 +291,7 @@ class MtlPeer:
         self._farm = farm
         self._chosen = identity
         self.sender = Sender(address, key, "DEALER")
-        self.tails = wire.Tails()
+        self.tails = wire.Tails(MAX_EXTENDED)
         self.connect()
 
     # its connection

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from typing import Any
 
 from broker.core.queue_recorder import COMMIT_SECONDS, QueueRecorder
+from broker.core.queue_roles import Restored
 from broker.core.queue_settings import Rule, Settings
 from broker.core.queue_store import QueueStore
-from broker.core.queues import Queues, Restored
+from broker.core.queues import Queues
 from broker.session.mtl import settings as mtl
 from broker.session.mtl.grants import Confirm, Grant, Principal, Side
 from broker.session.mtl.profile import Profile

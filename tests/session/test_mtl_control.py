@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 
 from broker.session.mtl.control import WIRE
 from broker.session.mtl.grants import Confirm, Side
@@ -906,6 +906,14 @@ def test_what_the_profile_refuses_is_answered_by_its_reason() -> None:
         assert answer == (code, {"status": status, "reason": f"not {name}"})
     assert len(peer.farm.data) == 0
     assert peer.farm.counted("mtl_refused.forbidden") == 1
+
+
+def test_the_log_says_which_user_was_refused_something() -> None:
+    peer = closed_farm().peer(HERE).logged_in("alice", "pencil").working("shelf")
+    with capturedLogs() as logged:
+        assert peer.reader("not yours")[0] == 403
+    [event] = logged
+    assert "forbidden: alice: not" in formatEvent(event)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ import pytest
 
 from broker.core import queues as core
 from broker.core.errors import Reason, Refusal
+from broker.core.queue import FIRST_PAUSE
 from broker.core.queue_recorder import COMMIT_SECONDS, RETRY_SECONDS
 from broker.core.queue_settings import Death, Rule, Settings
-from broker.core.queues import FIRST_PAUSE
 from broker.core.store import StateUnusable
 from broker.session.mtl import settings as mtl
 from broker.session.mtl.grants import Confirm, Principal, Side
+from broker.session.mtl.profile import COPIED
 from broker.session.mtl.profiles.queue import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wire.mtl import data as wire
 from broker.wire.mtl import table
@@ -82,6 +83,19 @@ def test_K03_every_content_is_confirmed_once_and_many_together(farm: QueueFarm) 
     assert answers(writer) == [("confirm", 9, False)]
     farm.wait(10)
     assert {type(command) for command in writer.take()} == {wire.Ping}
+
+
+def test_what_is_queued_is_a_copy_of_what_the_transport_had(farm: QueueFarm) -> None:
+    writer = farm.sender()
+    body = bytearray(b"queued")
+    writer.say(*wire.content(1, "q", EMPTY, body))
+    body[:] = b"others"
+    long = bytearray(COPIED)  # and is not copied
+    writer.say(*wire.content(2, "q", EMPTY, long))
+    long[:] = b"x" * COPIED
+    worker = farm.peer()
+    worker.lease(farm.lease(Side.READER, "q"))
+    assert [each.body for each in summon(worker, "q")] == [b"queued", b"x" * COPIED]
 
 
 def test_K03_a_content_of_a_durable_queue_is_confirmed_when_it_is_on_the_disk(durable: QueueFarm) -> None:

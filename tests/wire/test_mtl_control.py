@@ -384,6 +384,11 @@ def test_what_is_not_json_is_dropped_whatever_the_command(command: str, body: by
         (control.challenged("X", b""), b"402", {"status": "Challenged", "mechanism": "X", "challenge": ""}),
         (control.data_lease(5976, "token"), b"202", {"status": "Data Lease", "port": 5976, "lease": "token"}),
         (
+            control.data_lease(5976, "token", more={"reply": "there", "lease": "no", "status": "no"}),
+            b"202",
+            {"status": "Data Lease", "port": 5976, "lease": "token", "reply": "there"},
+        ),
+        (
             control.data_lease(0, "token", window=100, endpoint="tcp://broker:5976"),
             b"202",
             {"status": "Data Lease", "port": 0, "lease": "token", "window": 100, "endpoint": "tcp://broker:5976"},

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -270,6 +269,8 @@ class Control:
             return DEFECT
 
     def _refused(self, session: Session, refusal: Refusal) -> Sent:
+        if session.principal is not None and session.principal.user:
+            refusal.summary = f"{session.principal.user}: {refusal.summary}"
         self._complaints.add(WIRE, session.address, refusal)
         return wire.error(_STATUS.get(refusal.reason, Status.BAD_REQUEST), refusal.text)
 
@@ -460,13 +461,4 @@ class Control:
         token = self._data_leases.issue(grant, session)
         port = self._port if isinstance(self._port, int) else self._port()
         told = window if side is Side.READER and confirm is Confirm.FULL else None
-        return _with(wire.data_lease(port, token, told, self._settings.endpoint), profile.granted(grant))
-
-
-def _with(answer: Sent, more: Mapping[str, str]) -> Sent:
-    """The answer with these members too, if it has no such."""
-    if not more:
-        return answer
-    code, body = answer
-    members: dict[str, object] = msgspec.json.decode(body)
-    return code, msgspec.json.encode({**members, **more, **members})
+        return wire.data_lease(port, token, told, self._settings.endpoint, profile.granted(grant))

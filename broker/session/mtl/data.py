@@ -47,6 +47,9 @@ second, and none is later by more than a sixty-fourth of the heartbeat."""
 GRACE = 1.0
 """Seconds in which a client must say something after the news that its connection closed: many round trips."""
 
+ASK_AGAIN = 0.1
+"""Seconds after which it is asked again: by then libzmq may have noticed, too, that nobody is there."""
+
 MAX_IDENTITY = 255
 """Bytes: what ZeroMQ's document allows. libzmq takes longer ones from peers."""
 
@@ -148,7 +151,8 @@ class Data:
             return
         client.heard = client.news = min(client.heard, self._leases.now + GRACE - self._patience)
         client.lease.cancel()
-        client.lease = self._leases.hold(client, client.heard + self._patience + self._leases.slack)
+        over = client.heard + self._patience + self._leases.slack
+        client.lease = self._leases.hold(client, min(over, self._leases.now + ASK_AGAIN))
         self._voice.ping(client)
 
     # from profiles
@@ -171,6 +175,9 @@ class Data:
         if now >= over:
             self._end(client, "dead")
             return None
+        if client.heard == client.news:
+            self._voice.ping(client)
+            return min(over, now + ASK_AGAIN)
         reader = client.reader
         said = client.sent if reader is None else max(client.sent, reader.sent)
         beat = min(client.heard, said) + self._heartbeat

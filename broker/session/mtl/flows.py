@@ -10,7 +10,11 @@ Rules:
   would keep a client waiting for ever.
 - A Content has the reader's next sequence, from 1 on. One that is not sent has used its number up.
 - Whoever had no room is tried again after a while: with the answers that wait, or with a Ping if none does. When that
-  goes out there is room again, and the profile of its reader hears of it.
+  goes out there is room again, and the profile of its reader hears of it. If it does not, and nothing else went out
+  either, the reader is held until it does: to be refused costs more than to send, and whoever does not read at all must
+  cost the others nothing.
+- Where there is no room for a Content to many, it is tried twice; the transport is given a moment before, if that was
+  not done lately.
 - A client is ended when its reader missed too many Contents, not counting those from before a long time without a
   loss; and when there was no room for it at all for too long.
 - Nobody is ended in the middle of a delivery, but with the next tick of the leases: profiles are not called back while
@@ -39,9 +43,19 @@ MAX_ANSWERS = 256
 """Answers that may wait for a client that does not read, beside the thousand messages that libzmq holds for it, and
 the thousands that the kernel does. Each takes some 150 bytes."""
 
-TRY_AGAIN = 0.1
+FIRST_PAUSE = 0.025
 """Seconds after which a client that had no room is tried again. The thousand messages that wait for it by then keep it
-busy for about as long."""
+busy for about as long. The pause doubles each time."""
+
+LONGEST_PAUSE = 0.2
+"""Seconds; see `FIRST_PAUSE`."""
+
+BREATHS = 5
+"""Milliseconds for which a Content waits for room: libzmq's thread may have had no processor for about as long, in
+which a quick writer fills any queue."""
+
+BREATHE_EVERY = 0.1
+"""Seconds in which that is done once: readers that are slow may cost the others a twentieth of the time at most."""
 
 _SEQUENCE_AT = 1
 """Where the sequence stands in a header: behind the type."""
@@ -197,9 +211,9 @@ class Voice:
         self.settings = settings
         self._end = end
         self.delivered = 0
-        self._full: dict[Client, float] = {}
-        """Who had no room, and since when."""
-        self._trying = False
+        self._full: dict[Client, _Trial] = {}
+        """Who had no room."""
+        self._breathe_at = 0.0
         self._doomed: dict[Client, str] = {}
         """Who is to be ended, and why."""
 
@@ -232,7 +246,26 @@ class Voice:
         if failed:
             self.delivered -= len(failed)
             for reader, why in failed:
-                self._missed(reader, why)
+                if why is Sent.FULL:
+                    why = self._patiently(reader, wire.content_header(reader.sequence, tail), body)
+                if why is not Sent.SENT:
+                    self._missed(reader, why)
+
+    def _patiently(self, reader: ReaderFlow, header: bytes, body: Part) -> Sent:
+        """Send a Content for which there was no room, if there is some after a look, or after some moments."""
+        now = self._leases.moment()
+        breaths = BREATHS if now >= self._breathe_at else 0
+        self._router.breathe(False)
+        sent = self._router.send(reader.identity, (header, body))
+        while sent is Sent.FULL and breaths:
+            breaths -= 1
+            self._breathe_at = now + BREATHE_EVERY
+            self._router.breathe(True)
+            sent = self._router.send(reader.identity, (header, body))
+        if sent is Sent.SENT:
+            reader.sent = self._leases.now
+            self.delivered += 1
+        return sent
 
     def _missed(self, reader: ReaderFlow, why: Sent) -> None:
         client = reader.client
@@ -319,20 +352,24 @@ class Voice:
     def _no_room(self, client: Client) -> None:
         if client in self._full:
             return
-        self._full[client] = self._leases.now
+        trial = self._full[client] = _Trial(self._try, client, self._leases.now)
+        self._leases.hold(trial, trial.since + FIRST_PAUSE)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
         refusal.summary = f"{client}: {refusal.text}"
         self._complaints.add(WIRE, client.address, refusal)
-        if not self._trying:
-            self._trying = True
-            self._leases.hold(_Task(self._try_all), self._leases.now + TRY_AGAIN)
 
-    def _try_all(self, now: float) -> float | None:
-        for client, since in list(self._full.items()):
-            if client in self._full and not self.flush(client) and now - since >= self.settings.stuck:
-                self.doom(client, "stuck")
-        self._trying = bool(self._full)
-        return now + TRY_AGAIN if self._trying else None
+    def _try(self, trial: _Trial, now: float) -> float | None:
+        """Try one that had no room. Returns when to try again."""
+        client, reader = trial.client, trial.client.reader
+        if self._full.get(client) is not trial or self.flush(client):
+            return None
+        if reader is not None and _got(reader) == trial.got:
+            reader.held = True
+        trial.got = None if reader is None else _got(reader)
+        if now - trial.since >= self.settings.stuck:
+            self.doom(client, "stuck")
+        trial.pause = min(2 * trial.pause, LONGEST_PAUSE)
+        return now + trial.pause
 
     # who is over
 
@@ -359,8 +396,31 @@ class Voice:
                 self._end(client, why)
 
 
+class _Trial:
+    """How it goes with a client that has no room, on a lease."""
+
+    __slots__ = ("_try", "client", "got", "pause", "since")
+
+    def __init__(self, attempt: Callable[[_Trial, float], float | None], client: Client, now: float) -> None:
+        self._try = attempt
+        self.client = client
+        self.since = now
+        self.pause = FIRST_PAUSE
+        self.got = None if client.reader is None else _got(client.reader)
+        """What it had got of Contents when it was last tried."""
+
+    def check(self, now: float) -> float | None:
+        """Try again."""
+        return self._try(self, now)
+
+
 class _Task:
     """Something to be done, on a lease."""
 
     def __init__(self, check: Callable[[float], float | None]) -> None:
         self.check = check
+
+
+def _got(reader: ReaderFlow) -> int:
+    """A number that rises with each Content that it is sent."""
+    return reader.sequence - reader.dropped

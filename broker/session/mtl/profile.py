@@ -14,6 +14,15 @@ from broker.session.mtl.grants import Confirm, Grant, Principal, Side
 from broker.session.router import Part, Sent
 from broker.wire.mtl.data import Content
 
+COPIED = 65_536
+"""Bytes below which a body that is kept is copied first."""
+
+
+def to_keep(body: Part) -> Part:
+    """A body that is kept for a while. A frame of libzmq's may hold the whole buffer that it was received into, some
+    kilobytes, whatever its own length is; long ones have memory of their own."""
+    return body if type(body) is bytes or len(body) >= COPIED else bytes(body)
+
 
 class Reader(Protocol):
     """A flow that Contents go to. It is hashable, and lasts as long as the client's lease.

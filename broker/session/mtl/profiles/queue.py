@@ -1,6 +1,6 @@
 """The profile "queue": work queues, of which each Content goes to one reader after the other until one confirms it.
 
-Rules (what queues do by themselves is in `broker.core.queues`):
+Rules (what queues do by themselves is in `broker.core.queue`):
 - A resource is a queue. It is made by its first use, in the virtual host of who uses it.
 - A Content is confirmed when it is queued; in a durable queue when it is on the disk, or when a reader has confirmed
   it. Confirms go out together, as one for many where no earlier Content is undecided.
@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
 from broker.session.mtl.grants import Confirm, Grant, Principal, Side
-from broker.session.mtl.profile import Flows, Reader, Writer
+from broker.session.mtl.profile import Flows, Reader, Writer, to_keep
 from broker.session.mtl.window import Window
 from broker.session.router import Sent
 from broker.wire.mtl.data import Content, make_tail
@@ -70,7 +70,7 @@ class Message(Protocol):
 
 
 class Queue(Protocol):
-    """A queue: see `broker.core.queues.Queue`."""
+    """A queue: see `broker.core.queue.Queue`."""
 
     def put(
         self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any
@@ -119,7 +119,7 @@ class WorkQueues:
         if len(resource.removesuffix(DEAD).encode()) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"the name of a queue has more than {MAX_NAME} bytes")
         if not principal.allowed.may(side, self.name, resource):
-            raise Refusal(Reason.FORBIDDEN, "may not use that queue so")
+            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that queue")
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
@@ -161,7 +161,7 @@ class WorkQueues:
         head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
         try:
             queue = self._queues.open(author.host, resource)
-            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence)
+            safe = queue.put(head, to_keep(content.body), ttl, author.user, id, author.waits, sequence)
         except Refusal as refusal:
             author.refuse(sequence, recycle=refusal.reason is Reason.LIMIT)
             return
@@ -297,7 +297,7 @@ class _Author:
 
 
 class _Taker:
-    """The place of a reader: see `broker.core.queues.Taker`."""
+    """The place of a reader: see `broker.core.queue_roles.Taker`."""
 
     def __init__(self, queues: Queues, reader: Reader) -> None:
         self.room = True
