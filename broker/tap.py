@@ -14,7 +14,7 @@ from twisted.python import usage
 
 from broker.config import check, endpoint, files, load, validate
 from broker.config.errors import BadConfig, ConfigError
-from broker.config.values import Config, Console, Dbp, Listener, Mc0, Mtl
+from broker.config.values import Config, Console, Dbp, Director, DirectorListener, Listener, Mc0, Mtl
 
 
 class Options(usage.Options):
@@ -24,8 +24,8 @@ class Options(usage.Options):
 
     longdesc = """Runs a broker through which servers find each other. Without options: the Elko Broker protocol on
     tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, DBP on tcp and udp 127.0.0.1:5246, MTL on tcp 127.0.0.1:5975 and
-    5976, and the console on 127.0.0.1:9001. Everything else is in the configuration file; what
-    is given here counts before it."""
+    5976, and the console on 127.0.0.1:9001; with --director-port, an Elko Director too. Everything else is in the
+    configuration file; what is given here counts before it."""
 
     optParameters: ClassVar = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
@@ -33,6 +33,12 @@ class Options(usage.Options):
         ["password-file", None, None, "File with the password that Elko peers must give [default: none, open]"],
         ["config", "c", None, "Configuration file, TOML [default: none]"],
         ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
+        [
+            "director-port",
+            None,
+            None,
+            "Port of the Elko Director on 127.0.0.1, usually 9010, or 'off'; 0 takes a free one [default: no director]",
+        ],
         ["mc0-port", None, None, "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]"],
         [
             "mtl-port",
@@ -77,6 +83,9 @@ class Options(usage.Options):
         path = self["config"]
         config = Config() if path is None else load.read(path)
         config = self._with_listener(config)
+        director = self["director-port"]
+        if director is not None:
+            config = attrs.evolve(config, director=_director(config.director, director))
         mc0 = self["mc0-port"]
         if mc0 is not None:
             config = attrs.evolve(config, mc0=_mc0(config.mc0, mc0))
@@ -133,6 +142,17 @@ def _reachable(where: str) -> bool:
 
 def _bad(option: str, text: str) -> BadConfig:
     return BadConfig("command line", [ConfigError(None, f"--{option}", text)])
+
+
+def _director(director: Director, port: str) -> Director:
+    if _off("director-port", port):
+        return attrs.evolve(director, enabled=False)
+    if director.listeners != Director().listeners:
+        raise _bad(
+            "director-port", "describes the one listener, but the configuration file has director listeners of its own"
+        )
+    listener = DirectorListener(endpoint=f"tcp:{port}:interface=127.0.0.1")
+    return attrs.evolve(director, enabled=True, listeners=(listener,))
 
 
 def _mc0(mc0: Mc0, port: str) -> Mc0:

@@ -4,6 +4,8 @@ Rules:
 - A line that begins with ``{`` is one message of the Elko Broker protocol; ``to`` may be left out.
 - Any other line is a command: ``help``, ``counters``, ``quit``, a view such as ``mc0 sessions``, or an op with
   parameters: ``find service=bank wait=5``.
+- A line that begins with ``director`` is for the Elko Director, where there is one: a message of its protocol, or an op
+  with parameters: ``director find user=user-bob``.
 - Whoever reaches the console is an administrator; where it has a password, the first line must be that.
 - Notices of a watch come as they happen, between the answers.
 """
@@ -13,17 +15,22 @@ from __future__ import annotations
 import hmac
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import attrs
 import msgspec
 
+from broker.admin.commands import BROKER, DIRECTOR, Commands
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession, Wiring
-from broker.session.peer import Peer
+from broker.session.elko_director import DirectorSession
+from broker.session.elko_director import Wiring as DirectorWiring
+from broker.session.peer import Peer, Session
 from broker.wire.elko import lenient
-from broker.wire.elko.broker import ADMIN, COMMON, VOCABULARY, Auth, LoadReport, WillServe, WontServe
+from broker.wire.elko.broker import LoadReport, WillServe, WontServe
+from broker.wire.elko.common import Auth
 from broker.wire.elko.vocabulary import Message
 
 MAX_LINE = 65_536
@@ -32,17 +39,14 @@ MAX_LINE = 65_536
 DOOR = Door(Policy(diagnostics=False))
 """The console says itself what was wrong."""
 
-ARGUMENT = {"servicedesc": "service", "loaddesc": "service", "find": "service", "launch": "name", "ping": "tag"}
-"""The parameter that a word without ``=`` stands for."""
-
 PROVIDING = (WillServe, WontServe, LoadReport)
 """What only a provider says: the console becomes one when it first does."""
 
 Views = Mapping[str, Callable[[str], object]]
 """What can be looked at besides, by the words to type: each gives JSON for the names that match a shell pattern."""
 
-WATCHES = {"services": True, "load": True}
-"""What the command ``watch`` alone means."""
+PRETTY = 1024 * 1024
+"""Bytes of a message that is shown in a readable form; a larger one is a dump for programs, shown as it is."""
 
 _IAC, _SB, _SE, _WILL, _WONT, _DO, _DONT = 255, 250, 240, 251, 252, 253, 254
 
@@ -123,16 +127,29 @@ class ConsoleReader:
 
 
 class ConsoleSession:
-    """One operator's conversation with the console. ``counts`` gives the broker's counters, by name."""
+    """One operator's conversation with the console.
+
+    ``counts`` gives the broker's counters, by name; ``director`` is the wiring of the Elko Director, if there is one.
+    """
 
     def __init__(
-        self, wiring: Wiring, counts: Callable[[], Mapping[str, int]], views: Views, password: str | None, peer: Peer
+        self,
+        wiring: Wiring,
+        counts: Callable[[], Mapping[str, int]],
+        views: Views,
+        password: str | None,
+        peer: Peer,
+        director: DirectorWiring | None = None,
     ) -> None:
         self._peer = peer
         self._counts = counts
         self._views = views
         self._password = password
-        self._session = BrokerSession(wiring, DOOR, _Printer(peer))
+        self._listening: set[Commands] | None = None
+        self._session = BrokerSession(wiring, DOOR, _Printer(peer, partial(self._close, BROKER)))
+        self._sessions: dict[Commands, Session] = {BROKER: self._session}
+        if director is not None:
+            self._sessions[DIRECTOR] = DirectorSession(director, DOOR, _Printer(peer, partial(self._close, DIRECTOR)))
         if password is None:
             self._enter()
         else:
@@ -147,7 +164,7 @@ class ConsoleSession:
         elif self._password is not None:
             self._check(line.text)
         elif line.text.startswith("{"):
-            self._message(line.text)
+            self._message(BROKER, line.text)
         else:
             self._command(line.text)
 
@@ -164,11 +181,13 @@ class ConsoleSession:
 
     def input_ended(self) -> bool:
         """The operator sends no more."""
-        return self._session.input_ended()
+        self._listening = {dialect for dialect, session in self._sessions.items() if session.input_ended()}
+        return bool(self._listening)
 
     def lost(self) -> None:
         """The operator is gone."""
-        self._session.lost()
+        for session in self._sessions.values():
+            session.lost()
 
     # inside
 
@@ -182,20 +201,32 @@ class ConsoleSession:
 
     def _enter(self) -> None:
         self._peer.authenticated()
-        self._session.receive(Auth("admin", label="console"))
+        for session in self._sessions.values():
+            session.receive(Auth("admin", label="console"))
         self._print('elkobroker console. Type help, or a message such as {op:"servicedesc"}')
 
-    def _message(self, text: str) -> None:
+    def _close(self, dialect: Commands) -> None:
+        """One of the sessions has said all. After the operator's last line, another may have something to say yet."""
+        if self._listening is not None:
+            self._listening.discard(dialect)
+        if not self._listening:
+            self._peer.close()
+
+    def _message(self, dialect: Commands, text: str) -> None:
         try:
             messages = list(lenient.objects(text))
             if not messages or not lenient.Balance().feed(text):
                 raise Malformed(Reason.SYNTAX, "the line is not one complete message {...}")
             for members in messages:
-                self._send(members)
+                self._send(dialect, dialect.message(members))
         except Malformed as malformed:
             self.refuse(malformed)
 
     def _command(self, text: str) -> None:
+        first, _, rest = text.partition(" ")
+        if first == DIRECTOR.prefix and DIRECTOR in self._sessions and rest.lstrip().startswith("{"):
+            self._message(DIRECTOR, rest)
+            return
         try:
             word, *arguments = shlex.split(text)
         except ValueError as error:
@@ -203,7 +234,7 @@ class ConsoleSession:
             return
         view = self._views.get(" ".join((word, *arguments[:1])))
         if word == "help":
-            self._print(_help(arguments[0] if arguments else None, self._views))
+            self._print(_help(arguments, tuple(self._sessions), self._views))
         elif view is not None:
             self._print(_pretty(msgspec.json.encode(view(*(arguments[1:2] or "*")))))
         elif word in ("quit", "exit"):
@@ -211,23 +242,19 @@ class ConsoleSession:
         elif word == "counters":
             counts = [f"{name} {count}" for name, count in sorted(self._counts().items())]
             self._print("\n".join(counts or ["nothing was counted yet"]))
-        elif word not in _MESSAGES:
-            self.refuse(Refusal(Reason.UNKNOWN_OP, f"there is no command {word[:40]!r}; try help"))
-        elif word == "watch" and not arguments:
-            self._send({"op": word, **WATCHES})
         else:
             try:
-                self._send({"op": word, **dict(_parameter(word, argument) for argument in arguments)})
+                if word == DIRECTOR.prefix and DIRECTOR in self._sessions:
+                    self._send(DIRECTOR, DIRECTOR.typed(arguments[0] if arguments else "", arguments[1:]))
+                else:
+                    self._send(BROKER, BROKER.typed(word, arguments))
             except Malformed as malformed:
                 self.refuse(malformed)
 
-    def _send(self, members: dict[str, object]) -> None:
-        op = members.get("op")
-        members.setdefault("to", "admin" if not isinstance(op, str) or op in _TO_ADMIN else "client")
-        message = VOCABULARY.message(members)
+    def _send(self, dialect: Commands, message: Message) -> None:
         if isinstance(message, PROVIDING) and message.to != "admin" and not self._session.is_client:
             self._session.receive(Auth("client", label="console"))
-        self._session.receive(message)
+        self._sessions[dialect].receive(message)
 
     def _print(self, text: str) -> None:
         self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
@@ -236,15 +263,18 @@ class ConsoleSession:
 class _Printer:
     """The peer that the inner session speaks to: it prints what that sends."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, close: Callable[[], None]) -> None:
         self._peer = peer
         self.address = f"console {peer.address}"
         self.local = True
-        self.close = peer.close
+        self.close = close
         self.debug = peer.debug
 
     def write(self, data: bytes) -> None:
         """Print one message."""
+        if len(data) > PRETTY:
+            self._peer.write(_printable(data.rstrip().decode()).encode() + b"\r\n")
+            return
         self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
 
     def refused(self, refusal: Refusal) -> bool:
@@ -256,45 +286,23 @@ class _Printer:
         """Nothing is waiting for that."""
 
 
-_MESSAGES: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in VOCABULARY.messages}
-_STRINGS = {
-    op: {f.encode_name for f in msgspec.structs.fields(m) if f.type in (str, str | None)} for op, m in _MESSAGES.items()
-}
-_TO_ADMIN = {str(m.__struct_config__.tag) for m in (*COMMON, *ADMIN)}
-
-
-def _parameter(op: str, argument: str) -> tuple[str, object]:
-    """A word of a command as a parameter: ``name=value``, the value a string, or JSON where another type is wanted."""
-    name, equals, value = argument.partition("=")
-    if not equals:
-        if op not in ARGUMENT:
-            raise Malformed(Reason.PARAMETER, f"{op}: {argument[:40]!r} is not NAME=VALUE")
-        return ARGUMENT[op], argument
-    if name in _STRINGS[op]:
-        return name, value
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
-
-
 def _pretty(data: bytes) -> str:
     """JSON for a terminal."""
-    text = msgspec.json.format(data, indent=2).decode()
+    return _printable(msgspec.json.format(data, indent=2).decode())
+
+
+def _printable(text: str) -> str:
+    """The same JSON without what a terminal takes for commands."""
     return _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
-def _help(op: str | None, views: Views) -> str:
+def _help(words: Sequence[str], dialects: Sequence[Commands], views: Views) -> str:
     """What can be typed; or one op with its parameters."""
-    if op is not None and op in _MESSAGES:
-        return f"{_usage(op)}\n  {' '.join((_MESSAGES[op].__doc__ or '').split())}"
+    for dialect in dialects:
+        op = " ".join(words).removeprefix(dialect.prefix).strip()
+        if " ".join((*dialect.prefix.split(), op)) == " ".join(words) and op in dialect.messages:
+            return dialect.help(op)
     lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
-    lines += [f"  {_usage(op)}" for op in sorted(_MESSAGES)]
+    lines += [f"  {dialect.usage(op)}" for dialect in dialects for op in sorted(dialect.messages)]
     lines += [f"  {name} [PATTERN]" for name in sorted(views)]
     return "\n".join([*lines, "  counters", "  help [OP]", "  quit"])
-
-
-def _usage(op: str) -> str:
-    fields = [f for f in msgspec.structs.fields(_MESSAGES[op]) if f.name != "to"]
-    shown = [f"{f.encode_name}=..." if f.required else f"[{f.encode_name}=...]" for f in fields]
-    return " ".join((op, *shown))

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import attrs
 from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
@@ -26,7 +25,9 @@ from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from broker.admin.console import ConsoleReader, ConsoleSession
+from broker.app.director import DirectorPart
 from broker.app.journal import JournalWriter, open_journal
+from broker.app.listeners import Carrier, OpenListener, net_limits, open_listener
 from broker.app.parts import Parts
 from broker.app.zeromq import ZmqWires, sockets
 from broker.config import endpoint as endpoints
@@ -52,7 +53,6 @@ from broker.net.listen import CannotListen, bound, listen
 from broker.net.probes import MOST
 from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
-from broker.net.tls import Certificates, over_tls
 from broker.net.turns import Turns
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession, Wiring
@@ -82,17 +82,6 @@ CONSOLE_LIMITS = Limits(connections=100, rate=1, burst=20, authenticate_within=3
 
 class StartFailed(Exception):
     """The daemon cannot start; the text says why. Nothing is left running."""
-
-
-@attrs.frozen
-class ElkoListener:
-    """One open Elko listener."""
-
-    name: str
-    door: Door
-    factory: LineFactory
-    port: IListeningPort
-    certificates: Certificates | None
 
 
 @implementer(IControl)
@@ -127,9 +116,10 @@ class Daemon(TwistedService):
         self._failing = failing
         self._exit = exit
         self.counters = Counters()
-        self.listeners: list[ElkoListener] = []
+        self.listeners: list[OpenListener] = []
         self.console: tuple[LineFactory, IListeningPort] | None = None
         self.zmq = ZmqWires(reactor, self.counters)
+        self.director: DirectorPart | None = None
         self.journal: JournalWriter | None = None
         self._console_password = config.console.password
 
@@ -163,7 +153,7 @@ class Daemon(TwistedService):
         except StartFailed:
             self._undo_start(snapshot)
             raise
-        self.parts.registry.offer_own(list(self._own_services()))
+        self._offer_own()
         self.parts.launchers.start_all(self._config.launchers.start)
         _on_hangup(partial(self._reactor.callFromThread, self.reinitialize))
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
@@ -173,17 +163,22 @@ class Daemon(TwistedService):
         """Stop in good order. Fires when all is closed."""
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
-        factories = [listener.factory for listener in self.listeners]
+        factories: list[Carrier] = [listener.carrier for listener in self.listeners]
         ports = [listener.port for listener in self.listeners]
         if self.console is not None:
             factories.append(self.console[0])
             ports.append(self.console[1])
         yield DeferredList([maybeDeferred(port.stopListening) for port in ports])
+        if self.director is not None:
+            yield self.director.stop_listening()
         yield self.zmq.close()
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
         yield self._close_journal()
-        yield DeferredList([factory.close() for factory in factories])
+        closing = [factory.close() for factory in factories]
+        if self.director is not None:
+            closing.append(self.director.close())
+        yield DeferredList(closing)
         self.parts.programs.stop()
         self.parts.threads.stop()
         self.log.info("stopped")
@@ -202,6 +197,7 @@ class Daemon(TwistedService):
             if keep:
                 raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
             certificates = [listener.certificates for listener in self.listeners if listener.certificates is not None]
+            certificates += self.director.certificates() if self.director is not None else []
             contexts = [each.read() for each in certificates]
         except (BadConfig, BadReload, OSError, ValueError) as error:
             self.log.error("the configuration was not reloaded: {error}", error=str(error))
@@ -261,28 +257,25 @@ class Daemon(TwistedService):
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
         for listener in self._config.elko.listeners:
-            endpoint = endpoints.parse(listener.endpoint)
             door = Door(_policy(listener, self._config))
-            factory = self._factory("elko", partial(self._converse, door), self._limits(listener), endpoint)
+            converse = partial(self._converse, door)
             try:
-                certificates = None
-                if endpoint.kind == "tls":
-                    options = endpoint.kwargs
-                    certificates = Certificates(options["certificate"], options["key"], options.get("ca"))
-                port = listen(
-                    self._reactor, endpoint, factory if certificates is None else over_tls(factory, certificates)
+                opened = open_listener(
+                    self._reactor, "elko", listener, door, converse, self._limits(listener), self.parts
                 )
-            except (CannotListen, OSError, ValueError) as error:
+            except CannotListen as error:
                 raise StartFailed(f"elko listener {listener.name!r}: {error}") from None
-            factory.port = port  # type: ignore[assignment]
-            self.listeners.append(ElkoListener(listener.name, door, factory, port, certificates))
+            self.listeners.append(opened)
             self.log.info(
-                "elko listener {name!r} on {where} ({auth}; {roles})",
+                "elko listener {name!r} on {where} ({transport}{auth}; {roles})",
                 name=listener.name,
-                where=bound(port),
+                where=bound(opened.port),
+                transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
                 auth=effective_auth(listener),
                 roles=", ".join(listener.allow),
             )
+        if self._config.director.enabled:
+            self._open_director()
         console = self._config.console
         if console.enabled:
             endpoint = endpoints.parse(console.endpoint)
@@ -296,6 +289,16 @@ class Daemon(TwistedService):
         try:
             self.zmq.start(self._config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
         except OSError as error:
+            raise StartFailed(str(error)) from None
+
+    def _open_director(self) -> None:
+        self.director = DirectorPart(
+            self._config, self._reactor, self.parts, self._room(), self.reinitialize, self._offer_own
+        )
+        self.counters.include(self.director.counts)
+        try:
+            self.director.open()
+        except CannotListen as error:
             raise StartFailed(str(error)) from None
 
     def _beats(self) -> Beats | None:
@@ -327,6 +330,8 @@ class Daemon(TwistedService):
         if self._config.dbp.enabled:
             spare += min(PROBE_DESCRIPTORS, self._descriptors // 4)
         shares = len(self._config.elko.listeners) + sockets(self._config)
+        if self._config.director.enabled:
+            shares += len(self._config.director.listeners)
         return max(1, (self._descriptors - spare) // shares)
 
     def _limits(self, listener: values.Listener) -> Limits:
@@ -339,14 +344,7 @@ class Daemon(TwistedService):
                 room=room,
                 most=self._descriptors,
             )
-        return Limits(
-            connections=min(limits.connections, room),
-            rate=limits.rate,
-            burst=limits.burst,
-            authenticate_within=0 if listener.allow_before_auth else limits.authenticate_within,
-            write_buffer=limits.write_buffer,
-            stalled_after=limits.stalled_after,
-        )
+        return net_limits(limits, room, 0 if listener.allow_before_auth else limits.authenticate_within)
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)
@@ -354,22 +352,29 @@ class Daemon(TwistedService):
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
         parts = self.parts
         shown = self.zmq.views()
-        return ConsoleReader(), ConsoleSession(parts.wiring, self.counters.all, shown, self._console_password, peer)
+        director = None if self.director is None else self.director.wiring
+        return ConsoleReader(), ConsoleSession(
+            parts.wiring, self.counters.all, shown, self._console_password, peer, director
+        )
+
+    def _offer_own(self) -> None:
+        self.parts.registry.offer_own(list(self._own_services()))
 
     def _own_services(self) -> Iterator[Service]:
         """The broker's own listeners as services of provider 0, named as the original names them."""
         suffix = f"-{self._config.broker.service}" if self._config.broker.service else ""
         for listener, running in zip(self._config.elko.listeners, self.listeners, strict=True):
-            kind = endpoints.parse(listener.endpoint).kind
             for role in sorted(listener.allow):
                 yield Service(
                     name=f"broker-{role}{suffix}",
                     hostport=listener.publish or bound(running.port),
                     provider=BROKER,
-                    protocol="tcp" if kind == "systemd" else kind,
+                    protocol=running.protocol,
                     label=listener.label,
                     auth=None if listener.code is None else Auth("password", listener.code),
                 )
+        if self.director is not None:
+            yield from self.director.services()
 
     # undoing, and doing again
 
@@ -378,6 +383,8 @@ class Daemon(TwistedService):
             listener.port.stopListening()
         if self.console is not None:
             self.console[1].stopListening()
+        if self.director is not None:
+            self.director.abandon()
         self.listeners.clear()
         self.zmq.abandon()
         if self.journal is not None:
@@ -392,7 +399,9 @@ class Daemon(TwistedService):
         for running in self.listeners:
             listener = by_name[running.name]
             running.door.policy = _policy(listener, config)
-            running.factory.limit(self._limits(listener))
+            running.carrier.limit(self._limits(listener))
+        if self.director is not None:
+            self.director.use(config)
         self.zmq.use(config)
         if self.journal is not None:
             self.journal.use(config.journal)
@@ -401,7 +410,7 @@ class Daemon(TwistedService):
         self._level.set(config.log.level)
         self.parts.restored.last(config.broker.grace)
         self._config = config
-        self.parts.registry.offer_own(list(self._own_services()))
+        self._offer_own()
 
 
 class BadReload(Exception):

@@ -21,8 +21,9 @@ from broker.net.limits import Complaints, Rates
 from broker.net.probes import Probes
 from broker.net.turns import Turns
 from broker.net.udp import UdpSocket
+from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zsocket import ZSocket
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import WIRE, Catalogue, Terms
 from broker.session.dbp.commands import Commands

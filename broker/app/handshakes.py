@@ -9,7 +9,8 @@ import zmq
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
 from broker.net.zap import ENDPOINT, Gate
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zcontext import Options, ZContext
+from broker.net.zsocket import ZSocket
 
 
 def open_gate(context: ZContext, complaints: Complaints, clock: Any, turns: Turns) -> tuple[Gate, ZSocket]:

@@ -17,8 +17,9 @@ from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
 from broker.net.zap import Gate
+from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zsocket import ZSocket
 from broker.session.mc0 import Mc0
 from broker.session.mc0_admission import Admission
 from broker.session.topic_rules import TopicRule

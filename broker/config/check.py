@@ -18,7 +18,19 @@ from broker.config.validate import (
     mtl_curve,
     mtl_data_place,
 )
-from broker.config.values import Config, Console, Dbp, Journal, Listener, Mc0, Mtl
+from broker.config.validate_transport import FOR_BROWSERS
+from broker.config.values import (
+    Config,
+    Console,
+    Dbp,
+    Director,
+    DirectorListener,
+    ElkoListener,
+    Journal,
+    Listener,
+    Mc0,
+    Mtl,
+)
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
@@ -38,6 +50,8 @@ def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
     ``config`` is one that was found valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [_listener(each) for each in config.elko.listeners]
+    if config.director.enabled:
+        lines += [_director(each) for each in config.director.listeners]
     lines.append(_mc0(config.mc0))
     lines.append(_dbp(config.dbp))
     lines.append(_mtl(config.mtl))
@@ -49,6 +63,8 @@ def report(config: Config, resolves: Callable[[str], bool] = resolves) -> str:
         lines.append("warning: elko.listeners is empty: no Elko server can connect")
     for each in config.elko.listeners:
         lines += [f"warning: elko.listeners[{each.name}]: {text}" for text in _warnings(each, resolves)]
+    if config.director.enabled:
+        lines += [f"warning: {text}" for text in _director_warnings(config.director, resolves)]
     if config.mc0.enabled:
         lines += [f"warning: {text}" for text in _mc0_warnings(config.mc0)]
     if config.dbp.enabled:
@@ -64,13 +80,31 @@ def _listener(listener: Listener) -> str:
     where = endpoint.parse(listener.endpoint)
     offer = " ".join(effective_offer(listener)) or "nothing"
     parts = (
-        f"bound to {_bound(where)}",
+        f"{_carried(listener)}bound to {_bound(where)}",
         f"published as {listener.publish or _bound(where)}",
         f"allow {' '.join(listener.allow)}",
         f"auth {effective_auth(listener)}",
         f"offer {offer}",
     )
     return f"listener {listener.name}: {', '.join(parts)}"
+
+
+def _director(listener: DirectorListener) -> str:
+    where = endpoint.parse(listener.endpoint)
+    parts = (
+        f"{_carried(listener)}bound to {_bound(where)}",
+        f"published as {listener.publish or _bound(where)}",
+        f"allow {' '.join(listener.allow)}",
+        f"auth {effective_auth(listener)}",
+    )
+    return f"director listener {listener.name}: {', '.join(parts)}"
+
+
+def _carried(listener: ElkoListener) -> str:
+    """What its transport is, for a line that goes on; nothing where it is TCP."""
+    if listener.transport not in FOR_BROWSERS:
+        return "" if listener.transport == "tcp" else f"{listener.transport} "
+    return f"{listener.transport} at {listener.path or '/'} for {' '.join(listener.origins) or 'no'} pages, "
 
 
 def _bound(where: Endpoint) -> str:
@@ -140,9 +174,30 @@ def _console(console: Console) -> str:
     return f"console: bound to {_bound(where)}, {'no password' if console.password is None else 'password'}"
 
 
+def _director_warnings(director: Director, resolves: Callable[[str], bool]) -> Iterator[str]:
+    if not director.listeners:
+        yield "director.listeners is empty: nobody can reach the director"
+    for listener in director.listeners:
+        here = f"director.listeners[{listener.name}]"
+        where = endpoint.parse(listener.endpoint)
+        for text in (*_published(listener, where, resolves), *_pages(listener)):
+            yield f"{here}: {text}"
+        if where.loopback:
+            continue
+        if effective_auth(listener) == "password":
+            if where.kind == "tcp":
+                yield f"{here}: the password crosses the network in the clear; tls: would hide it"
+            continue
+        if "provider" in listener.allow:
+            yield f"{here}: open: anybody who reaches {where.where} may serve contexts, and is sent users"
+        if "admin" in listener.allow:
+            yield f"{here}: open: anybody who reaches {where.where} may steer and shut down all Context Servers"
+
+
 def _warnings(listener: Listener, resolves: Callable[[str], bool]) -> Iterator[str]:
     where = endpoint.parse(listener.endpoint)
     yield from _published(listener, where, resolves)
+    yield from _pages(listener)
     if where.loopback:
         return
     if effective_auth(listener) == "open":
@@ -153,7 +208,16 @@ def _warnings(listener: Listener, resolves: Callable[[str], bool]) -> Iterator[s
         yield "allow_before_auth: anybody who reaches it may find services without the password"
 
 
-def _published(listener: Listener, where: Endpoint, resolves: Callable[[str], bool]) -> Iterator[str]:
+def _pages(listener: ElkoListener) -> Iterator[str]:
+    if effective_auth(listener) != "open":
+        return
+    if "*" in listener.origins:
+        yield "origins: open to every page: each that somebody looks at who reaches it may do what he may"
+    elif "null" in listener.origins:
+        yield "origins: null is the origin of many pages, such as files that somebody opens"
+
+
+def _published(listener: ElkoListener, where: Endpoint, resolves: Callable[[str], bool]) -> Iterator[str]:
     if listener.publish is None:
         if where.wildcard:
             yield f"{where.where} is published, which is an address for nobody; set publish"

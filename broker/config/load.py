@@ -1,9 +1,9 @@
 """A TOML file to the frozen configuration, or to all that is wrong with it.
 
 The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
-``limits`` as a table or inline, ``[mc0]`` with ``[[mc0.rules]]``, ``[dbp]``, ``[mtl]`` with ``[[mtl.rules]]`` and
-``[[mtl.queues]]``, ``[journal]`` with ``[[journal.full_load]]``, ``[console]``, ``[launchers]`` with
-``[[launchers.table]]``.
+``limits`` as a table or inline, ``[director]`` with ``[[director.listeners]]`` alike, ``[mc0]`` with ``[[mc0.rules]]``,
+``[dbp]``, ``[mtl]`` with ``[[mtl.rules]]`` and ``[[mtl.queues]]``, ``[journal]`` with ``[[journal.full_load]]``,
+``[console]``, ``[launchers]`` with ``[[launchers.table]]``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
@@ -22,7 +23,9 @@ from broker.config.keys import table
 from broker.config.lines import line_of, lines
 from broker.config.structure import structure
 from broker.config.validate import Problem, found
-from broker.config.values import Config
+from broker.config.values import Config, ElkoListener
+
+_AnyListener = TypeVar("_AnyListener", bound=ElkoListener)
 
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
 
@@ -103,10 +106,15 @@ def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str
             wrong.append((key, f"{base / path} {error}"))
             return None
 
-    listeners = tuple(
-        attrs.evolve(each, code=secret(f"elko.listeners[{index}].code_file", each.code, each.code_file))
-        for index, each in enumerate(config.elko.listeners)
-    )
+    def with_codes(key: str, listeners: Iterable[_AnyListener]) -> tuple[_AnyListener, ...]:
+        return tuple(
+            attrs.evolve(each, code=secret(f"{key}[{index}].code_file", each.code, each.code_file))
+            for index, each in enumerate(listeners)
+        )
+
+    listeners = with_codes("elko.listeners", config.elko.listeners)
+    director = config.director
+    director = attrs.evolve(director, listeners=with_codes("director.listeners", director.listeners))
     console = config.console
     password = secret("console.password_file", console.password, console.password_file)
     mc0 = config.mc0
@@ -118,6 +126,7 @@ def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str
     done = attrs.evolve(
         config,
         elko=attrs.evolve(config.elko, listeners=listeners),
+        director=director,
         mc0=attrs.evolve(mc0, secret_key=key, client_keys=_absolute(base, mc0.client_keys)),
         mtl=attrs.evolve(mtl, client_keys=_absolute(base, mtl.client_keys)),
         journal=attrs.evolve(journal, directory=_absolute(base, journal.directory)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from broker.config.values import Config, LauncherEntry, Listener
+from broker.config.values import Config, ElkoListener, LauncherEntry
 
 RELOADABLE = (
     "broker.diagnostics",
@@ -26,6 +26,15 @@ RELOADABLE = (
     "elko.listeners[*].allow_before_auth",
     "elko.listeners[*].offer",
     "elko.listeners[*].limits.*",
+    "director.providers",
+    "director.load_bump",
+    "director.reservation",
+    "director.listeners[*].allow",
+    "director.listeners[*].auth",
+    "director.listeners[*].code",
+    "director.listeners[*].code_file",
+    "director.listeners[*].allow_before_auth",
+    "director.listeners[*].limits.*",
     "mc0.sessions",
     "mc0.subscriptions",
     "mc0.rules",
@@ -84,11 +93,11 @@ def _changes(here: str, old: Any, new: Any) -> Iterator[str]:
         yield here
 
 
-_BY_NAME = ("elko.listeners", "launchers.table")
+_BY_NAME = ("elko.listeners", "director.listeners", "launchers.table")
 
 
 def _named_changes(
-    here: str, old: Sequence[Listener | LauncherEntry], new: Sequence[Listener | LauncherEntry]
+    here: str, old: Sequence[ElkoListener | LauncherEntry], new: Sequence[ElkoListener | LauncherEntry]
 ) -> Iterator[str]:
     before: Mapping[str, Any] = {each.name: each for each in old}
     after: Mapping[str, Any] = {each.name: each for each in new}

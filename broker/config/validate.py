@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from broker.config import endpoint
@@ -19,7 +19,8 @@ from broker.config.validate_dbp import dbp_place, dbp_problems, effective_dbp_be
 from broker.config.validate_journal import effective_journal_name, journal_problems
 from broker.config.validate_mc0 import effective_mc0_auth, mc0_place, mc0_problems
 from broker.config.validate_mtl import effective_mtl_auth, mtl_curve, mtl_data_place, mtl_place, mtl_problems
-from broker.config.values import Config, Console, Launchers, Limits, Listener
+from broker.config.validate_transport import transport_problems
+from broker.config.values import Config, Console, Director, DirectorListener, ElkoListener, Launchers, Listener
 from broker.config.zendpoint import ZEndpoint
 
 __all__ = [
@@ -47,7 +48,7 @@ MAX_SUFFIX = 200
 MAX_GRACE = 86_400.0
 """Seconds. What was known a day ago is worth nothing."""
 
-RANGES: dict[str, tuple[float, float]] = {
+CONNECTION_RANGES: dict[str, tuple[float, float]] = {
     # each connection takes a file descriptor, and the kernel gives one process a million of them
     "connections": (1, 1_000_000),
     "rate": (0, 1_000_000),
@@ -58,10 +59,30 @@ RANGES: dict[str, tuple[float, float]] = {
     "write_buffer": (4_096, 1024 * 1024 * 1024),
     # with 0 a peer would be disconnected at its first full buffer
     "stalled_after": (0.1, 86_400),
-    "waits": (0, 100_000),
-    "services": (0, 100_000),
+    # less is over before a browser's next request has come
+    "http_timeout": (1, 86_400),
+    "http_select_wait": (1, 3_600),
+    "rtcp_timeout": (2, 86_400),
+    "rtcp_disconnected": (0, 86_400),
+    # a few messages, at the least
+    "rtcp_backlog": (1_024, 1024 * 1024 * 1024),
 }
-"""The least and the most of each limit, in the units of `Limits`."""
+"""The least and the most of each limit, in the units of `ConnectionLimits`."""
+
+RANGES = {**CONNECTION_RANGES, "waits": (0, 100_000), "services": (0, 100_000)}
+"""The same of `Limits`."""
+
+DIRECTOR_LIMITS = {**CONNECTION_RANGES, "watches": (0, 1_000)}
+"""The same of `DirectorLimits`."""
+
+DIRECTOR_RANGES: dict[str, tuple[float, float]] = {
+    "providers": (1, 1_000_000),
+    # a load is a fraction of a server's time, and one context at most all of it
+    "load_bump": (0, 1),
+    # with less, no user comes in time; and nobody waits an hour
+    "reservation": (1, 3_600),
+}
+"""The least and the most of each number of the director, in the units of `Director`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
@@ -79,7 +100,8 @@ def found(config: Config) -> list[Problem]:
     """As `problems`, with the other key of each disagreement."""
     return [
         *_broker(config),
-        *_listeners(config),
+        *_listeners("elko.listeners", config.elko.listeners),
+        *_director(config.director),
         *mc0_problems(config.mc0),
         *dbp_problems(config.dbp),
         *mtl_problems(config.mtl),
@@ -90,7 +112,7 @@ def found(config: Config) -> list[Problem]:
     ]
 
 
-def effective_auth(listener: Listener) -> Literal["open", "password"]:
+def effective_auth(listener: ElkoListener) -> Literal["open", "password"]:
     """How peers authenticate on a listener: as it says, else open where only this machine can connect.
 
     Elsewhere `problems` refuses a listener that does not say. Raises `BadEndpoint`.
@@ -146,10 +168,16 @@ def _broker(config: Config) -> Iterator[Problem]:
     yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
 
 
-def _listeners(config: Config) -> Iterator[Problem]:
+def _director(director: Director) -> Iterator[Problem]:
+    yield from _printable("director.service", director.service, MAX_SUFFIX)
+    yield from in_ranges("director", director, DIRECTOR_RANGES)
+    yield from _listeners("director.listeners", director.listeners)
+
+
+def _listeners(key: str, listeners: Sequence[Listener | DirectorListener]) -> Iterator[Problem]:
     names: dict[str, str] = {}
-    for index, listener in enumerate(config.elko.listeners):
-        here = f"elko.listeners[{index}]"
+    for index, listener in enumerate(listeners):
+        here = f"{key}[{index}]"
         if not listener.name:
             yield Problem(f"{here}.name", "is empty")
         elif not _NAME.fullmatch(listener.name):
@@ -160,13 +188,19 @@ def _listeners(config: Config) -> Iterator[Problem]:
         else:
             names[listener.name] = here
         yield from _listener(here, listener)
-        yield from _limits(f"{here}.limits", listener.limits)
+        if isinstance(listener, Listener):
+            yield from _offer(f"{here}.offer", listener.offer)
+            yield from in_ranges(f"{here}.limits", listener.limits, RANGES)
+        else:
+            yield from in_ranges(f"{here}.limits", listener.limits, DIRECTOR_LIMITS)
 
 
-def _listener(here: str, listener: Listener) -> Iterator[Problem]:
+def _listener(here: str, listener: Listener | DirectorListener) -> Iterator[Problem]:
     yield from _endpoint(f"{here}.endpoint", listener.endpoint)
     if not listener.allow:
-        yield Problem(f"{here}.allow", "allows nobody; name client, admin or both")
+        roles = "client, admin or both" if isinstance(listener, Listener) else "user, provider or admin"
+        yield Problem(f"{here}.allow", f"allows nobody; name {roles}")
+    yield from transport_problems(here, listener)
     yield from _listener_auth(here, listener)
     if listener.publish is not None and hostport(listener.publish) is None:
         hint = "; an IPv6 address goes in brackets" if listener.publish.count(":") > 1 else ""
@@ -174,12 +208,15 @@ def _listener(here: str, listener: Listener) -> Iterator[Problem]:
     elif listener.publish is not None and len(listener.publish) > MAX_LABEL:
         yield Problem(f"{here}.publish", f"has more than {MAX_LABEL} characters")
     yield from _printable(f"{here}.label", listener.label, MAX_LABEL)
-    for number, pattern in enumerate(listener.offer or ()):
+
+
+def _offer(here: str, offer: Sequence[str] | None) -> Iterator[Problem]:
+    for number, pattern in enumerate(offer or ()):
         if not pattern:
-            yield Problem(f"{here}.offer[{number}]", 'is empty; "*" is every name')
+            yield Problem(f"{here}[{number}]", 'is empty; "*" is every name')
 
 
-def _listener_auth(here: str, listener: Listener) -> Iterator[Problem]:
+def _listener_auth(here: str, listener: ElkoListener) -> Iterator[Problem]:
     if listener.code is not None:
         yield from _secret(f"{here}.code", listener.code)
     if listener.auth == "password" and listener.code is None:
@@ -193,10 +230,6 @@ def _listener_auth(here: str, listener: Listener) -> Iterator[Problem]:
             f'must be said, since {where.where} can be reached from elsewhere: "password" with a code, '
             'or "open", which lets anybody who reaches it in without one',
         )
-
-
-def _limits(here: str, limits: Limits) -> Iterator[Problem]:
-    yield from in_ranges(here, limits, RANGES)
 
 
 def _console(console: Console) -> Iterator[Problem]:
@@ -229,6 +262,11 @@ def _overlaps(config: Config) -> Iterator[Problem]:
         (f"elko.listeners[{index}].endpoint", _parsed(each.endpoint))
         for index, each in enumerate(config.elko.listeners)
     ]
+    if config.director.enabled:
+        places += [
+            (f"director.listeners[{index}].endpoint", _parsed(each.endpoint))
+            for index, each in enumerate(config.director.listeners)
+        ]
     if config.console.enabled:
         places.append(("console.endpoint", _parsed(config.console.endpoint)))
     if config.mc0.enabled:

@@ -80,6 +80,11 @@ class Limits:
     authenticate_within: float = 0.0
     write_buffer: int = 4 * 1024 * 1024
     stalled_after: float = 30.0
+    http_timeout: float = 15.0
+    http_select_wait: float = 60.0
+    rtcp_timeout: float = 60.0
+    rtcp_disconnected: float = 30.0
+    rtcp_backlog: int = 64_000
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)

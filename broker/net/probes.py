@@ -26,7 +26,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.net.turns import Turns
-from broker.net.zsocket import Options, ZContext, ZSocket
+from broker.net.zcontext import Options, ZContext
+from broker.net.zsocket import ZSocket
 
 MOST = 200
 """Questions that are open at a time. Each takes two descriptors; a peer that lives answers within milliseconds, so that

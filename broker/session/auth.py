@@ -10,7 +10,8 @@ import attrs
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
 
-Role = Literal["client", "admin"]
+Role = Literal["client", "user", "provider", "admin"]
+"""The broker's peers are clients and admins, the director's users, providers and admins."""
 
 
 class Credentials(Protocol):
@@ -27,7 +28,7 @@ class Policy:
     """The rules of one listener.
 
     ``code`` is the password, None on an open listener. ``allow_before_auth`` serves ping, debug and find before `auth`,
-    as the original does. ``waits`` is how many finds of one peer may wait.
+    as the original does. ``waits`` is how many finds of one peer may wait; or how many watches of the director it has.
     """
 
     roles: frozenset[Role] = frozenset(("client", "admin"))

@@ -1,32 +1,28 @@
 """The Elko Broker protocol: one session for each connection.
 
 Rules (the Broker document; where real peers differ, both are served, see docs/protocols/elko-broker.md):
+- Authentication and the ops common to all objects: see `broker.session.elko`. `find` needs no role.
 - The objects ``client`` (document) and ``broker`` (real peers) are one. A reply carries the name that its request used,
   an unsolicited message the name that the peer authenticated to.
-- Anything but `auth` first closes the connection, unless the listener says ``allow_before_auth``: then the operations
-  common to all objects and `find` are served, unknown ones are answered, and only an operation of a role that was not
-  authenticated closes. An `auth` with an ill-typed parameter is answered, and may be tried again.
-- A role is authenticated once; both may be, on one connection. A client becomes a provider at `auth`.
+- A client becomes a provider at `auth`.
 - The peer's end of input is the provider's end. Answers to finds with a limited wait are still delivered.
-- How to authenticate with a service is shown to trusted peers only: those that authenticated by password, or from this
-  machine.
+- How to authenticate with a service is shown to trusted peers only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import attrs
 import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
-from broker.core.model import ANONYMOUS, MAX_NAME, MAX_TEXT, Provider, Service
-from broker.session.auth import Door
+from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service
+from broker.session.auth import Door, Role
+from broker.session.elko import COMMON, ElkoSession, Needs, Objects
 from broker.session.elko_descriptors import (
     DEFAULT_PROTOCOL,
     Encoded,
@@ -41,7 +37,7 @@ from broker.session.elko_notices import Notices
 from broker.session.peer import Peer
 from broker.wire.elko import broker as wire
 from broker.wire.elko.blocks import encode
-from broker.wire.elko.vocabulary import Message
+from broker.wire.elko.common import Auth
 
 WIRE = "elko"
 """How providers of this wire are marked in the registry."""
@@ -68,65 +64,19 @@ class Wiring:
     roster: dict[int, BrokerSession] = attrs.field(factory=dict)
 
 
-class BrokerSession:
+class BrokerSession(ElkoSession):
     """One peer's conversation with the broker."""
 
-    __slots__ = (
-        "_as",
-        "_door",
-        "_ended",
-        "_is_admin",
-        "_label",
-        "_objects",
-        "_peer",
-        "_provider",
-        "_waits",
-        "_wiring",
-        "trusted",
-    )
+    __slots__ = ("_as", "_provider", "_waits", "_wiring")
 
     def __init__(self, wiring: Wiring, door: Door, peer: Peer) -> None:
+        super().__init__(_OBJECTS, door, peer)
         self._wiring = wiring
-        self._door = door
-        self._peer = peer
-        self._label = ANONYMOUS
         self._as = "client"
         self._provider: int | None = None
-        self._is_admin = False
-        self._ended = False
         self._waits: dict[IWait | Deferred[None], bool] | None = None
-        self.trusted = False
-        self._objects = _TOLERANT if door.policy.allow_before_auth else _STRICT
 
     # what the connection calls
-
-    def receive(self, message: Message) -> None:
-        """Take one message."""
-        operations = self._objects.get(message.to)
-        operation = None if operations is None else operations.get(message.__class__)
-        if operation is None:
-            self.refuse(self._why_not(message))
-            return
-        try:
-            operation(self, message)
-        except Refusal as refusal:
-            self.refuse(refusal)
-
-    def malformed(self, malformed: Malformed) -> None:
-        """Take what could not be read as a message."""
-        if self._objects is _STRICT and malformed.op != "auth":
-            self.refuse(Refusal(Reason.NOT_AUTHENTICATED, f"the first message must be auth, but: {malformed.text}"))
-        else:
-            self.refuse(malformed)
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Tell the peer what is refused, if the listener has diagnostics on; close if that is fatal."""
-        patient = self._peer.refused(refusal)
-        if self._door.policy.diagnostics and not (self._door.policy.allow_before_auth and refusal.reason in _SILENT):
-            text = refusal.text if patient else f"{refusal.text} (too much is refused: closing)"
-            self._peer.write(encode(wire.Diagnostic(msg=text)))
-        if refusal.reason.fatal or not patient:
-            self._peer.close()
 
     def input_ended(self) -> bool:
         """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
@@ -159,46 +109,16 @@ class BrokerSession:
         """Tell the peer to shut itself down."""
         self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
 
-    def write(self, data: bytes) -> None:
-        """Send one encoded message: a notice."""
-        self._peer.write(data)
+    # authentication
 
-    # common to all objects
-
-    def _auth(self, message: wire.Auth) -> None:
-        policy = self._door.policy
-        if message.to == "error":
-            raise Refusal(Reason.WRONG_CREDENTIALS, "auth: the object 'error' has no role")
-        as_admin = message.to == "admin"
-        if self._is_admin if as_admin else self._provider is not None:
-            raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
-        policy.check("admin" if as_admin else "client", message.auth)
-        self.trusted = policy.code is not None or self._peer.local
-        self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
+    def _admit(self, role: Role, message: Auth) -> None:
         registry = self._wiring.registry
-        if as_admin:
-            self._is_admin = True
-            if self._provider is not None:
-                registry.relabel(self._provider, self._label)
-        else:
+        if role == "client":
             self._as = message.to
             self._provider = registry.join(self._label, WIRE, self._peer.address)
             self._wiring.roster[self._provider] = self
-        self._objects = _OBJECTS[self._provider is not None, self._is_admin]
-        self._peer.authenticated()
-
-    def _disconnect(self, message: wire.Disconnect) -> None:
-        self._peer.close()
-
-    def _ping(self, message: wire.Ping) -> None:
-        tag = message.tag
-        self._peer.write(encode(wire.PongOut(message.to, "pong", msgspec.UNSET if tag is None else tag)))
-
-    def _pong(self, message: wire.Pong) -> None:
-        pass
-
-    def _debug(self, message: wire.Debug) -> None:
-        self._peer.debug(self._label, message.msg)
+        elif self._provider is not None:
+            registry.relabel(self._provider, self._label)
 
     # client
 
@@ -397,73 +317,33 @@ class BrokerSession:
 
     def _withdraw(self) -> None:
         """Nothing is offered or watched any more."""
-        if self._is_admin:
+        if "admin" in self._roles:
             self._wiring.notices.watch_services(self, False)
             self._wiring.notices.watch_loads(self, False)
-            self._is_admin = False
         if self._provider is not None:
             self._wiring.roster.pop(self._provider, None)
             self._wiring.registry.leave(self._provider)
             self._provider = None
 
-    def _why_not(self, message: Message) -> Refusal:
-        """Why a message that the present state does not take is refused."""
-        known = _OBJECTS[True, True].get(message.to)
-        op = message.__struct_config__.tag
-        if self._objects is _STRICT:
-            text = f"the first message must be auth, not {op!r}"
-            if op == "auth":
-                text = f"auth: there is no object {message.to[:40]!r}"
-            return Refusal(Reason.NOT_AUTHENTICATED, text)
-        if known is None:
-            return Refusal(Reason.UNKNOWN_TARGET, f"there is no object {message.to[:40]!r}")
-        if type(message) not in known:
-            return Refusal(Reason.UNKNOWN_OP, f"the object {message.to!r} has no op {op!r}")
-        return Refusal(Reason.NOT_AUTHENTICATED, f"{op}: not authenticated to {message.to!r}")
 
-
-_SILENT = {Reason.NOT_AUTHENTICATED, Reason.WRONG_CREDENTIALS, Reason.ALREADY_AUTHENTICATED}
-"""What the original closes the connection for without a word, and so do listeners that behave like it."""
-
-_Operation = Callable[[Any, Any], None]
-_Operations = dict[type[Message], _Operation]
-
-_COMMON: _Operations = {
-    wire.Auth: BrokerSession._auth,
-    wire.Disconnect: BrokerSession._disconnect,
-    wire.Ping: BrokerSession._ping,
-    wire.Pong: BrokerSession._pong,
-    wire.Debug: BrokerSession._debug,
+_CLIENT: Needs = {
+    **COMMON,
+    wire.Find: (BrokerSession._find, ()),
+    wire.WillServe: (BrokerSession._will_serve, ("client",)),
+    wire.WontServe: (BrokerSession._wont_serve, ("client",)),
+    wire.LoadReport: (BrokerSession._load, ("client",)),
 }
-_FIND: _Operations = {wire.Find: BrokerSession._find}
-_CLIENT: _Operations = {
-    wire.WillServe: BrokerSession._will_serve,
-    wire.WontServe: BrokerSession._wont_serve,
-    wire.LoadReport: BrokerSession._load,
+_ADMIN: Needs = {
+    **COMMON,
+    wire.LoadDescRequest: (BrokerSession._load_desc, ("admin",)),
+    wire.ServiceDescRequest: (BrokerSession._service_desc, ("admin",)),
+    wire.Watch: (BrokerSession._watch, ("admin",)),
+    wire.Reinit: (BrokerSession._reinit, ("admin",)),
+    wire.Shutdown: (BrokerSession._shutdown, ("admin",)),
+    wire.Launch: (BrokerSession._launch, ("admin",)),
+    wire.LauncherDescRequest: (BrokerSession._launcher_desc, ("admin",)),
 }
-_ADMIN: _Operations = {
-    wire.LoadDescRequest: BrokerSession._load_desc,
-    wire.ServiceDescRequest: BrokerSession._service_desc,
-    wire.Watch: BrokerSession._watch,
-    wire.Reinit: BrokerSession._reinit,
-    wire.Shutdown: BrokerSession._shutdown,
-    wire.Launch: BrokerSession._launch,
-    wire.LauncherDescRequest: BrokerSession._launcher_desc,
-}
-
-
-def _objects(client: bool, admin: bool) -> dict[str, _Operations]:
-    """What each object does for a peer with these roles."""
-    to_client = {**_COMMON, **_FIND, **(_CLIENT if client else {})}
-    return {
-        "broker": to_client,
-        "client": to_client,
-        "admin": {**_COMMON, **(_ADMIN if admin else {})},
-        "error": _COMMON,
-    }
-
-
-_OBJECTS = {(client, admin): _objects(client, admin) for client in (False, True) for admin in (False, True)}
-_TOLERANT = _OBJECTS[False, False]
-_AUTH: _Operations = {wire.Auth: BrokerSession._auth}
-_STRICT: dict[str, _Operations] = dict.fromkeys(_TOLERANT, _AUTH)
+_OBJECTS = Objects(
+    {"broker": _CLIENT, "client": _CLIENT, "admin": _ADMIN, "error": COMMON},
+    {"broker": "client", "client": "client", "admin": "admin"},
+)

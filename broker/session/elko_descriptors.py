@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from broker.core.model import Auth, Launcher, Load, Service
 from broker.wire.elko.blocks import encode_part
-from broker.wire.elko.broker import AuthDesc, AuthDescOut, LauncherOut, LoadDescOut, ServiceDesc, ServiceDescOut
+from broker.wire.elko.broker import AuthDescOut, LauncherOut, LoadDescOut, ServiceDesc, ServiceDescOut
+from broker.wire.elko.common import AuthDesc
 
 DEFAULT_PROTOCOL = "tcp"
 """What a descriptor or a find without ``protocol`` means."""

@@ -16,7 +16,7 @@ from spark.capacity.times import DAY, FIVE_MINUTES
 ROWS = DAY // FIVE_MINUTES
 """An instance has as many rows in the end, whatever the number of its records."""
 
-LARGE = 2_000_000
+LARGE = 1_000_000
 """Records and rows of a part: some 500 MB in the memory of a worker."""
 
 SMALL = 50_000

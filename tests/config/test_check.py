@@ -33,6 +33,7 @@ REST = "\n".join(
 )
 FULL = Journal(full_load=(FullLoad(("context-*",), 400.0),))
 UNKNOWN = "journal.full_load is empty: nothing will be said about the capacity of any service"
+ON_SIX = r"tls:1:certificate=/c:key=/k:interface=\:\:1"
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
 
@@ -64,8 +65,8 @@ def test_the_defaults_warn_only_of_the_capacity_that_nobody_knows() -> None:
 def test_a_line_for_each_listener() -> None:
     shown = lines(
         Listener("a", "unix:/run/a"),
-        Listener("b", r"tls:1:certificate=/c:key=/k:interface=\:\:1", ("admin",), "password", "x", publish="h.x:2"),
-        Listener("c", "tcp:9000:interface=192.0.2.1", ("client",), "open"),
+        Listener("b", ON_SIX, allow=("admin",), auth="password", code="x", publish="h.x:2"),
+        Listener("c", "tcp:9000:interface=192.0.2.1", allow=("client",), auth="open"),
         Listener("d", offer=("x-*", "y")),
         Listener("e", offer=(), allow=("client",)),
     )

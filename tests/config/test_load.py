@@ -205,7 +205,7 @@ def test_every_key_arrives() -> None:
                     publish="[2001:db8::1]:9002",
                     label="Lan",
                     offer=("a-*",),
-                    limits=Limits(1, 0.5, 2, 0.0, 65_536, 1.5, 0, 7),
+                    limits=Limits(1, 0.5, 2, 0.0, 65_536, 1.5, waits=0, services=7),
                 ),
             )
         ),

@@ -19,6 +19,9 @@ from broker.config.values import (
     Config,
     Console,
     Dbp,
+    Director,
+    DirectorLimits,
+    DirectorListener,
     FullLoad,
     Journal,
     LauncherEntry,
@@ -39,6 +42,7 @@ SHIPPED = (ROOT / "etc" / "elkobroker.toml").read_text()
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
 
 EXAMPLE = "  # example"
+DIRECTOR = (Director, DirectorListener, DirectorLimits)
 SETTING = re.compile(r"#(?=[a-z\[])")
 SECTIONS = {
     "broker": Broker,
@@ -97,6 +101,12 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     (mtl_rule,) = data["mtl"].pop("rules")
     (queue,) = data["mtl"].pop("queues")
     (full_load,) = data["journal"].pop("full_load")
+    director = data["director"]
+    (director_listener,) = director.pop("listeners")
+    for section, cls in zip((director, director_listener, director_listener.pop("limits")), DIRECTOR, strict=True):
+        expected = {name: value for name, value in defaults(cls).items() if name != "listeners"}
+        assert section.keys() == expected.keys()
+        assert all(value is None or section[name] == value for name, value in expected.items())
     limits = listener.pop("limits")
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
     arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (full_load, FullLoad), (launcher, LauncherEntry)]
@@ -114,11 +124,13 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     names = {line.removeprefix("#").partition(" = ")[0] for line in examples if " = " in line}
     unset = {name for cls in (*SECTIONS.values(), Listener) for name, value in defaults(cls).items() if value is None}
     parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
+    parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
     assert names == unset | parts | {"services", "load"} | {"name", "script"}
 
 
 def test_the_examples_are_good(tmp_path: Path) -> None:
-    text = uncommented(examples=True)
+    # a path is for the other transports than the default one
+    text = uncommented(examples=True).replace('transport = "tcp"', 'transport = "websocket"')
     (tmp_path / "clients").mkdir()
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
     config = parse(inline, str(tmp_path / "x.toml"))
@@ -128,11 +140,13 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
 
     (tmp_path / "console.password").write_text("change me\n")
     (tmp_path / "main.code").write_text("change me\n")
+    (tmp_path / "director.code").write_text("change me\n")
     (tmp_path / "broker.private").write_text(secret + "\n")
     filed = (line for line in text.split("\n") if '"change me"' not in line and not line.startswith("secret_key = "))
     (tmp_path / "x.toml").write_text("\n".join(filed))
     from_files = read(tmp_path / "x.toml")
     assert from_files.elko.listeners[0].code == "change me"
+    assert from_files.director.listeners[0].code == "change me"
     assert from_files.console.password == "change me"
     assert from_files.mc0.secret_key == secret
 
@@ -185,7 +199,21 @@ def test_what_is_marked_reload_is_what_may_be_reloaded() -> None:
     for section, name, changed in [*listeners, *limits]:
         if not refused(old, attrs.evolve(old, elko=attrs.evolve(old.elko, listeners=(changed,)))):
             free.add(f"{section}.{name}")
+    free |= {f"director{key}" for key in director_keys_that_are_free()}
     assert free == marked_reload()
+
+
+def director_keys_that_are_free() -> list[str]:
+    """Those of the director that may be reloaded, by their place in it."""
+    (listener,) = Director().listeners
+    changed = {f".{field.name}": altered(Director(), field.name) for field in attrs.fields(Director)}
+    del changed[".listeners"]
+    for name in defaults(DirectorListener):
+        changed[f".listeners.{name}"] = Director(listeners=(altered(listener, name),))
+    for name in defaults(DirectorLimits):
+        limits = altered(listener.limits, name)
+        changed[f".listeners.limits.{name}"] = Director(listeners=(attrs.evolve(listener, limits=limits),))
+    return [key for key, new in changed.items() if not refused(Config(director=Director()), Config(director=new))]
 
 
 # The documentation

@@ -19,7 +19,8 @@ from twisted.internet.task import Clock
 
 from broker.net.probes import AT_ONCE, MAX_ANSWER, MOST, RETRY, Probes
 from broker.net.turns import Turns
-from broker.net.zsocket import ZContext, ZSocket
+from broker.net.zcontext import ZContext
+from broker.net.zsocket import ZSocket
 from tests.net.zmq_peers import (
     PATIENCE,
     Peer,

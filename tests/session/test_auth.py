@@ -9,7 +9,7 @@ import pytest
 
 from broker.core.errors import Reason, Refusal
 from broker.session.auth import Policy
-from broker.wire.elko.broker import AuthDesc
+from broker.wire.elko.common import AuthDesc
 from tests.session.recording import Client, Farm, desc, found, nothing, told
 
 PASSWORD = {"type": "auth", "mode": "password", "code": "figleaf"}

@@ -2,7 +2,8 @@
 
 Two messages are the same if they have the same members in the same order, with the same values, and strings written in
 the same way (an escape is not the character that it stands for). Not compared are white space, the spelling of numbers
-and, since the original has no order there, the order of descriptors in ``desc`` and of the notices of one withdrawal.
+and, since the original has no order there, the order in some arrays and of the notices of one withdrawal; nor
+reservations, which both draw at random.
 
 The time must be the same too: what ours says comes at once, so it is at most `PROMPT` before the original's, and never
 after it.
@@ -30,6 +31,10 @@ EARLY = 1.0
 
 HANGING_UP = 0.01
 """Seconds before it closes in which a client reads nothing any more."""
+
+
+UNORDERED = ("desc", "clones", "contexts", "users", "serving")
+"""Arrays that are sets to the original."""
 
 
 @attrs.frozen
@@ -98,7 +103,10 @@ def _form(text: str) -> str:
 
 
 def _members(pairs: list[tuple[str, object]]) -> object:
-    return [(name, _unordered(value) if name == "desc" else value) for name, value in pairs]
+    return [
+        (name, "" if name == "reservation" else _unordered(value) if name in UNORDERED else value)
+        for name, value in pairs
+    ]
 
 
 def _unordered(value: object) -> object:

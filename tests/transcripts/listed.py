@@ -1,4 +1,7 @@
-"""The differences from the original that are meant, as `differences.txt` lists and explains them."""
+"""The differences from the original that are meant, as `differences.txt` lists and explains them.
+
+Those of the director are in `differences_director.txt`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from tests.transcripts.compare import Difference
 from tests.transcripts.recordings import HERE
 
 _reason = re.compile(r"([a-z-]+): (.+)")
-_entry = re.compile(r"(b\d\d) (\S+) ([a-z-]+(?: [a-z-]+)*)")
+_entry = re.compile(r"([bcd]\d\d) (\S+) ([a-z-]+(?: [a-z-]+)*)")
 _side = re.compile(r"  ([-+]) (.+)")
 
 
@@ -26,9 +29,9 @@ class Listed:
         return [difference for difference, _ in self.entries if difference.recording == recording]
 
 
-def listed() -> Listed:
-    """Read the list. Its head explains the form."""
-    return parse((HERE / "differences.txt").read_text("utf-8"))
+def listed(file: str = "differences.txt") -> Listed:
+    """Read a list. Its head explains the form."""
+    return parse((HERE / file).read_text("utf-8"))
 
 
 def parse(text: str) -> Listed:

@@ -1,11 +1,14 @@
-"""The recordings of the original broker, in `elko/`.
+"""The recordings of the original broker and director, in `elko/`.
 
 The first line of a file says what it shows; each further line is one event on one connection, as the client saw it.
+Those that begin with b are of the broker, those with d of the director. Those with c are of a whole farm, with a real
+Context Server: what was said on its connections was written down on the way.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -51,9 +54,13 @@ class Recording:
         return self.name.partition("_")[0]
 
 
-def names() -> list[str]:
-    """The names of all recordings."""
-    return sorted(path.stem for path in (HERE / "elko").glob("*.jsonl"))
+OF_BROKER, OF_DIRECTOR, OF_FARM = "b", "d", "c"
+"""What the names of recordings begin with."""
+
+
+def names(kind: str = OF_BROKER) -> list[str]:
+    """The names of all recordings of a kind."""
+    return sorted(path.stem for path in (HERE / "elko").glob(f"{kind}*.jsonl"))
 
 
 def load(name: str) -> Recording:
@@ -63,9 +70,36 @@ def load(name: str) -> Recording:
     return Recording(
         about["scenario"],
         about["doc"],
-        about["meta"]["env"].get("DIAG") != "false",
-        tuple(_event(json.loads(line)) for line in lines),
+        about["meta"].get("env", {}).get("DIAG") != "false",
+        tuple(_event(json.loads(line)) for line in lines if about["meta"]["kind"] != "cluster")
+        or tuple(_at_the_director([json.loads(line) for line in lines])),
     )
+
+
+def _at_the_director(lines: Sequence[dict[str, str]]) -> Iterator[Event]:
+    """What of a farm's recording was said to its director.
+
+    An end is the client's, whoever made it: the servers of the farm were stopped and started. Where the names of
+    connections begin anew with a server, they get a mark.
+    """
+    open_ones: set[str] = set()
+    names: dict[str, str] = {}
+    for line in lines:
+        conn, kind = line["conn"], line["dir"]
+        if conn.startswith("ctx->dir") or conn.endswith("@director") or conn.startswith("dadmin"):
+            if kind == "open":
+                names[conn] = f"{names[conn]}'" if conn in names else conn
+            line = {**line, "conn": names[conn]}
+            if kind in (">", "<"):
+                yield _event(line)
+            elif kind == "open":
+                open_ones.add(conn)
+                yield _event({**line, "note": "to listener open"})
+            elif conn in open_ones:
+                open_ones.discard(conn)
+                yield _event({**line, "dir": "close", "bytes": "", "note": ""})
+        elif kind == "note":
+            yield _event(line)
 
 
 def _event(line: dict[str, str]) -> Event:

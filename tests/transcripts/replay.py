@@ -7,8 +7,9 @@ that waits end when they did.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import attrs
 from twisted.internet.address import IPv4Address
@@ -19,6 +20,7 @@ from zope.interface import implementer
 
 from broker.config import values
 from broker.core.counters import Counters
+from broker.core.director import director as core
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
@@ -27,13 +29,15 @@ from broker.core.restored import Restored
 from broker.net.limits import Complaints
 from broker.net.lines import Limits, LineFactory, LineProtocol
 from broker.net.turns import Turns
+from broker.session import elko_director
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
 from broker.session.peer import Peer, Reader, Session
 from broker.wire.elko import blocks
 from broker.wire.elko.broker import VOCABULARY
-from tests.transcripts.recordings import BEFORE_AUTH, Event, Recording
+from broker.wire.elko.director import VOCABULARY as DIRECTOR_VOCABULARY
+from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"
 """What stands for the orderly end of a connection, where a message stands otherwise."""
@@ -90,7 +94,7 @@ class NoControl:
     def reinitialize(self) -> None:
         raise AssertionError("reinitialized")
 
-    def shut_down(self, kill: bool) -> None:
+    def shut_down(self, kill: bool = False) -> None:
         raise AssertionError("shut down")
 
 
@@ -147,6 +151,32 @@ class Broker:
         return blocks.Reader(VOCABULARY), BrokerSession(self._wiring, door, peer)
 
 
+class Director:
+    """Our director with the listener of the recordings, without sockets."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        director = core.Director(self.clock)
+        wiring = elko_director.Wiring.of(director, NoControl(), self.clock)
+        door = Door(Policy(roles=frozenset(("user", "provider", "admin"))))
+
+        def converse(peer: Peer) -> tuple[Reader, Session]:
+            return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
+
+        limits = Limits(authenticate_within=values.DirectorLimits().authenticate_within)
+        complaints = Complaints(Counters(), self.clock)
+        self.listeners = {"open": LineFactory("director", converse, limits, Turns(self.clock), complaints, self.clock)}
+
+
+class Server(Protocol):
+    """What clients connect to."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def listeners(self) -> Mapping[str, LineFactory]: ...
+
+
 class _Connection:
     """One connection of the recording, and how much of what our broker sent on it was written down."""
 
@@ -180,8 +210,8 @@ class _Connection:
 
 
 class _Player:
-    def __init__(self, setting: Setting) -> None:
-        self._broker = Broker(setting)
+    def __init__(self, server: Server) -> None:
+        self._broker = server
         self._clock = self._broker.clock
         self._connections: dict[str, _Connection] = {}
         self._step = 0
@@ -195,8 +225,8 @@ class _Player:
             self._take(event)
             self._write_down()
         assert all(c.transport.disconnecting for c in self._connections.values()), "a connection was left open"
-        # Timers that check deadlines once a second find nothing to do, and end.
-        self._wait_until(self._clock.seconds() + 2)
+        # Timers that check deadlines once a second find nothing to do, and end; and so do reservations.
+        self._wait_until(self._clock.seconds() + 2 + values.Director().reservation)
         assert self._clock.getDelayedCalls() == []
         assert all(not listener.connections for listener in self._broker.listeners.values())
 
@@ -229,15 +259,22 @@ class _Player:
 
 
 def replay(recording: Recording) -> list[Said]:
-    """What our broker says to the clients of the recording, in order."""
+    """What our broker, or our director, says to the clients of the recording, in order."""
+    if not recording.name.startswith(OF_BROKER):
+        return play_at(Director(), recording.events)
     policy = Policy(allow_before_auth=recording.short in BEFORE_AUTH, diagnostics=recording.diagnostics)
     return play(recording.events, Setting(policy))
 
 
 def play(events: Sequence[Event], setting: Setting) -> list[Said]:
     """What our broker says to clients that do this, in order. In the end every connection must have been closed."""
+    return play_at(Broker(setting), events)
+
+
+def play_at(server: Server, events: Sequence[Event]) -> list[Said]:
+    """The same at any server."""
     with capturedLogs() as logged:
-        player = _Player(setting)
+        player = _Player(server)
         player.play(events)
     assert [event for event in logged if "log_failure" in event] == []
     return player.said

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
+_reservation = re.compile(r'("reservation": ?)"[0-9]+"')
+
 
 def shown(text: str) -> str:
-    """``text`` with control characters as pictures (newline is ␊) and other invisible ones as ⟨U+2028⟩."""
+    """``text`` with control characters as pictures (newline is ␊), and other invisible ones as ⟨U+2028⟩.
+
+    Reservations are not shown: they are drawn at random.
+    """
+    text = _reservation.sub(r'\1"RANDOM"', text)
     return "".join(character if character.isprintable() else _picture(ord(character)) for character in text)
 
 

@@ -6,7 +6,7 @@ text. Where the original waits for the empty line and we do not, the message sta
 
 from __future__ import annotations
 
-from broker.wire.elko.broker import Auth, AuthDesc, Ping, Pong
+from broker.wire.elko.common import Auth, AuthDesc, Ping, Pong
 from broker.wire.elko.vocabulary import Message
 
 ERROR = None

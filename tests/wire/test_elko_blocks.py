@@ -9,7 +9,8 @@ import pytest
 
 from broker.core.errors import Malformed, Reason
 from broker.wire.elko.blocks import END, MAX_BLOCK, Reader, encode
-from broker.wire.elko.broker import VOCABULARY, Diagnostic, Find, Ping, PongOut
+from broker.wire.elko.broker import VOCABULARY, Find
+from broker.wire.elko.common import Diagnostic, Ping, PongOut
 from broker.wire.elko.vocabulary import Message
 from tests.wire.elko_examples import AUTH_AND_PING, FRAMING, SYNTAX, Row
 

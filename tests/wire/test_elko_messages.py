@@ -12,11 +12,7 @@ from broker.core.errors import Malformed, Reason
 from broker.wire.elko.blocks import Reader, encode
 from broker.wire.elko.broker import (
     VOCABULARY,
-    Auth,
-    AuthDesc,
     AuthDescOut,
-    Debug,
-    Disconnect,
     Find,
     Found,
     Launch,
@@ -28,9 +24,6 @@ from broker.wire.elko.broker import (
     LoadDescRequest,
     LoadDescs,
     LoadReport,
-    Ping,
-    Pong,
-    PongOut,
     Reinit,
     ReinitOut,
     ServiceDesc,
@@ -43,6 +36,7 @@ from broker.wire.elko.broker import (
     WillServe,
     WontServe,
 )
+from broker.wire.elko.common import Auth, AuthDesc, Debug, Disconnect, Ping, Pong, PongOut
 from broker.wire.elko.vocabulary import Message
 
 

@@ -11,15 +11,8 @@ from typing import Literal
 import msgspec
 
 from broker.wire.elko.blocks import END, encode_part
+from broker.wire.elko.common import COMMON, Absent, AuthDesc
 from broker.wire.elko.vocabulary import Message, Vocabulary
-
-
-class AuthDesc(msgspec.Struct, frozen=True, gc=False):
-    """AUTHDESC as peers send it: "Authorization information". Its ``type`` is not looked at."""
-
-    mode: str
-    code: str | None = None
-    id: str | None = None
 
 
 class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
@@ -32,38 +25,6 @@ class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
     auth: AuthDesc | None = None
     failure: str | None = None
     provider: int | float | None = None
-
-
-# To every object
-
-
-class Auth(Message, frozen=True, gc=False, tag="auth"):
-    """ "Common Protocols: auth"."""
-
-    auth: AuthDesc | None = None
-    label: str | None = None
-
-
-class Disconnect(Message, frozen=True, gc=False, tag="disconnect"):
-    """ "disconnect"."""
-
-
-class Ping(Message, frozen=True, gc=False, tag="ping"):
-    """ "ping"."""
-
-    tag: str | None = None
-
-
-class Pong(Message, frozen=True, gc=False, tag="pong"):
-    """The answer to a ping; from a peer it means nothing."""
-
-    tag: str | None = None
-
-
-class Debug(Message, frozen=True, gc=False, tag="debug"):
-    """ "debug": a line for the log."""
-
-    msg: str
 
 
 # To `client`, which real peers call `broker`
@@ -147,7 +108,6 @@ class LauncherDescRequest(Message, frozen=True, gc=False, tag="launcherdesc"):
     """(peers) Tell the launcher table."""
 
 
-COMMON: tuple[type[Message], ...] = (Auth, Disconnect, Ping, Pong, Debug)
 CLIENT: tuple[type[Message], ...] = (Find, WillServe, WontServe, LoadReport)
 ADMIN: tuple[type[Message], ...] = (
     LoadDescRequest,
@@ -164,8 +124,6 @@ VOCABULARY = Vocabulary((*COMMON, *CLIENT, *ADMIN))
 
 
 # What is sent
-
-Absent = msgspec.UnsetType
 
 
 class AuthDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="auth"):
@@ -204,22 +162,6 @@ class LauncherOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
     script: str
     on: bool | None = None
     initial: bool = False
-
-
-class PongOut(msgspec.Struct, frozen=True, gc=False):
-    """The answer to "ping"."""
-
-    to: str
-    op: Literal["pong"] = "pong"
-    tag: str | Absent = msgspec.UNSET
-
-
-class Diagnostic(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What was wrong with what a peer sent, in the original's form (peers)."""
-
-    to: Literal["error"] = "error"
-    op: Literal["debug"] = "debug"
-    msg: str
 
 
 class Found(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -134,17 +134,24 @@ def challenged(mechanism: str, challenge: bytes) -> Sent:
     return _reply(Status.CHALLENGED, {"mechanism": mechanism, "challenge": challenge})
 
 
-def data_lease(port: int, lease: str, window: int | None = None, endpoint: str | None = None) -> Sent:
+def data_lease(
+    port: int,
+    lease: str,
+    window: int | None = None,
+    endpoint: str | None = None,
+    more: Mapping[str, object] | None = None,
+) -> Sent:
     """To who may open a data flow: at that port of the host that it is connected to, or 0 for the same endpoint.
 
-    Ours besides: the window that a reader has got, and where to connect to if it is not that host.
+    Ours besides: the window that a reader has got, where to connect to if it is not that host, and ``more`` that the
+    profile tells. None of that takes the place of a member that is there already.
     """
-    more: dict[str, object] = {"port": port, "lease": lease}
+    members: dict[str, object] = {"status": Status.DATA_LEASE.text, "port": port, "lease": lease}
     if window is not None:
-        more["window"] = window
+        members["window"] = window
     if endpoint is not None:
-        more["endpoint"] = endpoint
-    return _reply(Status.DATA_LEASE, more)
+        members["endpoint"] = endpoint
+    return _reply(Status.DATA_LEASE, {**members, **(more or {}), **members})
 
 
 def error(status: Status, reason: str | None = None, more: Mapping[str, object] | None = None) -> Sent:

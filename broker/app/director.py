@@ -1,0 +1,187 @@
+"""The Elko Director: its wiring, its listeners, and what it is called in the registry.
+
+It is a part of the daemon, beside the broker. So `shut_down` ends the director alone, and the broker goes on; and
+`reinitialize` reads the configuration of the daemon, as that of the broker does. It then announces the director anew:
+real Context Servers that lost their connection to a director do not come back before they hear of it again. Those that
+are connected open another connection each, which does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+
+from broker.app.listeners import OpenListener, net_limits, open_listener
+from broker.app.parts import Parts
+from broker.config import values
+from broker.config.validate import effective_auth
+from broker.core.director.director import Director
+from broker.core.director.interfaces import Settings
+from broker.core.model import BROKER, Auth, Service
+from broker.net.listen import CannotListen, bound
+from broker.net.tls import Certificates
+from broker.session.auth import Door, Policy
+from broker.session.elko_director import DirectorSession, Wiring
+from broker.session.peer import Peer, Reader, Session
+from broker.wire.elko import blocks
+from broker.wire.elko.director import VOCABULARY
+
+WIRE = "director"
+"""How its connections are called in counters and the log."""
+
+
+class DirectorPart:
+    """The director of this daemon.
+
+    ``reread`` reads the configuration again, ``offer`` registers what `services` then gives.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        config: values.Config,
+        reactor: Any,
+        parts: Parts,
+        room: int,
+        reread: Callable[[], None],
+        offer: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._reactor = reactor
+        self._parts = parts
+        self._room = room
+        self._reread = reread
+        self._offer = offer
+        self._announced = True
+        self._ending = False
+        self._director = Director(reactor, _settings(config.director))
+        self._closing: list[Deferred[Any]] = []
+        self.wiring = Wiring.of(self._director, self, reactor)
+        self.listeners: list[OpenListener] = []
+        self._ports: list[IListeningPort] = []
+
+    def open(self) -> None:
+        """Open the listeners. Raises `CannotListen`; then `abandon` closes those that are open."""
+        for listener in self._config.director.listeners:
+            door = Door(_policy(listener, self._config))
+            limits = net_limits(listener.limits, self._room, _authenticate_within(listener))
+            converse = partial(self._converse, door)
+            try:
+                opened = open_listener(self._reactor, WIRE, listener, door, converse, limits, self._parts)
+            except CannotListen as error:
+                raise CannotListen(f"director listener {listener.name!r}: {error}") from None
+            self.listeners.append(opened)
+            self._ports.append(opened.port)
+            self.log.info(
+                "director listener {name!r} on {where} ({transport}{auth}; {roles})",
+                name=listener.name,
+                where=bound(opened.port),
+                transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
+                auth=effective_auth(listener),
+                roles=", ".join(listener.allow),
+            )
+
+    def counts(self) -> dict[str, int]:
+        """What was counted, and how many there are now, by ``director.REASON``."""
+        return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
+
+    def services(self) -> Iterator[Service]:
+        """Its listeners as services of provider 0, named as the original names its own; none once it is shut down."""
+        if not self._announced:
+            return
+        suffix = self._config.director.service or self._config.broker.service
+        for listener, running in zip(self._config.director.listeners, self.listeners, strict=False):
+            for role in sorted(listener.allow):
+                yield Service(
+                    name=f"director-{role}-{suffix}" if suffix else f"director-{role}",
+                    hostport=listener.publish or bound(running.port),
+                    provider=BROKER,
+                    protocol=running.protocol,
+                    label=listener.label,
+                    auth=None if listener.code is None else Auth("password", listener.code),
+                )
+
+    def certificates(self) -> list[Certificates]:
+        """Those of its listeners over TLS."""
+        return [listener.certificates for listener in self.listeners if listener.certificates is not None]
+
+    def use(self, config: values.Config) -> None:
+        """Take what may change while it runs."""
+        self._config = config
+        self._director.use(_settings(config.director))
+        by_name = {listener.name: listener for listener in config.director.listeners}
+        for running in self.listeners:
+            listener = by_name[running.name]
+            running.door.policy = _policy(listener, config)
+            running.carrier.limit(net_limits(listener.limits, self._room, _authenticate_within(listener)))
+
+    # what an administrator may do to it
+
+    def reinitialize(self) -> None:
+        """Read the configuration again, and announce the director anew."""
+        self._reread()
+        self._announced = False
+        self._offer()
+        self._announced = not self._ending
+        self._offer()
+
+    def shut_down(self) -> None:
+        """End the director, when what is being handled is done."""
+        if self._ending:
+            return
+        self._ending = True
+        self.log.info("the director was shut down by an administrator")
+        self._reactor.callLater(0, self._end)
+
+    # the end
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when that is so."""
+        ports, self._ports = self._ports, []
+        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in good order. Fires when they are closed."""
+        self._closing += [listener.carrier.close() for listener in self.listeners]
+        self.listeners.clear()
+        return DeferredList(self._closing)
+
+    def abandon(self) -> None:
+        """Close the listeners where the reactor does not run: the start failed."""
+        for port in self._ports:
+            port.stopListening()
+        self._ports.clear()
+        self.listeners.clear()
+
+    def _end(self) -> None:
+        self._announced = False
+        self._offer()
+        # Only then: whoever is disconnected and connects again at once is to be refused, not accepted and dropped.
+        self.stop_listening().addCallback(lambda _: self.close())
+
+    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
+
+
+def _settings(config: values.Director) -> Settings:
+    return Settings(config.load_bump, config.reservation, config.providers)
+
+
+def _policy(listener: values.DirectorListener, config: values.Config) -> Policy:
+    return Policy(
+        roles=frozenset(listener.allow),
+        code=listener.code if effective_auth(listener) == "password" else None,
+        allow_before_auth=listener.allow_before_auth,
+        diagnostics=config.broker.diagnostics,
+        waits=listener.limits.watches,
+    )
+
+
+def _authenticate_within(listener: values.DirectorListener) -> float:
+    return 0.0 if listener.allow_before_auth else listener.limits.authenticate_within

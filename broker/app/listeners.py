@@ -1,0 +1,127 @@
+"""Opening one listener of an Elko protocol, whatever carries its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
+
+from broker.app.parts import Parts
+from broker.config import endpoint as endpoints
+from broker.config import values
+from broker.config.endpoint import Endpoint
+from broker.net.lines import Accepting, Limits, LineFactory, LineProtocol
+from broker.net.listen import CannotListen, listen
+from broker.net.longpoll import LongPollFactory
+from broker.net.origins import Origins
+from broker.net.rtcp import RtcpFactory
+from broker.net.tls import Certificates, over_tls
+from broker.net.websocket import WebSockets
+from broker.session.auth import Door
+from broker.session.peer import Peer, Reader, Session
+
+Converse = Callable[[Peer], tuple[Reader, Session]]
+
+PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
+"""What a service descriptor says of a listener that is not plain TCP; with TLS it ends with an s."""
+
+
+class Carrier(Protocol):
+    """A factory of connections, and what the daemon asks of it."""
+
+    port: Accepting | None
+
+    def limit(self, limits: Limits) -> None:
+        """Other limits from now on."""
+
+    def close(self) -> Deferred[None]:
+        """Close all connections in good order. Fires when they are closed."""
+
+
+@attrs.frozen
+class OpenListener:
+    """One open listener. ``protocol`` is what a service descriptor says of it."""
+
+    name: str
+    door: Door
+    carrier: Carrier
+    port: IListeningPort
+    protocol: str
+    certificates: Certificates | None
+
+
+def open_listener(
+    reactor: Any,
+    wire: str,
+    listener: values.ElkoListener,
+    door: Door,
+    converse: Converse,
+    limits: Limits,
+    parts: Parts,
+) -> OpenListener:
+    """Open a listener whose peers are spoken to by what ``converse`` makes. Raises `CannotListen`."""
+    endpoint = endpoints.parse(listener.endpoint)
+    carrier = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
+    try:
+        certificates = _certificates(endpoint)
+    except (OSError, ValueError) as error:
+        raise CannotListen(str(error)) from None
+    port = listen(reactor, endpoint, carrier if certificates is None else over_tls(carrier, certificates))
+    carrier.port = port
+    return OpenListener(listener.name, door, carrier, port, _protocol(listener, endpoint), certificates)
+
+
+def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: float) -> Limits:
+    """The limits of a listener that has descriptors for ``room`` connections."""
+    return Limits(
+        connections=min(limits.connections, room),
+        rate=limits.rate,
+        burst=limits.burst,
+        authenticate_within=authenticate_within,
+        write_buffer=limits.write_buffer,
+        stalled_after=limits.stalled_after,
+        http_timeout=limits.http_timeout,
+        http_select_wait=limits.http_select_wait,
+        rtcp_timeout=limits.rtcp_timeout,
+        rtcp_disconnected=limits.rtcp_disconnected,
+        rtcp_backlog=limits.rtcp_backlog,
+    )
+
+
+def _carrier(
+    reactor: Any,
+    wire: str,
+    listener: values.ElkoListener,
+    endpoint: Endpoint,
+    converse: Converse,
+    limits: Limits,
+    parts: Parts,
+) -> Any:
+    """The factory that the listener's port gets: a `Carrier`."""
+    path = "/" if listener.path is None else listener.path
+    origins = Origins(listener.origins)
+    on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
+    if listener.transport == "websocket":
+        on_a_line = WebSockets(converse, path, origins, reactor).converse
+    lines = LineFactory(
+        wire, on_a_line, limits, parts.turns, parts.complaints, reactor, half_close=endpoint.kind != "tls"
+    )
+    if listener.transport == "http":
+        return LongPollFactory(lines, path, origins)
+    return RtcpFactory(lines) if listener.transport == "rtcp" else lines
+
+
+def _certificates(endpoint: Endpoint) -> Certificates | None:
+    if endpoint.kind != "tls":
+        return None
+    options = endpoint.kwargs
+    return Certificates(options["certificate"], options["key"], options.get("ca"))
+
+
+def _protocol(listener: values.ElkoListener, endpoint: Endpoint) -> str:
+    if listener.transport == "tcp":
+        return "tcp" if endpoint.kind == "systemd" else endpoint.kind
+    return PROTOCOLS[listener.transport] + ("s" if endpoint.kind == "tls" else "")
