@@ -10,6 +10,8 @@ Rules:
   the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
   deadline.
 - The peer's end of input is not the end of output: it gets the answers to what it sent.
+- Who begins with a request of HTTP is turned away: any web page can make the browser of who reads it send one, with lines
+  of its own choice in it, to a port of this machine.
 """
 
 from __future__ import annotations
@@ -42,6 +44,14 @@ from broker.session.peer import Reader, Session
 
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
+
+HTTP = tuple(f"{method} ".encode() for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT"))
+"""What a browser, or a proxy, begins with. No message of ours does."""
+
+NOT_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This port does not speak HTTP.\n"
+)
 
 CLOSE_WITHIN = 2.0
 """Seconds that a peer may take to close, after all of our output was sent. It needs one round trip."""
@@ -109,6 +119,7 @@ class LineProtocol(Protocol):
     _input_ended = False
     _lingering = False  # for answers, after the end of input
     _closing = False
+    _begun = False  # something was read
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # how much was unsent when its time to read or to close began
     _strikes = 0  # how often of late serving it took long
@@ -140,6 +151,13 @@ class LineProtocol(Protocol):
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
             return
+        if not self._begun:
+            self._begun = True
+            if data.startswith(HTTP):
+                self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
+                self.write(NOT_HTTP)
+                self.close()
+                return
         if self._rest is not None:
             self._held += data
             self._stop_reading()

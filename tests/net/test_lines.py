@@ -52,6 +52,24 @@ def fired(deferred: Deferred[None]) -> list[None]:
     return results
 
 
+# web pages
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_request_of_a_browser_is_turned_away_and_nothing_in_it_is_taken(hub: Hub, link: Link, method: str) -> None:
+    link.protocol.dataReceived(f"{method} / HTTP/1.1\r\nHost: here\r\n\r\nsay hello\n".encode())
+    [answer] = link.take()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert link.wire.half_closed
+    assert hub.words() == []
+    assert link.session.losses == 1
+
+
+def test_the_name_of_a_method_is_a_word_like_others_later_on(hub: Hub, link: Link) -> None:
+    link.send("POSTCARD", "GET well")
+    assert hub.words() == ["POSTCARD", "GET well"]
+
+
 # connecting
 
 
