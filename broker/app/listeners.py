@@ -107,7 +107,14 @@ def _carrier(
     if listener.transport == "websocket":
         on_a_line = WebSockets(converse, path, origins, reactor).converse
     lines = LineFactory(
-        wire, on_a_line, limits, parts.turns, parts.complaints, reactor, half_close=endpoint.kind != "tls"
+        wire,
+        on_a_line,
+        limits,
+        parts.turns,
+        parts.complaints,
+        reactor,
+        half_close=endpoint.kind != "tls",
+        http=listener.transport == "websocket",
     )
     if listener.transport == "http":
         return LongPollFactory(lines, path, origins)

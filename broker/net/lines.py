@@ -153,7 +153,7 @@ class LineProtocol(Protocol):
             return
         if not self._begun:
             self._begun = True
-            if data.startswith(HTTP):
+            if data.startswith(HTTP) and not self.factory.http:
                 self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
                 self.write(NOT_HTTP)
                 self.close()
@@ -449,7 +449,8 @@ class LineFactory(Factory):
     """One listener: its limits, and its connections.
 
     ``wire`` names what is spoken, in counters and the log; ``converse`` makes the reader and the session of a new peer.
-    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot).
+    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot); ``http`` that a
+    connection begins with a request of HTTP.
     """
 
     noisy = False
@@ -463,8 +464,10 @@ class LineFactory(Factory):
         complaints: Complaints,
         clock: IReactorTime,
         half_close: bool = True,
+        http: bool = False,
     ) -> None:
         self.wire = wire
+        self.http = http
         self.converse = converse
         self.limits = limits
         self.turns = turns

@@ -84,6 +84,7 @@ def web_hub(path: str = "/", origins: Iterable[str] = (), half_close: bool = Tru
         return reader, session
 
     hub.factory.converse = converse
+    hub.factory.http = True
     return hub
 
 
