@@ -10,8 +10,8 @@ Rules:
   the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
   deadline.
 - The peer's end of input is not the end of output: it gets the answers to what it sent.
-- Who begins with a request of HTTP is turned away: any web page can make the browser of who reads it send one, with lines
-  of its own choice in it, to a port of this machine.
+- Who begins with a request of HTTP is turned away: any web page can make the browser of who reads it send one, with
+  lines of its own choice in it, to a port of this machine.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ from broker.session.peer import Reader, Session
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
 
-HTTP = tuple(f"{method} ".encode() for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT"))
+HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
 """What a browser, or a proxy, begins with. No message of ours does."""
 
 NOT_HTTP = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-    b"This port does not speak HTTP.\n"
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port does not speak HTTP.\n"
 )
 
 CLOSE_WITHIN = 2.0
