@@ -361,8 +361,8 @@ class Mtl:
     """Control sessions. The one that was used least recently is forgotten, and its client must begin again."""
     flows: int = 1_000
     """Data flows of one user."""
-    high_water: int = 1_000
-    """Messages that may wait for one peer."""
+    high_water: int = 4_000
+    """Messages that may wait for one peer: a burst of thousands comes before the system's threads move any of it."""
     max_message: int = 16 * 1024 * 1024
     """One frame of a message; a peer that sends a larger one is disconnected."""
     rules: tuple[MtlRule, ...] = ()
