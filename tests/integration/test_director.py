@@ -367,7 +367,7 @@ def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> Non
 def test_a_peer_that_sends_rubbish_is_told_and_does_not_hurt_others(tmp_path: Path) -> None:
     with director(tmp_path) as daemon, ContextServer("cs1", daemon.port()) as server:
         server.wait_for_links(1)
-        for rubbish in (b"anything\n\n", b"\xff\xfe\n", b"{" * 100_000 + b"\n\n", b"x" * 1_048_577):
+        for rubbish in (b"/ what\n\n", b"\xff\xfe\n", b"{" * 100_000 + b"\n\n", b"x" * 1_048_577):
             with Peer(socket.create_connection(("127.0.0.1", director_port(daemon)), PATIENCE)) as bad:
                 bad.sock.sendall(rubbish)
                 assert bad.receive()["to"] == "error"
