@@ -233,19 +233,28 @@ def dumped(_: float) -> list[Figure]:
     listed = time.perf_counter() - begun
     large = farm.director.join("large", Sink())
     large.address("tcp", "large:1")
-    for number in range(1_000):
-        large.opened(f"context-large{number}", False, UNLIMITED, UNLIMITED, False)
-        for user in range(10):
-            large.entered(f"context-large{number}", f"user-large{number}-{user}")
+    farm.director.watch_context(Sink(), "context-large")
+    farm.director.watch_user(Sink(), "user-anon")
+    for number in range(CONTEXTS):
+        large.opened(f"context-large-{number}", False, UNLIMITED, UNLIMITED, False)
+        for user in range(3):
+            large.entered(f"context-large-{number}", f"user-anon-{number}x{user}")
     begun = time.perf_counter()
     large.leave()
-    ended = time.perf_counter() - begun
+    ended = longest_turn = time.perf_counter() - begun
+    while any(call.getTime() <= farm.clock.seconds() for call in farm.clock.calls):
+        begun = time.perf_counter()
+        farm.clock.calls.pop(0).func()
+        turn = time.perf_counter() - begun
+        ended += turn
+        longest_turn = max(longest_turn, turn)
     users = CONTEXTS * USERS_OF_CONTEXT
     return [
         at_most(f"a dump of {users:,} users begins, ms", 1e3 * first, 1e3 * TURN, "{:.2f}"),
         at_most(f"the longest of its {count:,} pieces, ms", 1e3 * longest, 1e3 * TURN, "{:.2f}"),
         at_most(f"the list of {users:,} users, ms", 1e3 * listed, 1e3 * TURN, "{:.2f}"),
-        at_most("the end of a server with 1,000 contexts and 10,000 users, ms", 1e3 * ended, 1e3 * TURN, "{:.2f}"),
+        Figure("the end of a server with 10,000 clones and 30,000 users, all watched, ms", f"{1e3 * ended:.0f}"),
+        at_most("the longest of its turns, ms", 1e3 * longest_turn, 1e3 * TURN, "{:.2f}"),
     ]
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,19 +109,27 @@ class FailedError(Exception):
     """A process that is measured failed; the text has its last words."""
 
 
-def run(subject: str, row: Row) -> dict[str, Any]:
-    """Run one process to its end."""
+def run(row: Row) -> Pair:
+    """Run both beside each other: what slows the machine down for a while slows down both."""
     with TemporaryDirectory(prefix="journal-bench-") as directory:
         row.before(Path(directory))
-        ended = subprocess.run(
-            [sys.executable, "bench/journal_reactor.py", subject, directory, json.dumps(attrs.asdict(row.load))],
-            cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            preexec_fn=die_with_parent,
-        )
+        with ThreadPoolExecutor(2) as both:
+            without, journal = both.map(lambda subject: run_one(subject, row, directory), ("none", "journal"))
+    return Pair(without, journal)
+
+
+def run_one(subject: str, row: Row, directory: str) -> dict[str, Any]:
+    """Run one process to its end."""
+    ended = subprocess.run(
+        [sys.executable, "bench/journal_reactor.py", subject, directory, json.dumps(attrs.asdict(row.load))],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        preexec_fn=die_with_parent,
+    )
     if ended.returncode or ended.stderr:
         raise FailedError(f"{row.name}, {subject}: {ended.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(ended.stdout)
@@ -177,7 +186,7 @@ def main() -> int:
     rounds: dict[str, list[Pair]] = {name: [] for name in names}
     for number in range(options.rounds):
         for row in rows:
-            pair = Pair(run("none", row), run("journal", row))
+            pair = run(row)
             rounds[row.name].append(pair)
             text = f"{pair.cpu:.2f} µs, {longest(pair.journal, 'own'):.1f} ms"
             print(f"round {number + 1}, {row.name}: {text}", file=sys.stderr, flush=True)

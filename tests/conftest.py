@@ -1,12 +1,44 @@
-"""How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``."""
+"""What holds for all tests.
+
+- How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``.
+- Which tests run in the same process where there are several, and which of them first.
+- The collector does not look at the thousands of tests again and again.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+from typing import Any
 
+import pytest
 from hypothesis import settings
+
+FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
+"""The longest, and those that wait for most of their time."""
 
 # No deadline: a busy machine is no defect.
 settings.register_profile("everyday", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where there are several processes, begin with what takes longest."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: next((n for n, of in enumerate(FIRST) if item.nodeid.startswith(of)), len(FIRST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have several processes share the tests by what belongs together."""
+    from tests.scheduling import Together
+
+    config.option.loadscopereorder = False  # the order is ours
+    return Together(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Take all that there is by now from the collector, which tests call: some hundred thousand objects that stay."""
+    gc.collect()
+    gc.freeze()

@@ -87,7 +87,7 @@ def test_a_wheel_has_the_broker_and_the_plugin_and_nothing_else(tmp_path: Path) 
         # The wheel must leave them out, and can only if they are there.
         if (ROOT / folder).is_dir():
             shutil.copytree(
-                ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache")
+                ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache*")
             )
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
     built = run(*pip, "--wheel-dir", tmp_path, source, cwd=tmp_path)

@@ -102,6 +102,12 @@ class IRegistry(Interface):
     def watch(changed: Callable[[Change], None], kinds: Collection[Kind] = ...) -> IWait:
         """Call ``changed`` with every later change of these kinds (by default all), in order, until cancelled."""
 
+    def watch_loads(told: Callable[[int, float], None]) -> IWait:
+        """Call ``told`` with a provider and its load at each report, in order with all changes, until cancelled.
+
+        That is `watch` of LOAD at a third of the cost, for those who want each of a great many.
+        """
+
     def changes_since(revision: int) -> Sequence[Change] | None:
         """The changes after ``revision``, or None when they are no longer known: take a snapshot instead."""
 

@@ -216,7 +216,8 @@ class Registry:
         member.heard = self._clock.seconds()
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
-            self._tell([change])
+            self._watches.announce(change)
+        self._telling.tell()
 
     def loads(self) -> Sequence[Load]:
         return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
@@ -245,6 +246,9 @@ class Registry:
 
     def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> IWait:
         return self._watches.add(changed, kinds)
+
+    def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
+        return self._watches.add_for_loads(told)
 
     def changes_since(self, revision: int) -> Sequence[Change] | None:
         return self._watches.since(revision)

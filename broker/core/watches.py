@@ -41,6 +41,24 @@ class Watch:
             self._watchers[kind].pop(self, None)
 
 
+@implementer(IWait)
+class LoadWatch:
+    """One who is told of loads, and needs no `Change` for it."""
+
+    def __init__(self, watchers: dict[LoadWatch, None], told: Callable[[int, float], None]) -> None:
+        self._watchers = watchers
+        self._told: Callable[[int, float], None] | None = told
+
+    def hear(self, news: tuple[int, float]) -> None:
+        """A provider reported its load."""
+        if self._told is not None:
+            self._told(*news)
+
+    def cancel(self) -> None:
+        self._told = None
+        self._watchers.pop(self, None)
+
+
 class Watches:
     """Numbers changes, keeps the recent ones, and has them told by ``telling``."""
 
@@ -48,6 +66,7 @@ class Watches:
         self.revision = 0
         self._telling = telling
         self._watchers: dict[Kind, dict[Watch, None]] = {kind: {} for kind in Kind}
+        self._load_watchers: dict[LoadWatch, None] = {}
         self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
@@ -55,6 +74,12 @@ class Watches:
         watch = Watch(self._watchers, changed, kinds)
         for kind in kinds:
             self._watchers[kind][watch] = None
+        return watch
+
+    def add_for_loads(self, told: Callable[[int, float], None]) -> LoadWatch:
+        """A new one who is told of loads; see `IRegistry.watch_loads`."""
+        watch = LoadWatch(self._load_watchers, told)
+        self._load_watchers[watch] = None
         return watch
 
     def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
@@ -65,9 +90,14 @@ class Watches:
         return change
 
     def record_load(self, provider: int, label: str, load: float) -> Change | None:
-        """The same for a load, of which there are most: its `Change` is only made if somebody watches."""
+        """The same for a load, of which there are most: its `Change` is only made if somebody watches.
+
+        Who needs none is to be told of it when this returns.
+        """
         self.revision = revision = self.revision + 1
         self._ring.append((revision, provider, label, load))
+        for watch in self._load_watchers:
+            self._telling.add(watch, (provider, load))
         if self._watchers[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None

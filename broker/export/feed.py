@@ -19,7 +19,7 @@ from fnmatch import translate
 from msgspec.structs import replace
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Load, Service
+from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Service
 from broker.export.records import Record, microseconds
 
 KEPT = 10_000
@@ -101,9 +101,9 @@ class Feed:
             Kind.AMENDED: self._amended,
             Kind.WITHDRAWN: self._withdrawn,
             Kind.LEFT: self._left,
-            Kind.LOAD: self._loaded,
         }
         self._watches = [registry.watch(tell, (kind,)) for kind, tell in told.items()]
+        self._watches.append(registry.watch_loads(self._loaded))
 
     def use(self, full_loads: FullLoads) -> None:
         """Take another table."""
@@ -168,11 +168,10 @@ class Feed:
     def _left(self, change: Change) -> None:
         self._providers.pop(change.provider, None)
 
-    def _loaded(self, change: Change) -> None:
-        known, load = self._providers.get(change.provider), change.subject
+    def _loaded(self, provider: int, load: float) -> None:
+        known = self._providers.get(provider)
         if known is None:
             return
-        assert isinstance(load, Load)
-        ts, put, value = self._now(), self._put, load.load
+        ts, put = self._now(), self._put
         for offer in known.offers:
-            put(replace(offer.load, ts=ts, load=value))
+            put(replace(offer.load, ts=ts, load=load))

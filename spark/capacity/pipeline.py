@@ -25,6 +25,7 @@ from spark.capacity import report
 from spark.capacity import service_load as service_load_of
 from spark.capacity.arrays import batches, micros
 from spark.capacity.balance import balance
+from spark.capacity.clocks import SILVER_SET_BACK, sentences
 from spark.capacity.daily import each_service
 from spark.capacity.evaluate import evaluate
 from spark.capacity.forecast import HORIZON, forecast, full_hour
@@ -165,6 +166,9 @@ class Pipeline:
                     todo.insert(0, after)
                 step(len(made) / (len(made) + len(todo)), f"{len(made):,} of {len(made) + len(todo):,} dates")
             step(1.0, f"{len(made):,} dates")
+        # A date may be made twice.
+        for sentence in sentences(row for day in set(made) for row in tables.rows_of(SILVER_SET_BACK, day).to_pylist()):
+            self._progress.note(sentence)
         return made
 
     def _days(self, dates: Sequence[date], held: set[date]) -> None:
@@ -234,7 +238,7 @@ class Pipeline:
         with self._progress.job("report") as step:
             since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - report.SHOWN
             rows: dict[str, Sequence[Mapping[str, Any]]] = {}
-            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS):
+            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS, SILVER_SET_BACK):
                 days = [day for day in tables.dates(table) if day >= since.date()]
                 rows[table.name] = [row for day in days for row in tables.rows_of(table, day).to_pylist()]
             rows[GOLD_FORECAST.name] = self._issued(GOLD_FORECAST, now)
@@ -242,6 +246,7 @@ class Pipeline:
                 rows[table.name] = tables.rows_of(table).to_pylist()
             for table in (QUARANTINE, LOSS):
                 rows[table.name] = tables.rows_of(table, most=SHOWN_ROWS).to_pylist()
+            rows["set_back"] = rows.pop(SILVER_SET_BACK.name)
             rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
             files = report.write(tables.out, rows)
             step(1.0, str(tables.out / "report.html"))

@@ -18,7 +18,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from spark.capacity.svg import Band, Line, Mark, chart, escape
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
-"""The rows of each table by its name, as the schema has them. A table that is left out is empty. There is one more than
-the schema has: ``broker_down``, with `broker`, `start` and `end`: when the broker was not there."""
+"""The rows of each table by its name, as the schema has them. A table that is left out is empty. There are two more
+than the schema has: ``broker_down``, with `broker`, `start` and `end`: when the broker was not there; and ``set_back``,
+with `broker`, `boot`, `seq`, `before` and `after`: which records show that a broker's clock was set back."""
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
@@ -615,7 +616,10 @@ def _quality(tables: Tables) -> str:
         empty = "The broker was there all the time."
         parts.append(_table("The broker was not there", ("Broker", "From", "To", "For"), rows, empty))
         if rows:
-            parts.append(_para("Nobody is blamed for silence in these times."))
+            parts.append(
+                _para("Nobody is blamed for silence in these times. A clock that was set forward looks the same.")
+            )
+    parts += _set_back(tables)
     rows_of = _by("member", tables.get("unknown_members", ()))
     rows = [
         [_name(member), _plain(_total(_number(row, "records") for row in own), 0)] for member, own in rows_of.items()
@@ -623,6 +627,27 @@ def _quality(tables: Tables) -> str:
     empty = "No record had a member that this version does not know."
     parts.append(_table("Members that are not known here", ("Member", "Records"), rows, empty))
     return _section("quality", "Quality of the data", *parts)
+
+
+def _set_back(tables: Tables) -> Iterator[str]:
+    told = tables.get("set_back")
+    if told is None:
+        return
+    rows = [
+        [
+            _name(f"{row.get('broker')} {row.get('boot')}"),
+            _plain(_number(row, "seq"), 0),
+            _when(_time(row, "before")),
+            _when(_time(row, "after")),
+            _span((before - after).total_seconds()),
+        ]
+        for row in sorted(told, key=lambda row: (str(row.get("broker")), str(row.get("boot")), row["seq"]))
+        if (before := _time(row, "before")) and (after := _time(row, "after"))
+    ]
+    heads = ("Broker and start", "Record", "From", "To", "By")
+    yield _table("A broker's clock was set back", heads, rows, "No clock of a broker was set back.")
+    if rows:
+        yield _para("What such a clock showed twice counts once, and records are in the order of their numbers.")
 
 
 def _by(name: str, rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -672,6 +697,9 @@ def _unclaimed(services: Sequence[_Service], tables: Tables) -> str:
     items.append(
         "Records that a broker had not yet written when it was killed are missing without a trace: "
         "numbers are given anew at each start."
+    )
+    items.append(
+        "A provider that was heard for a short time only, or once, is not called flaky: a few missed beats are chance."
     )
     items.append("A date at which a limit is reached is known only as far as the forecast goes.")
     return _section(

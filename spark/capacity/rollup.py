@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark.capacity import clocks
+from spark.capacity.clocks import SILVER_SET_BACK
 from spark.capacity.counting import Day, write
 from spark.capacity.hidden import Missing, beside, find_gaps, joined
 from spark.capacity.parts import divide
@@ -95,6 +97,7 @@ def rollup(tables: Tables, day: date, seen: Survey, loss: Iterable[Missing] = ()
     after = _table(day, _count(tables, common, {**{one.pair: 0 for one in before}, **seen.pairs}, before, str(staged)))
     tables.replace(SILVER_PROVIDER_5M, day, staged)
     tables.put_date(SILVER_SIGNS, _signs(day, signs_of(brokers, begin, begin + DAY)), day)
+    tables.put_date(SILVER_SET_BACK, clocks.rows(day, seen.set_back), day)
     changed = not after.equals(_state(tables, day))
     tables.put_date(SILVER_CARRY, after, day)
     return changed

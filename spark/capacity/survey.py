@@ -1,7 +1,8 @@
 """The survey: what must be known of all records of a date before any of them is counted.
 
 Any record is a sign of its broker's start (`presence`), the records beside lost ones tell what is hidden (`hidden`),
-and registrations that share an instance are counted together (`parts`).
+registrations that share an instance are counted together (`parts`), and records whose times are not in the order of
+their numbers tell where a clock was set back (`clocks`).
 """
 
 from collections import Counter
@@ -12,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark.capacity.arrays import batches, codes, micros, numbered, of_providers, together, whole
+from spark.capacity import clocks
+from spark.capacity.arrays import batches, codes, is_one, micros, numbered, of_providers, together, whole
+from spark.capacity.clocks import Piece, SetBack
 from spark.capacity.hidden import Start
 from spark.capacity.presence import Signs
 from spark.capacity.times import SECOND, Ints
@@ -46,11 +49,19 @@ class Survey:
     """How many records each has."""
     times: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """When the records beside lost ones were, by start and number."""
+    pieces: list[Piece] = field(default_factory=list)
+    within: list[SetBack] = field(default_factory=list)
+    """Where clocks were set back within pieces."""
 
     @property
     def signs(self) -> list[Signs]:
         """The signs of all starts."""
         return [Signs(broker, boot, *ends) for (broker, boot, _), ends in self.minutes.items()]
+
+    @property
+    def set_back(self) -> list[SetBack]:
+        """Where clocks were set back."""
+        return clocks.set_back(self.pieces, self.within)
 
     def add(self, other: "Survey") -> None:
         """Add what another part of the records says."""
@@ -59,6 +70,8 @@ class Survey:
             self.minutes[minute] = (min(mine[0], first), max(mine[1], last))
         self.pairs.update(other.pairs)
         self.times.update(other.times)
+        self.pieces += other.pieces
+        self.within = (self.within + other.within)[: clocks.MOST]
 
 
 def survey(files: Sequence[str], wanted: Mapping[Start, Sequence[int]]) -> Survey:
@@ -74,10 +87,13 @@ def _of(batch: pa.RecordBatch, wanted: Mapping[Start, Sequence[int]]) -> Survey:
     at = micros(batch["ts"])
     start, which = numbered(broker * len(boots) + boot)
     names = [(brokers[one // len(boots)], boots[one % len(boots)]) for one in which.tolist()]
+    seq = whole(batch["seq"], 0)
+    timely = ~is_one(batch["event"], "drop")
     return Survey(
         _minutes(start, at, names),
         _pairs(batch, start, names),
-        _times(start, whole(batch["seq"], 0), at, names, wanted),
+        _times(start, seq, at, names, wanted),
+        *clocks.within(start[timely], seq[timely], at[timely], names),
     )
 
 

@@ -218,7 +218,7 @@ class Unconfirmed(Flows):
         self.assertTrue(writer.up)
 
     async def test_while_there_is_no_flow_nothing_is_taken(self) -> None:
-        writer = await self.writer(confirm="none")
+        writer = await self.writer(confirm="none", heartbeat=0.2)
         self.broker.stop()
         self.broker.leased.clear()
         await self.until(lambda: not writer.up)
@@ -273,7 +273,7 @@ class Again(Flows):
         await self.fails(sent, Rejected)
 
     async def test_a_restart_settles_nothing_and_what_was_unconfirmed_goes_out_first_in_its_order(self) -> None:
-        writer = await self.writer(again=True)
+        writer = await self.writer(again=True, heartbeat=0.2)
         waiting = [writer.send(b"%d" % number) for number in range(5)]
         await self.contents(5)
         self.say(data.confirm(3))

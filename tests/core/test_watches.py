@@ -159,6 +159,41 @@ def test_a_load_is_kept_the_same_whether_anybody_watches_or_not(registry: Regist
     assert shown(changes) == [(2, Kind.LOAD, id, Load(id, "one", 1.0)), (3, Kind.LOAD, id, Load(id, "one", 2.0))]
 
 
+def test_who_is_told_of_loads_hears_of_each_in_order_with_all_changes_until_it_ends(registry: Registry) -> None:
+    heard: list[object] = []
+    registry.watch(lambda change: heard.append(change.kind), (Kind.OFFERED, Kind.LEFT))
+    watch = registry.watch_loads(lambda provider, load: heard.append((provider, load)))
+    id = registry.join("one", "elko", "")
+    registry.offer([Service("bank", "h:1", id)], Rights())
+    registry.load(id, 0.5)
+    registry.load(id, 0.5)
+    registry.load(id, -1.0)
+    registry.load(99, 1.0)
+    watch.cancel()
+    watch.cancel()
+    registry.load(id, 2.0)
+    registry.leave(id)
+    assert heard == [Kind.OFFERED, (id, 0.5), (id, 0.5), (id, 0.0), Kind.LEFT]
+
+
+def test_a_load_that_is_reported_while_others_are_told_is_told_after_what_was_before_it(registry: Registry) -> None:
+    heard: list[object] = []
+    registry.watch(lambda change: registry.load(change.provider, 0.5), (Kind.OFFERED,))
+    registry.watch(lambda change: heard.append(change.kind), (Kind.OFFERED, Kind.LOAD))
+    registry.watch_loads(lambda provider, load: heard.append((provider, load)))
+    id = registry.join("one", "elko", "")
+    registry.offer([Service("bank", "h:1", id)], Rights())
+    assert heard == [Kind.OFFERED, (id, 0.5), Kind.LOAD]
+
+
+def test_who_ends_while_a_load_is_told_hears_no_more(registry: Registry) -> None:
+    heard: list[float] = []
+    registry.watch_loads(lambda provider, load: second.cancel())
+    second = registry.watch_loads(lambda provider, load: heard.append(load))
+    registry.load(registry.join("one", "elko", ""), 0.5)
+    assert heard == []
+
+
 @pytest.mark.parametrize("revision", [1, 2, 100, -1])
 def test_there_is_no_future_and_nothing_before_the_beginning(registry: Registry, revision: int) -> None:
     assert registry.changes_since(0) == []

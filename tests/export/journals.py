@@ -86,6 +86,26 @@ class FailingDisk(Disk):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+class WatchedDisk(Disk):
+    """A real disk that tells what was done, and to which file: what a power cut leaves depends on the order."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[str, int]] = []
+        """Names of calls, with the inodes that they were about."""
+
+    def sync(self, file: int) -> None:
+        self.did.append(("sync", os.fstat(file).st_ino))
+        super().sync(file)
+
+    def rename(self, source: str, target: str) -> None:
+        self.did.append(("rename", os.stat(source).st_ino))
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self.did.append(("remove", os.stat(path).st_ino))
+        super().remove(path)
+
+
 def sealed_in(directory: Path) -> list[Path]:
     """The sealed segments, by their numbers."""
     return sorted(

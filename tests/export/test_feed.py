@@ -422,9 +422,11 @@ def call(fed: Fed, name: str, *arguments: Any) -> None:
         assert known is not None
         for service in known.services:
             if service.name == arguments[1]:
-                assert (
-                    registry.amend(attrs.evolve(service, interval=arguments[2])) is None or service.hostport != "h1:1"
-                )
+                # Of several of one name and protocol it is the first that can be amended.
+                key = (service.name, service.protocol)
+                first = next(one for one in known.services if (one.name, one.protocol) == key)
+                refusal = registry.amend(attrs.evolve(service, interval=arguments[2]))
+                assert refusal is None or service.hostport != first.hostport
 
 
 @given(st.lists(CALLS, max_size=30))

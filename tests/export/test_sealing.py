@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.export.journals import NOON, FailingDisk, left, lines, lines_in, opened, seal_all, sealed_in
+from tests.export.journals import NOON, FailingDisk, WatchedDisk, left, lines, lines_in, opened, seal_all, sealed_in
 
 
 def test_a_segment_is_sealed_under_the_hour_of_its_first_record(tmp_path):
@@ -88,6 +88,21 @@ def test_a_sealing_that_fails_gives_its_room_back_and_is_repeated(tmp_path, trou
 
     assert lines_in(tmp_path) == lines(1, 100)
     assert len(sealed_in(tmp_path)) == 1
+
+
+def test_a_segment_and_its_name_are_on_the_disk_before_the_file_that_it_was_goes(tmp_path):
+    disk = WatchedDisk()
+    segments = opened(tmp_path, disk=disk)
+    segments.append(lines(1, 100), 100, NOON)
+    segments.rotate()
+    [left_open] = [path.stat().st_ino for path in (tmp_path / "open").iterdir()]
+    seal_all(segments)
+
+    [path] = sealed_in(tmp_path)
+    sealed, hour, opens = (each.stat().st_ino for each in (path, path.parent, tmp_path / "open"))
+    assert disk.did[-5:] == [
+        ("sync", sealed), ("rename", sealed), ("sync", hour), ("remove", left_open), ("sync", opens),
+    ]  # fmt: skip
 
 
 def test_lines_can_be_appended_while_another_file_is_sealed(tmp_path):

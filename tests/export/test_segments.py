@@ -16,7 +16,19 @@ import pytest
 from broker.export.disk import Disk
 from broker.export.lock import JournalInUse
 from broker.export.segments import Limits, Segments
-from tests.export.journals import HOUR, NOON, FailingDisk, left, lines, lines_in, number, opened, seal_all, sealed_in
+from tests.export.journals import (
+    HOUR,
+    NOON,
+    FailingDisk,
+    WatchedDisk,
+    left,
+    lines,
+    lines_in,
+    number,
+    opened,
+    seal_all,
+    sealed_in,
+)
 
 PROJECT = Path(__file__).parents[2]
 
@@ -86,6 +98,20 @@ def test_a_file_cut_at_any_byte_is_recovered_up_to_its_last_whole_line(tmp_path)
         segments.close()
         for path in sealed_in(tmp_path):
             path.unlink()
+
+
+def test_a_record_is_acknowledged_when_its_file_and_the_name_of_that_are_on_the_disk(tmp_path):
+    disk = WatchedDisk()
+    segments = opened(tmp_path, disk=disk)
+    for seq in (1, 2):
+        disk.did.clear()
+        segments.append(lines(seq, 1), seq, NOON)
+        assert segments.acknowledged == seq - 1
+        segments.sync()
+        assert segments.acknowledged == seq
+        [path] = (tmp_path / "open").iterdir()
+        name = [("sync", (tmp_path / "open").stat().st_ino)] if seq == 1 else []
+        assert disk.did == [("sync", path.stat().st_ino), *name]
 
 
 def test_a_long_tail_without_a_newline_is_cut(tmp_path):

@@ -21,6 +21,7 @@ def test_what_shares_a_registration_or_an_instance_stays_together(monkeypatch: p
 
 def test_parts_are_of_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "SMALL", 1)
+    monkeypatch.setattr(parts, "LARGE", 10_000_000)
     sizes = {pair(number, f"{number}:1"): number * 1000 for number in range(100)}
     made = divide(sizes, 4)
     filled = [sum(sizes[one] + ROWS for one in part) for part in made]

@@ -134,6 +134,7 @@ def full() -> dict[str, list[Record]]:
         "loss": [{"broker": "b", "boot": "t", "seq_from": 17, "seq_to": 21, "records": 5, "known": True}],
         "unknown_members": [{"run": "r", "member": "colour", "records": 4}],
         "broker_down": [{"broker": "b", "start": NOW - timedelta(hours=2), "end": NOW - timedelta(minutes=105)}],
+        "set_back": [{"broker": HOSTILE, "boot": "t", "seq": 4711, "before": NOW, "after": NOW - timedelta(minutes=7)}],
     }
 
 
@@ -277,8 +278,19 @@ def test_the_quality_of_the_data_is_told(page):
         "which dropped them",
         "colour",
         "15 min",
+        "A clock that was set forward looks the same",
+        "A broker's clock was set back",
+        "4,711",
+        "7 min",
+        "What such a clock showed twice counts once",
     ):
         assert said in own
+
+
+def test_clocks_that_were_not_set_back_are_told_of_where_that_is_known():
+    told = text(section(parsed(render({"set_back": []})), "Quality of the data"))
+    assert "No clock of a broker was set back" in told
+    assert "clock" not in text(section(parsed(render({})), "Quality of the data"))
 
 
 def test_what_is_not_claimed_has_its_reason(page):
@@ -286,6 +298,7 @@ def test_what_is_not_claimed_has_its_reason(page):
     assert any("no full load" in one and "free" in one and "auth" not in one for one in items)
     assert any("flag" in one and "alert" in one for one in items)
     assert any("1 provider promised no heartbeats" in one for one in items)
+    assert any("heard for a short time only, or once" in one for one in items)
     own = text(section(page, "Service free"))
     assert "no full load is configured" in own
     assert "Bound reaches the limit\u2013" in own
