@@ -1,4 +1,5 @@
-"""From real sockets to tables: the daemon under load of both wires, killed twice, stopped once; then the jobs.
+"""From real sockets to tables: the daemon under load of each wire that registers, killed twice, stopped once; then the
+jobs.
 
 The truth is what plain Python finds in the journal's files, right after each kill and in the end.
 
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from pyspark.sql import Row, SparkSession
 
 from spark.capacity import reliability as reliability_of
@@ -50,6 +52,7 @@ from spark.capacity.times import SECOND
 from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.dbp_nodes import Node, Nodes, Service
 from tests.integration.mc0_clients import counters, until
+from tests.integration.mtl_peers import Flow, peers_of
 
 CONFIG = """
 [[elko.listeners]]
@@ -60,6 +63,9 @@ enabled = false
 [dbp]
 endpoint = "tcp://127.0.0.1:0"
 beacon = []
+[mtl]
+endpoint = "tcp://127.0.0.1:0"
+heartbeat = 60
 [journal]
 name = "test"
 segment_bytes = 65536
@@ -102,6 +108,8 @@ KILLED = "mordor"
 """A service whose process is killed while the broker is up."""
 FAREWELL = "lorien"
 """A service that ends in good order, by a DISCONNECT."""
+FORGE = "smith"
+"""A service on the MTL wire, which goes and comes back with the broker."""
 UNHEARD = "numenor"
 """A service that beats while the journal's disk is full."""
 
@@ -162,6 +170,30 @@ class Loads:
                     self._peer.send(to="client", op="load", factor=self._load)
 
 
+class Reports:
+    """A thread in which a provider on the MTL wire offers a service and reports its load, until it is told to stop."""
+
+    def __init__(self, flow: Flow, load: float) -> None:
+        self._flow = flow
+        self._load = json.dumps({"load": load}).encode()
+        self._over = threading.Event()
+        offer = json.dumps({"type": "servicedesc", "service": FORGE, "hostport": "forge:1"}).encode()
+        assert flow.settled(flow.write(offer, f"service/{FORGE}", {"type": "offer"})) == []
+        # A socket belongs to one thread at a time.
+        self._thread = threading.Thread(target=self._report, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Report no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _report(self) -> None:
+        with suppress(zmq.ZMQError):
+            while not self._over.wait(0.02):
+                self._flow.write(self._load, "load")
+
+
 class Farm:
     """All peers of one start of the daemon."""
 
@@ -169,6 +201,7 @@ class Farm:
         self.daemon = daemon
         self._stack = ExitStack()
         self.nodes = self._stack.enter_context(Nodes(daemon))
+        self._peers = self._stack.enter_context(peers_of(daemon))
         self.beats = Beats()
 
     def __enter__(self) -> Farm:
@@ -186,6 +219,12 @@ class Farm:
         peer.send(to="client", op="load", factor=load)
         peer.done()
         return peer
+
+    def mtl(self, load: float) -> Reports:
+        """A provider on the MTL wire."""
+        reports = Reports(self._peers.writer("registry", f"service/{FORGE}", "load", confirm="full"), load)
+        self._stack.callback(reports.stop)
+        return reports
 
     def dbp(self, *names: str) -> None:
         """Services on the DBP wire that live."""
@@ -312,6 +351,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     truth = Truth(directory / "state" / "journal")
     with daemon(noon) as first, Farm(first) as farm:
         loads = Loads(farm.elko("stays", "bank", load=4), 4)
+        farm.mtl(0.75)
         leaves = farm.elko("leaves", "bank")
         withdraws = farm.elko("withdraws", "bank", "shop")
         farm.elko("late", "bank")
@@ -330,6 +370,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
         loads.stop()
     with daemon(noon) as second, Farm(second) as farm:
         loads = Loads(farm.elko("stays", "bank", load=4), 4)
+        farm.mtl(0.75)
         for host in ("leaves", "withdraws", "late"):
             farm.elko(host, "bank")
         farm.dbp(*UDP, *ROUTER)
@@ -337,12 +378,14 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
         loads.stop()
     with daemon(noon + AWAY.total_seconds()) as third, Farm(third) as farm:
         stays = farm.elko("stays", "bank", load=4)
+        reports = farm.mtl(0.75)
         for host in ("leaves", "withdraws"):
             farm.elko(host, "bank")
         unheard = farm.nodes.dealer().registered(UNHEARD, port=5999, heartbeat=SHORTEST)
         farm.beats.add(UNHEARD, farm.way(UNHEARD, unheard), SHORTEST / 2)
         # What comes before is not lost.
         until(lambda: any(r["event"] == "hb" and r["service"] == UNHEARD for r in read_while_sealed(truth.journal)))
+        reports.stop()
         fill_the_disk(third, stays, truth.journal)
         farm.dbp(*(name for name in (*UDP, *ROUTER) if name != LATE))
         heard = counters(third)["dbp_heartbeats.udp"]
@@ -519,3 +562,12 @@ def test_the_load_is_what_was_reported(made: Made) -> None:
     [hour] = [row for row in made.hours if row["service"] == "bank"]
     assert (datetime.fromtimestamp(hour["h"] / SECOND, UTC).hour, hour["full_load"]) == (12, 10.0)
     assert hour["demand_mean"] == pytest.approx(12, rel=0.05), "one of 4, and four of 2, whether they are back or not"
+
+
+def test_a_provider_on_mtl_is_judged_by_its_flow_and_its_load_is_there(truth: Truth, made: Made) -> None:
+    records = truth.of(FORGE)
+    assert {record["wire"] for record in records} == {"mtl"}
+    assert sum(record["event"] == "load" for record in records) > 3
+    day = made.days[FORGE, "forge:1"]
+    assert (day["judged"], day["outages"], day["downtime_s"], day["flaky"]) == ("connection", 0, 0.0, False)
+    assert {row["load_mean"] for row in made.silver if row["service"] == FORGE} == {0.75}
