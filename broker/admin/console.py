@@ -270,6 +270,11 @@ class _Printer:
         self.close = close
         self.debug = peer.debug
 
+    @property
+    def behind(self) -> bool:
+        """Whether the operator's terminal has still to read."""
+        return self._peer.behind
+
     def write(self, data: bytes) -> None:
         """Print one message."""
         if len(data) > PRETTY:

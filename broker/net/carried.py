@@ -42,6 +42,8 @@ class Carried:
         self.lines = lines
         self.clock = lines.clock
         self.reading = True
+        self.behind = False
+        """Whether its peer has not said yet that it has what it was sent, where peers say that."""
         self.over = False
         self.line: LineProtocol
         self._ending = False

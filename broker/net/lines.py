@@ -278,6 +278,11 @@ class LineProtocol(Protocol):
         """Where the peer comes from."""
         return f"{self.host}:{self.port}" if self.port else self.host
 
+    @property
+    def behind(self) -> bool:
+        """Whether it has still to read much of what it was sent."""
+        return self._paused or self._out_size >= BATCH or getattr(self.transport, "behind", False)
+
     def write(self, data: bytes) -> None:
         """Send one encoded message."""
         self._out.append(data)

@@ -47,6 +47,9 @@ class RtcpSession(Carried):
         self._sent = 0
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_size = 0
+        self._long = 0
+        """The size of a message that is longer by itself than what may be kept. One such does not count."""
+        self._long_number = 0
 
     # from its connections
 
@@ -75,6 +78,9 @@ class RtcpSession(Carried):
         kept = self._kept
         while kept and kept[0][0] <= last:
             self._kept_size -= len(kept.popleft()[1])
+        if last >= self._long_number:
+            self._long = 0
+            self.behind = False
 
     def resume(self, last: int) -> bytes | None:
         """All after ``last`` again; None where that is not known any more, or was never sent."""
@@ -95,7 +101,8 @@ class RtcpSession(Carried):
 
     def write(self, data: bytes) -> None:
         """Send encoded messages, and keep them."""
-        if self._kept_size > self.lines.limits.rtcp_backlog:
+        backlog = self.lines.limits.rtcp_backlog
+        if self._kept_size - self._long > backlog:
             self.line.not_reading()
             return
         numbered = []
@@ -105,6 +112,10 @@ class RtcpSession(Carried):
                 self._sent += 1
                 self._kept.append((self._sent, message))
                 self._kept_size += len(message)
+                if len(message) > backlog and not self._long:
+                    self._long = len(message)
+                    self._long_number = self._sent
+                    self.behind = True
                 numbered.append(wire.message(self._sent, self.received, message))
         self.say(b"".join(numbered))
 

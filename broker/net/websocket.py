@@ -112,6 +112,11 @@ class WebSocket:
         """Whether it is on this machine, and not a page or behind a proxy there."""
         return self._line.local and not self._elsewhere
 
+    @property
+    def behind(self) -> bool:
+        """Whether it has still to read of what it was sent."""
+        return self._line.behind
+
     def write(self, data: bytes) -> None:
         """Send one encoded message. Before the handshake there is nobody to read it, nor after a close."""
         if self.ws.state is ConnectionState.OPEN:

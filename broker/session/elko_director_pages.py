@@ -6,6 +6,8 @@ Rules:
 - What its receiver is to be sent after it waits until it is sent: answers come in the order of the questions.
 - One answer is written at a time, for all receivers together: that bounds the memory. Its first page is written at
   once, where no other answer is being written; mostly it is the only one.
+- The next answer for a receiver is not begun while it has still to read of what it was sent. It is not disconnected for
+  having asked for more than it could read at once.
 - Receivers take turns: one that asks for many answers waits for those of the others between its own.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.core.director.interfaces import ContextDump, Dump, ProviderDump
@@ -35,6 +37,9 @@ MAX_ASKED = 16
 MAX_BEHIND = 4 * 1024 * 1024
 """Bytes that may wait behind an answer: as much as may wait for a peer that does not read."""
 
+LOOK_AGAIN = 0.05
+"""Seconds after which it is looked whether a receiver has read what it was sent."""
+
 Parts = Iterator[bytes]
 """An answer in parts, none of which takes long."""
 
@@ -47,17 +52,25 @@ class Scribe:
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._waiting: deque[Outbox] = deque()
-        self._due = False
+        self._due: IDelayedCall | None = None
+        self._resting = False
+        """Whether all who wait for an answer have still to read."""
 
     def add(self, outbox: Outbox) -> None:
         """This receiver waits for an answer."""
         self._waiting.append(outbox)
-        if not self._due:
+        if self._due is None:
             self._write()
+        elif self._resting:
+            self._due.reset(0)
 
     def _write(self) -> None:
         """A page of the answer that is being written."""
-        self._due = True
+        self._resting = not self._find_ready()
+        if self._resting:
+            self._due = self._clock.callLater(LOOK_AGAIN, self._write)
+            return
+        self._due = self._clock.callLater(0, self._write)
         outbox = self._waiting[0]
         try:
             complete = outbox.write_page()
@@ -70,10 +83,17 @@ class Scribe:
             self._waiting.popleft()
             if outbox.asked:
                 self._waiting.append(outbox)
-        if self._waiting:
-            self._clock.callLater(0, self._write)
-        else:
-            self._due = False
+        if not self._waiting:
+            self._due.cancel()
+            self._due = None
+
+    def _find_ready(self) -> bool:
+        """Bring to the front who can be sent an answer now. Returns whether there is one."""
+        for _ in range(len(self._waiting)):
+            if self._waiting[0].ready:
+                return True
+            self._waiting.rotate(-1)
+        return False
 
 
 class Outbox:
@@ -91,6 +111,11 @@ class Outbox:
         self._behind_size = 0
         self.asked = 0
         """Answers that are not sent yet."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether its answer is begun, or may be; or there is none any more."""
+        return bool(self._pages) or not self.asked or not self._peer.behind
 
     def write(self, data: bytes) -> None:
         """Send a message, after the answers that were asked for before."""

@@ -19,6 +19,10 @@ class Peer(Protocol):
     def local(self) -> bool:
         """Whether it is on this machine: over loopback or a unix socket."""
 
+    @property
+    def behind(self) -> bool:
+        """Whether it has still to read of what it was sent: a long answer should wait."""
+
     def write(self, data: bytes) -> None:
         """Send one encoded message. Never raises; what a closed connection is sent is lost."""
 

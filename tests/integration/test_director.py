@@ -264,6 +264,42 @@ def test_a_script_that_asks_and_ends_its_output_gets_a_large_dump(tmp_path: Path
             admin.closed()
 
 
+def test_who_asks_for_more_than_may_wait_and_reads_it_gets_it_all(tmp_path: Path) -> None:
+    with director(tmp_path) as daemon, connect(daemon, "provider") as server, connect(daemon, "admin") as admin:
+        for number in range(2_000):
+            name = f"context-{number}-{'x' * 200}"
+            server.send(to="provider", op="context", context=name, open=True, yours=False)
+            server.send(to="provider", op="user", context=name, user=f"user-{number}-{'x' * 200}", on=True)
+        server.done()
+        for _ in range(12):
+            admin.send(to="admin", op="dump", depth=3)
+        admin.send(to="admin", op="ping")
+        for _ in range(12):
+            assert admin.receive()["numusers"] == 2_000
+        assert admin.receive()["op"] == "pong"
+
+
+def test_the_end_of_a_server_with_a_crowd_that_is_watched_holds_nobody_up(tmp_path: Path) -> None:
+    crowd = 3_000
+    with director(tmp_path) as daemon, connect(daemon, "provider") as server, connect(daemon, "admin") as admin:
+        admin.send(to="admin", op="watch", context="context-crowd")
+        admin.send(to="admin", op="watch", user="user-anon")
+        for number in range(crowd):
+            name = f"context-crowd-{number}"
+            server.send(to="provider", op="context", context=name, open=True, yours=False)
+            server.send(to="provider", op="user", context=name, user=f"user-anon-{number}", on=True)
+        server.done()
+        server.sock.close()
+        told = 0
+        latest: dict[str, Any] = {"context": {"open": False, "clones": ["any"]}}
+        while latest["context"].get("clones") or latest["user"]["on"]:
+            notice = admin.receive()
+            latest[notice["op"]] = notice
+            told += 1
+        assert told < crowd
+        assert settled(admin)["numusers"] == 0
+
+
 def test_the_console_speaks_to_the_director(tmp_path: Path) -> None:
     with (
         director(tmp_path) as daemon,

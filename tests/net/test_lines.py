@@ -295,6 +295,20 @@ def test_it_stops_at_the_message_whose_answer_was_too_much(hub: Hub, link: Link)
     assert link.wire.reading
 
 
+def test_it_is_behind_while_it_has_much_to_read(hub: Hub, link: Link) -> None:
+    link.send("a")
+    link.protocol.write(b"b")
+    assert not link.protocol.behind
+    link.protocol.write(b"x" * BATCH)
+    assert link.protocol.behind
+    hub.later()
+    assert not link.protocol.behind
+    link.stall()
+    assert link.protocol.behind
+    link.drain()
+    assert not link.protocol.behind
+
+
 def test_what_it_must_be_told_meanwhile_is_kept_and_told_when_it_reads(hub: Hub, link: Link) -> None:
     link.stall()
     for data in (b"a", b"b"):

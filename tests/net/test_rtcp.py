@@ -303,6 +303,32 @@ def test_one_large_message_is_no_backlog() -> None:
     assert rtcp.ask(link, "2 1\nsay fine\n\n") == "2 2\nfine\n\n"
 
 
+def test_behind_one_large_message_the_backlog_is_as_long_as_ever() -> None:
+    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    link, _ = rtcp.start()
+    rtcp.ask(link, "1 0\nbig 500000\n\n")
+    [connection] = rtcp.hub.factory.connections
+    assert connection.behind
+    rtcp.ask(link, "2 0\nbig 6000\n\n")
+    assert rtcp.ask(link, "3 0\nsay fine\n\n") == "3 3\nfine\n\n"
+    rtcp.ask(link, "4 1\nsay there\n\n")
+    assert not connection.behind
+    rtcp.ask(link, "5 1\nbig 6000\n\n")
+    link.send("6 1\nsay one more\n\n")
+    rtcp.hub.later()
+    assert link.wire.aborted
+
+
+def test_a_second_large_message_is_a_backlog() -> None:
+    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    link, _ = rtcp.start()
+    link.ask("1 0\nbig 500000\n\n")
+    link.ask("2 0\nbig 500000\n\n")
+    link.send("3 0\nsay one more\n\n")
+    rtcp.hub.later()
+    assert (link.wire.aborted, rtcp.hub.refused(Reason.NOT_READING)) == (True, 1)
+
+
 def test_what_a_peer_that_is_away_is_told_is_bounded() -> None:
     rtcp = Rtcp(Limits(rtcp_backlog=10_000))
     link, session = rtcp.start()

@@ -41,6 +41,7 @@ class RecordingPeer:
         self.debugs: list[tuple[str, str]] = []
         self.logins = 0
         self.closed = False
+        self.behind = False
 
     def write(self, data: bytes) -> None:
         if not self.closed:

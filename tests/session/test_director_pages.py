@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.session.elko_director_pages import MAX_ASKED, MAX_BEHIND, PAGE
+from broker.session.elko_director_pages import LOOK_AGAIN, MAX_ASKED, MAX_BEHIND, PAGE
 from tests.session.director_recording import DirectorFarm, opens
 from tests.session.recording import Client
 
@@ -207,6 +207,42 @@ def test_receivers_take_turns(farm: DirectorFarm) -> None:
     assert [each["op"] for each in greedy.take()] == ["dump"], "its second one comes after the other's first"
     farm.settle()
     assert len(greedy.take()) == 2
+
+
+def test_a_receiver_that_is_behind_gets_the_next_answer_when_it_has_read_and_keeps_nobody_waiting(
+    farm: DirectorFarm,
+) -> None:
+    large(farm)
+    slow, slower, quick = farm.admin(), farm.admin(), farm.admin()
+    for each in (slow, slower, slow, slower):
+        each.say("admin", "dump", depth=3)
+    slow.peer.behind = slower.peer.behind = True  # from the first on
+    slow.say("admin", "ping")
+    farm.settle()
+    assert [answer["op"] for answer in slow.take()] == ["dump"]
+    quick.say("admin", "dump", depth=3)
+    farm.settle()
+    assert [answer["op"] for answer in quick.take()] == ["dump"]
+    farm.clock.advance(1)
+    assert slow.take() == []
+    slow.peer.behind = False
+    farm.clock.advance(LOOK_AGAIN)
+    assert [answer["op"] for answer in slow.take()] == ["dump", "pong"]
+    assert slower.take() == []
+    slower.peer.behind = False
+    farm.clock.advance(LOOK_AGAIN)
+    assert len(slower.take()) == 2
+    assert not farm.clock.getDelayedCalls()
+
+
+def test_a_receiver_that_is_behind_and_goes_is_forgotten(farm: DirectorFarm) -> None:
+    large(farm)
+    slow = farm.admin()
+    slow.peer.behind = True
+    slow.say("admin", "dump", depth=3)
+    slow.session.lost()
+    farm.clock.advance(LOOK_AGAIN)
+    assert not farm.clock.getDelayedCalls()
 
 
 def test_only_so_many_answers_may_be_asked_for(farm: DirectorFarm) -> None:

@@ -49,6 +49,7 @@ class Choosing:
         place = self._choose(requester, protocol, context, internal)
         if isinstance(place, Denied):
             self.denied += 1
+            self._farm.telling.tell()
             return place
         self.granted += 1
         self._reservations.book(place, user, requester)
@@ -62,7 +63,7 @@ class Choosing:
         if not self._reservations.room(requester):
             return Denied(context, TOO_MANY)
         where = self._farm.where
-        found = where.contexts.get(context)
+        found = self._farm.open_context(context)
         clones = where.sets.get(context)
         if found is None and clones is not None:
             found = clones.first(protocol)
@@ -70,7 +71,7 @@ class Choosing:
             why = _against(found, protocol, internal)
             return found if why is None else Denied(found.name, why)
         placement = self._reservations.placements.get(context)
-        if placement is not None:
+        if placement is not None and placement.server.links:
             shape = self._farm.shapes.get(context)
             full = shape is not None and 0 <= shape.room <= len(placement.reservations)
             if shape is None or not full or not shape.cloned:

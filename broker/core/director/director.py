@@ -52,7 +52,7 @@ class Director:
         self._max_links = settings.providers
         self._telling = Telling()
         self._reservations = Reservations(clock, settings.reservation_seconds)
-        self._farm = Farm(self._telling, self._reservations, settings.load_bump)
+        self._farm = Farm(clock, self._telling, self._reservations, settings.load_bump)
         self._where = self._farm.where
         self._choosing = Choosing(self._farm, self._reservations)
 

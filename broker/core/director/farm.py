@@ -9,13 +9,20 @@ Rules:
   The loser's context is hidden; if this director had it opened, the server is told once to close it. When the winner's
   closes, the hidden one with the highest key shows.
 - A server without an address is told to close nothing: it may turn out to be a link of the winner.
-- A server whose last link ends is gone: first its users leave, then its contexts close, then its reservations end.
+- A server whose last link ends is gone: first its users leave, then its contexts close, then its reservations end. Of a
+  large one, that takes some turns (`clearing`); nobody is sent there meanwhile, and a context of it that somebody asks
+  for, or reports, closes before that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from twisted.internet.interfaces import IReactorTime
+
+from broker.core.director.clearing import Clearing
 from broker.core.director.interfaces import Close
-from broker.core.director.limits import MAX_LINKS
+from broker.core.director.limits import MAX_LATE, MAX_LINKS
 from broker.core.director.loads import Openings
 from broker.core.director.reservations import Reservations
 from broker.core.director.shapes import Shapes
@@ -28,10 +35,11 @@ from broker.core.telling import Telling
 class Farm:
     """All servers, and the tables about them. Nobody is told before `Telling.tell`, which is the caller's."""
 
-    def __init__(self, telling: Telling, reservations: Reservations, load_bump: float) -> None:
+    def __init__(self, clock: IReactorTime, telling: Telling, reservations: Reservations, load_bump: float) -> None:
         self.telling = telling
         self.reservations = reservations
-        self.where = Whereabouts(telling)
+        self.where = Whereabouts(clock, telling)
+        self._clearing = Clearing(clock, telling)
         self.openings = Openings(load_bump)
         self.servers: dict[Server, None] = {}
         self.links = 0
@@ -49,7 +57,7 @@ class Farm:
     def leave(self, server: Server, said: Said) -> None:
         """A link is gone."""
         self.links -= 1
-        self._withdraw(server, said)
+        self._clearing.add(self._withdraw(server, said))
 
     def settle(self, server: Server, said: Said) -> Server:
         """A link has given another address. Returns the server that it is of."""
@@ -58,6 +66,8 @@ class Farm:
             if same is not None:
                 if len(same.links) >= MAX_LINKS:
                     raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"this server has {MAX_LINKS} connections here already")
+                if len(server.contexts) + server.users > MAX_LATE:
+                    raise Refusal(Reason.TOO_MANY_CONNECTIONS, "this server has a connection here, and much to move")
                 return self._move(server, same, said)
         unknown = not server.addresses
         self._settle(server)
@@ -74,10 +84,18 @@ class Farm:
 
     # contexts
 
+    def open_context(self, name: str) -> OpenContext | None:
+        """The context of that name that is open, and not only because its server is still put away."""
+        while (context := self.where.contexts.get(name)) is not None and not context.server.links:
+            for user in tuple(context.users):
+                self.exited(context, user, context.users[user])
+            self._remove(context)
+        return context
+
     def opened(self, context: OpenContext) -> None:
         """A server reports a context that it did not report before."""
         context.server.contexts[context.name] = context
-        rival = self.where.contexts.get(context.name)
+        rival = self.open_context(context.name)
         if rival is None:
             self._show(context)
         elif context.server.key > rival.server.key:
@@ -96,10 +114,9 @@ class Farm:
 
     def taken_back(self, context: OpenContext, bit: int) -> None:
         """A link does not report a context any more, nor who is in it."""
-        self._empty(context, bit)
-        context.reporters &= ~bit
-        if not context.reporters:
-            self._remove(context)
+        for user in tuple(context.users):
+            self.exited(context, user, bit)
+        self._unreported(context, bit)
 
     # users
 
@@ -160,7 +177,8 @@ class Farm:
     def _move(self, server: Server, same: Server, said: Said) -> Server:
         """A link of ``server``, its only one, is of ``same``."""
         reports = [(context, tuple(context.users)) for context in server.contexts.values()]
-        self._withdraw(server, said)
+        for _ in self._withdraw(server, said):
+            pass
         same.admit(said)
         self._settle(same)
         for before, users in reports:
@@ -180,25 +198,38 @@ class Farm:
                     self.entered(context, user, said.bit)
         return same
 
-    def _withdraw(self, server: Server, said: Said) -> None:
-        """A link of the server is so no longer. With the last one the server is gone."""
+    def _withdraw(self, server: Server, said: Said) -> Iterator[None]:
+        """A link is the server's no longer, with the last one the server is gone: at once. The steps do the rest."""
         server.dismiss(said)
-        if not server.links:
-            self.openings.remove(server)
-        own = [context for context in server.contexts.values() if context.reporters & said.bit]
-        for context in own:
-            self._empty(context, said.bit)
-        for context in own:
-            self.taken_back(context, said.bit)
+        server.retiring |= said.bit
         self._settle(server)
         if not server.links:
-            self.reservations.server_left(server)
             self.openings.remove(server)
             del self.servers[server]
+        return self._put_away(server, said.bit)
 
-    def _empty(self, context: OpenContext, bit: int) -> None:
-        for user in tuple(context.users):
-            self.exited(context, user, bit)
+    def _put_away(self, server: Server, bit: int) -> Iterator[None]:
+        """End what only a link that is gone has reported."""
+        own = [context for context in server.contexts.values() if context.reporters & bit]
+        for context in own:
+            for user in tuple(context.users):
+                if context.users.get(user, 0) & bit:
+                    self.exited(context, user, bit)
+                    yield
+        own.reverse()
+        while own:  # and let go of each, since to free ten thousand at once takes its time, too
+            context = own.pop()
+            if server.contexts.get(context.name) is context:
+                self._unreported(context, bit)
+                yield
+        server.retiring &= ~bit
+        if not server.links:
+            yield from self.reservations.server_left(server)
+
+    def _unreported(self, context: OpenContext, bit: int) -> None:
+        context.reporters &= ~bit
+        if not context.reporters:
+            self._remove(context)
 
     def _remove(self, context: OpenContext) -> None:
         name = context.name
@@ -207,7 +238,7 @@ class Farm:
             self.where.hidden.remove(name, context)
         else:
             self.where.close(context)
-            heirs = self.where.hidden.all(name)
+            heirs = [each for each in self.where.hidden.all(name) if each.server.links]
             if heirs:
                 heir = max(heirs, key=lambda each: each.server.key)
                 self.where.hidden.remove(name, heir)

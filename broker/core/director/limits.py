@@ -5,6 +5,10 @@ from __future__ import annotations
 MAX_LINKS = 64
 """Links of one server. A real one opens another after each restart of the broker, and closes none of the old ones."""
 
+MAX_LATE = 5_000
+"""Contexts and users that a link has reported when its address tells that it is of a known server: they are then moved
+there at once, which takes some 25 ms. Real servers say their addresses first."""
+
 MAX_PROTOCOLS = 8
 """Protocols in which one server has an address: real ones have three."""
 

@@ -1,4 +1,4 @@
-"""A table in which a key may have several values, mostly one."""
+"""Tables in which a key may have several values, mostly one."""
 
 from __future__ import annotations
 
@@ -51,6 +51,13 @@ class Multi(Generic[K, V]):
             self._values[key] = next(iter(values))
         return False
 
+    def count(self, key: K) -> int:
+        """How many values the key has."""
+        values = self._values.get(key)
+        if values is None:
+            return 0
+        return len(values) if isinstance(values, OrderedDict) else 1
+
     def first(self, key: K) -> V | None:
         """The value that was added first; None if the key has none."""
         values = self._values.get(key)
@@ -62,3 +69,54 @@ class Multi(Generic[K, V]):
         if values is None:
             return ()
         return tuple(values) if isinstance(values, OrderedDict) else (values,)
+
+
+class Tally(Generic[K, V]):
+    """The same, where a value may be added to a key several times, and counts until it is removed as often."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[K, V | dict[V, int]] = {}
+
+    def __iter__(self) -> Iterator[K]:
+        """All keys that have a value."""
+        return iter(self._values)
+
+    def add(self, key: K, value: V) -> None:
+        """Add a value once more."""
+        values = self._values.get(key)
+        if values is None:
+            self._values[key] = value
+        elif isinstance(values, dict):
+            values[value] = values.get(value, 0) + 1
+        elif values == value:
+            self._values[key] = {value: 2}
+        else:
+            self._values[key] = {values: 1, value: 1}
+
+    def remove(self, key: K, value: V) -> None:
+        """Remove a value that the key has, once."""
+        values = self._values[key]
+        if not isinstance(values, dict):
+            del self._values[key]
+            return
+        values[value] -= 1
+        if not values[value]:
+            del values[value]
+            if not values:
+                del self._values[key]
+
+    def count(self, key: K) -> int:
+        """How many different values the key has."""
+        values = self._values.get(key)
+        if values is None:
+            return 0
+        return len(values) if isinstance(values, dict) else 1
+
+    def all(self, key: K) -> tuple[V, ...]:
+        """The different values of the key, in the order in which they were added first."""
+        values = self._values.get(key)
+        if values is None:
+            return ()
+        return tuple(values) if isinstance(values, dict) else (values,)

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -101,15 +101,23 @@ class Reservations:
     def closed(self, context: OpenContext) -> None:
         """A context is not open any more."""
         waiting = tuple(context.reservations)
-        if waiting:
+        if not context.server.links:
+            for reservation in waiting:
+                self._lose(reservation)
+        elif waiting:
             self._move(waiting, self.place(context.name, context.server))
 
-    def server_left(self, server: Server) -> None:
-        """A server is gone. Its contexts have closed before."""
+    def server_left(self, server: Server) -> Iterator[None]:
+        """A server is gone. Its contexts have closed before; each step ends a reservation."""
         for placement in tuple(server.placements.values()):
             for reservation in tuple(placement.reservations):
-                self.lost += 1
-                self._end(reservation)
+                if reservation in self._all:
+                    self._lose(reservation)
+                    yield
+
+    def _lose(self, reservation: Reservation) -> None:
+        self.lost += 1
+        self._end(reservation)
 
     def _move(self, reservations: Iterable[Reservation], place: Place) -> None:
         for reservation in reservations:

@@ -3,6 +3,7 @@
 Rules:
 - What a server has in all (its addresses, families, capacity) is made of what its links have said (`Server.settle`).
 - Who reports a context, or a user in it, is a set of bits, one for each link of the server.
+- A server without links is gone, and full. What it had may still be put away: see `clearing`.
 - A server or a clone that is full is put aside by whoever meets it while choosing, and returns when it has room: a
   choice never passes by the same full one twice.
 """
@@ -60,6 +61,7 @@ class Server:
         "number",
         "placements",
         "reserved",
+        "retiring",
         "shown",
         "shown_users",
         "users",
@@ -70,6 +72,8 @@ class Server:
         self.number = number
         self.label = ""
         self.links: dict[Said, None] = {}
+        self.retiring = 0
+        """The bits of links that are gone, while what they have reported is put away."""
         self.newest: ProviderLink
         """The link over which it is told things: the one that is the most likely to live."""
         self.addresses: dict[str, str] = {}
@@ -108,7 +112,7 @@ class Server:
 
     def admit(self, said: Said) -> None:
         """One more link of it."""
-        taken = 0
+        taken = self.retiring
         for other in self.links:
             taken |= other.bit
         said.bit = ~taken & (taken + 1)
@@ -128,6 +132,8 @@ class Server:
         """Make of what its links have said what holds now. Where they differ, the newest is right."""
         self.addresses = {}
         self.families = {}
+        if not self.links:
+            self.capacity = 0
         for said in self.links:
             self.label = said.label
             self.addresses.update(said.addresses)

@@ -1,8 +1,11 @@
-"""Which servers a message for a context or a user concerns."""
+"""Which servers a message for a context or a user concerns.
+
+A server that is gone is none of them, although what it had may still be put away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from broker.core.director.names import check_name
 from broker.core.director.state import OpenContext, Server
@@ -18,24 +21,27 @@ def targets(where: Whereabouts, context: str | None, user: str | None) -> Sequen
     if context is None:
         if user is None:
             raise Refusal(Reason.PARAMETER, "request message missing context or user")
-        found = dict.fromkeys(place.server for place in where.contexts_of(user))
+        found = _present(place.server for place in where.contexts_of(user))
         if not found:
             raise Refusal(Reason.NOT_REGISTERED, f"user {user} not found")
-        return tuple(found)
+        return found
     exact = where.contexts.get(context)
     clones = where.sets.get(context)
-    if exact is None and clones is None:
+    concerned = _present(() if clones is None else clones.servers) if exact is None else _present((exact.server,))
+    if not concerned:
         raise Refusal(Reason.NOT_REGISTERED, f"context {context} not found")
     if user is not None:
 
         def meant(place: OpenContext) -> bool:
             return place is exact if exact is not None else clones is not None and place.name in clones.clones
 
-        found = dict.fromkeys(place.server for place in where.contexts_of(user) if meant(place))
+        found = _present(place.server for place in where.contexts_of(user) if meant(place))
         if not found:
             raise Refusal(Reason.NOT_REGISTERED, f"user {user} is not in context {context}")
-        return tuple(found)
-    if exact is not None:
-        return (exact.server,)
-    assert clones is not None
-    return tuple(clones.servers)
+        return found
+    return concerned
+
+
+def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
+    """Each of them that is there, once."""
+    return tuple(dict.fromkeys(server for server in servers if server.links))

@@ -4,15 +4,20 @@ Rules:
 - Where a name changes, its watchers hear first, then those of its clone set.
 - A context that closes is left by its users first: their notices come before its own.
 - A hidden context is in no table, and neither are the users in it.
+- Names that stand for many places are told of less often than they change: see `crowds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
+
+from twisted.internet.interfaces import IReactorTime
 
 from broker.core.director.clones import CloneSet
+from broker.core.director.crowds import Crowds
 from broker.core.director.interfaces import ContextPlace, UserPlace
-from broker.core.director.multi import Multi
+from broker.core.director.multi import Multi, Tally
 from broker.core.director.names import context_set, user_set
 from broker.core.director.state import OpenContext
 from broker.core.director.watching import Watched
@@ -22,15 +27,16 @@ from broker.core.telling import Telling
 class Whereabouts:
     """Open contexts, clone sets, users."""
 
-    def __init__(self, telling: Telling) -> None:
-        self._telling = telling
+    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
+        self._crowds = Crowds(clock, telling)
         self.watched_contexts = Watched()
         self.watched_users = Watched()
         self.contexts: dict[str, OpenContext] = {}
         self.hidden: Multi[str, OpenContext] = Multi()
         self.sets: dict[str, CloneSet] = {}
         self.users: Multi[str, OpenContext] = Multi()
-        self._user_sets: Multi[str, str] = Multi()
+        self._user_sets: Tally[str, OpenContext] = Tally()
+        """Where the clones of a user are."""
         self.present = 0
         """How many users are in all contexts; one who is in two counts twice."""
 
@@ -62,8 +68,9 @@ class Whereabouts:
     def enter(self, context: OpenContext, user: str) -> None:
         """A user is in a context."""
         base = user_set(user)
-        if self.users.add(user, context) and base is not None:
-            self._user_sets.add(base, user)
+        self.users.add(user, context)
+        if base is not None:
+            self._user_sets.add(base, context)
         self.present += 1
         context.server.shown_users += 1
         self._tell_user(user, base)
@@ -71,8 +78,9 @@ class Whereabouts:
     def leave(self, context: OpenContext, user: str) -> None:
         """A user has left a context."""
         base = user_set(user)
-        if self.users.remove(user, context) and base is not None:
-            self._user_sets.remove(base, user)
+        self.users.remove(user, context)
+        if base is not None:
+            self._user_sets.remove(base, context)
         self.present -= 1
         context.server.shown_users -= 1
         self._tell_user(user, base)
@@ -94,32 +102,21 @@ class Whereabouts:
         return UserPlace(name, tuple({context.name: None for context in self.contexts_of(name)}))
 
     def contexts_of(self, name: str) -> Iterable[OpenContext]:
-        """Where a user is, or the clones of one."""
-        for user in (name, *self._user_sets.all(name)):
-            yield from self.users.all(user)
-
-    def users_named(self, name: str) -> Iterable[str]:
-        """The user of that name, and the clones of it, that are anywhere."""
-        if self.users.first(name) is not None:
-            yield name
-        yield from self._user_sets.all(name)
+        """Where a user is, and the clones of one; a context may come twice."""
+        return chain(self.users.all(name), self._user_sets.all(name))
 
     # notices
 
     def _tell_context(self, name: str, base: str | None) -> None:
+        watched = self.watched_contexts
         for each in (name, base):
-            if each is not None:
-                watchers = self.watched_contexts.of(each)
-                if watchers:
-                    place = self.find_context(each)
-                    for watcher in watchers:
-                        self._telling.add(watcher, place)
+            if each is not None and watched.of(each):
+                clones = self.sets.get(each)
+                self._crowds.changed(watched, each, self.find_context, 0 if clones is None else len(clones.clones))
 
     def _tell_user(self, name: str, base: str | None) -> None:
+        watched = self.watched_users
         for each in (name, base):
-            if each is not None:
-                watchers = self.watched_users.of(each)
-                if watchers:
-                    place = self.find_user(each)
-                    for watcher in watchers:
-                        self._telling.add(watcher, place)
+            if each is not None and watched.of(each):
+                places = self.users.count(each) + self._user_sets.count(each)
+                self._crowds.changed(watched, each, self.find_user, places)

@@ -94,6 +94,13 @@ class Rig:
         assert isinstance(answer, Denied), answer
         return answer.why
 
+    def turn(self) -> None:
+        """One turn of the reactor: what is due now, and not what that wants to be called at once again."""
+        for call in [call for call in self.clock.calls if call.getTime() <= self.clock.seconds()]:
+            self.clock.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+
     def count(self, name: str) -> int:
         return self.director.counts()[name]
 
@@ -146,9 +153,16 @@ def check(director: Director) -> None:
         assert {context.name for context in where.users.all(user)} == {
             c.name for c in shown.values() if user in c.users
         }
-    assert {(base, user) for base in where._user_sets for user in where._user_sets.all(base)} == {
-        (user_set(user), user) for user in present if user_set(user) is not None
-    }
+    of_sets: dict[str, Counter[str]] = {}
+    for context in shown.values():
+        for user in context.users:
+            user_base = user_set(user)
+            if user_base is not None:
+                of_sets.setdefault(user_base, Counter())[context.name] += 1
+    assert set(where._user_sets) == set(of_sets)
+    for user_base, places in of_sets.items():
+        assert {context.name for context in where._user_sets.all(user_base)} == set(places)
+        assert where._user_sets.count(user_base) == len(places)
     sets: dict[str, set[str]] = {}
     for name in shown:
         base = context_set(name)

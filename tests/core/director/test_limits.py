@@ -74,3 +74,20 @@ def test_users_of_a_context_and_of_a_server(rig: Rig, side: Side, monkeypatch: p
 def test_a_long_label_is_cut(rig: Rig) -> None:
     rig.link("x" * 5_000)
     assert [len(label) for label in rig.director.providers()] == [1_024]
+
+
+def test_what_a_link_may_have_reported_before_it_turns_out_to_be_of_a_known_server(
+    rig: Rig, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.core.director.farm.MAX_LATE", 3)
+    late = rig.link("cs1")
+    late.open("context-a")
+    late.enter("context-a", "user-1", "user-2", "user-3")
+    with pytest.raises(Refusal) as refusal:
+        late.link.address("tcp", "cs1:1")
+    assert refusal.value.reason is Reason.TOO_MANY_CONNECTIONS
+    check(rig.director)
+    late.link.exited("context-a", "user-3")
+    late.link.address("tcp", "cs1:1")
+    assert rig.director.providers() == ["cs1"]
+    check(rig.director)
