@@ -20,7 +20,7 @@ LOCAL = "local[*]"
 """Without another master the jobs run here, on every core."""
 
 MEMORY = "1g"
-"""A heap of 1 GiB is enough for 43 million records: the jobs read each date once and keep no date in memory."""
+"""A heap of 1 GiB is enough for 43 million records: they do not pass through it, and tasks work beside it."""
 
 PARTITIONS = 8
 """Spark's own 200 parts of each exchange cost more than they gain on one machine."""
@@ -106,7 +106,6 @@ def open_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.maxConcurrentOutputFileWriters": str(WRITERS),
-        "spark.sql.sources.partitionOverwriteMode": "dynamic",
         # A date stays text unless a schema says otherwise.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         "spark.sql.parquet.compression.codec": "zstd",

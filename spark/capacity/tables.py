@@ -117,13 +117,8 @@ class Tables:
         return rows.select(*table.schema.names)
 
     def write(self, table: Table, rows: DataFrame) -> None:
-        """Replace a table, or of a dated table those dates that the rows have."""
+        """Replace a table without dates."""
         rows = rows.select(*(F.col(column.name).cast(column.dataType) for column in table.schema))
-        if table.dated:
-            # One file a date: small files cost a reader more than their rows do.
-            writer = rows.repartition("date").write.mode("overwrite").partitionBy("date")
-            writer.option("partitionOverwriteMode", "dynamic").parquet(url(self.path(table)))
-            return
         new = self.out / f".new-{table.name}"
         rows.coalesce(1).write.mode("overwrite").parquet(url(new))
         self._swap(table)
@@ -139,11 +134,7 @@ class Tables:
 
     def rows(self, table: Table) -> pd.DataFrame:
         """Read a table of a few rows. Numbers that may be missing are whole all the same."""
-        schema = arrow_schema(table.schema)
-        made = schema.empty_table()
-        if self.exists(table):
-            made = pyarrow.parquet.read_table(self.path(table)).select(schema.names).cast(schema)
-        return made.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        return self.rows_of(table).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
     def put(self, table: Table, rows: pd.DataFrame) -> None:
         """Replace a table of a few rows, as a whole: it must fit into memory."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 from pyspark.sql import Row
 
@@ -102,6 +103,13 @@ def each(
 ) -> list[dict[str, Any]]:
     """Do a daily job with all services."""
     return do(job, measures, day, day - timedelta(days=lookback), files, Share(0, 1))
+
+
+def put_dates(tables: Tables, table: Table, rows: Iterable[dict[str, Any]]) -> None:
+    """Replace those dates of a table that the rows have."""
+    made = pa.Table.from_pylist(list(rows), arrow_schema(table.schema))
+    for day in pc.unique(made["date"]).to_pylist():
+        tables.put_date(table, made.filter(pc.equal(made["date"], day)), day)
 
 
 def as_rows(table: Table, rows: Iterable[dict[str, Any]]) -> list[SimpleNamespace]:

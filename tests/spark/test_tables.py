@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark.capacity.schema import GOLD_BALANCE_DAY, LEDGER, LOSS, TABLES
 from spark.capacity.tables import OutError, State, Tables
+from tests.spark.farm import put_dates
 
 
 @pytest.fixture
@@ -19,8 +20,8 @@ def tables(spark: SparkSession, tmp_path: Path) -> Tables:
 
 
 def days(tables: Tables, *rows: tuple[date, float]) -> None:
-    made = [(day, "mail", cov, None, None, ["one"], False) for day, cov in rows]
-    tables.write(GOLD_BALANCE_DAY, tables.spark.createDataFrame(made, GOLD_BALANCE_DAY.schema))
+    told = {"service": "mail", "hot_instances": ["one"], "unbalanced": False}
+    put_dates(tables, GOLD_BALANCE_DAY, [{**told, "date": day, "cov": cov} for day, cov in rows])
 
 
 def test_a_dated_table_is_replaced_date_by_date(tables: Tables) -> None:

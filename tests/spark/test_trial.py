@@ -17,6 +17,7 @@ from spark.capacity.progress import Progress
 from spark.capacity.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, Table
 from spark.capacity.tables import Tables
 from spark.capacity.trial import RATIOS, Outcome, Scale
+from tests.spark.farm import put_dates
 
 SMALL = Scale(seeds=(5,), days=1, sizes=(4,), intervals=(60.0,), weeks=6)
 
@@ -97,8 +98,9 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
     tables = Tables(spark, folder / "tables")
     tables.open()
     try:
-        for table, rows in ((GOLD_PROVIDER_DAY, flaky), (GOLD_SERVICE_1H, demand), (GOLD_FORECAST, forecast)):
-            tables.write(table, spark.createDataFrame(rows_of(table, *rows), table.schema))
+        put_dates(tables, GOLD_PROVIDER_DAY, flaky)
+        put_dates(tables, GOLD_SERVICE_1H, demand)
+        tables.write(GOLD_FORECAST, spark.createDataFrame(rows_of(GOLD_FORECAST, *forecast), GOLD_FORECAST.schema))
         return trial.compare(tables, farms)
     finally:
         tables.close()
