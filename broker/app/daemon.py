@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import attrs
 from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
@@ -27,7 +28,7 @@ from zope.interface import implementer
 from broker.admin.console import ConsoleReader, ConsoleSession
 from broker.app.director import DirectorPart
 from broker.app.journal import JournalWriter, open_journal
-from broker.app.listeners import Carrier, OpenListener, net_limits, open_listener
+from broker.app.listeners import Carrier, OpenListener, base_policy, net_limits, open_listeners, renew
 from broker.app.parts import Parts
 from broker.app.zeromq import ZmqWires, sockets
 from broker.config import endpoint as endpoints
@@ -35,7 +36,7 @@ from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.errors import BadConfig
 from broker.config.reload import refused
-from broker.config.validate import effective_auth, effective_offer
+from broker.config.validate import effective_offer
 from broker.core.counters import Counters
 from broker.core.interfaces import Beats, IControl
 from broker.core.launchers import Launchers
@@ -256,24 +257,14 @@ class Daemon(TwistedService):
     def _listen(self, snapshot: Snapshot) -> None:
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
-        for listener in self._config.elko.listeners:
-            door = Door(_policy(listener, self._config))
-            converse = partial(self._converse, door)
-            try:
-                opened = open_listener(
-                    self._reactor, "elko", listener, door, converse, self._limits(listener), self.parts
-                )
-            except CannotListen as error:
-                raise StartFailed(f"elko listener {listener.name!r}: {error}") from None
-            self.listeners.append(opened)
-            self.log.info(
-                "elko listener {name!r} on {where} ({transport}{auth}; {roles})",
-                name=listener.name,
-                where=bound(opened.port),
-                transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
-                auth=effective_auth(listener),
-                roles=", ".join(listener.allow),
-            )
+        listeners, policy = self._config.elko.listeners, partial(_policy, config=self._config)
+        try:
+            for opened in open_listeners(
+                self._reactor, "elko", listeners, policy, self._converse, self._limits, self.parts, self.log
+            ):
+                self.listeners.append(opened)
+        except CannotListen as error:
+            raise StartFailed(str(error)) from None
         if self._config.director.enabled:
             self._open_director()
         console = self._config.console
@@ -395,11 +386,7 @@ class Daemon(TwistedService):
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: values.Config) -> None:
-        by_name = {listener.name: listener for listener in config.elko.listeners}
-        for running in self.listeners:
-            listener = by_name[running.name]
-            running.door.policy = _policy(listener, config)
-            running.carrier.limit(self._limits(listener))
+        renew(self.listeners, config.elko.listeners, partial(_policy, config=config), self._limits)
         if self.director is not None:
             self.director.use(config)
         self.zmq.use(config)
@@ -418,14 +405,8 @@ class BadReload(Exception):
 
 
 def _policy(listener: values.Listener, config: values.Config) -> Policy:
-    return Policy(
-        roles=frozenset(listener.allow),
-        code=listener.code if effective_auth(listener) == "password" else None,
-        allow_before_auth=listener.allow_before_auth,
-        diagnostics=config.broker.diagnostics,
-        rights=Rights(effective_offer(listener), listener.limits.services),
-        waits=listener.limits.waits,
-    )
+    rights = Rights(effective_offer(listener), listener.limits.services)
+    return attrs.evolve(base_policy(listener, config), rights=rights, waits=listener.limits.waits)
 
 
 def _launchers(config: values.Config) -> list[Launcher]:

@@ -9,21 +9,21 @@ are connected open another connection each, which does no harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
-from broker.app.listeners import OpenListener, net_limits, open_listener
+from broker.app.listeners import OpenListener, base_policy, net_limits, open_listeners, renew
 from broker.app.parts import Parts
 from broker.config import values
-from broker.config.validate import effective_auth
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
 from broker.core.model import BROKER, Auth, Service
-from broker.net.listen import CannotListen, bound
+from broker.net.lines import Limits
+from broker.net.listen import bound
 from broker.net.tls import Certificates
 from broker.session.auth import Door, Policy
 from broker.session.elko_director import DirectorSession, Wiring
@@ -68,24 +68,12 @@ class DirectorPart:
 
     def open(self) -> None:
         """Open the listeners. Raises `CannotListen`; then `abandon` closes those that are open."""
-        for listener in self._config.director.listeners:
-            door = Door(_policy(listener, self._config))
-            limits = net_limits(listener.limits, self._room, _authenticate_within(listener))
-            converse = partial(self._converse, door)
-            try:
-                opened = open_listener(self._reactor, WIRE, listener, door, converse, limits, self._parts)
-            except CannotListen as error:
-                raise CannotListen(f"director listener {listener.name!r}: {error}") from None
+        listeners = self._config.director.listeners
+        for opened in open_listeners(
+            self._reactor, WIRE, listeners, self._policy, self._converse, self._limits, self._parts, self.log
+        ):
             self.listeners.append(opened)
             self._ports.append(opened.port)
-            self.log.info(
-                "director listener {name!r} on {where} ({transport}{auth}; {roles})",
-                name=listener.name,
-                where=bound(opened.port),
-                transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
-                auth=effective_auth(listener),
-                roles=", ".join(listener.allow),
-            )
 
     def counts(self) -> dict[str, int]:
         """What was counted, and how many there are now, by ``director.REASON``."""
@@ -115,11 +103,7 @@ class DirectorPart:
         """Take what may change while it runs."""
         self._config = config
         self._director.use(_settings(config.director))
-        by_name = {listener.name: listener for listener in config.director.listeners}
-        for running in self.listeners:
-            listener = by_name[running.name]
-            running.door.policy = _policy(listener, config)
-            running.carrier.limit(net_limits(listener.limits, self._room, _authenticate_within(listener)))
+        renew(self.listeners, config.director.listeners, self._policy, self._limits)
 
     # what an administrator may do to it
 
@@ -165,23 +149,16 @@ class DirectorPart:
         # Only then: whoever is disconnected and connects again at once is to be refused, not accepted and dropped.
         self.stop_listening().addCallback(lambda _: self.close())
 
+    def _policy(self, listener: values.DirectorListener) -> Policy:
+        return attrs.evolve(base_policy(listener, self._config), waits=listener.limits.watches)
+
+    def _limits(self, listener: values.DirectorListener) -> Limits:
+        within = 0.0 if listener.allow_before_auth else listener.limits.authenticate_within
+        return net_limits(listener.limits, self._room, within)
+
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
 
 
 def _settings(config: values.Director) -> Settings:
     return Settings(config.load_bump, config.reservation, config.providers)
-
-
-def _policy(listener: values.DirectorListener, config: values.Config) -> Policy:
-    return Policy(
-        roles=frozenset(listener.allow),
-        code=listener.code if effective_auth(listener) == "password" else None,
-        allow_before_auth=listener.allow_before_auth,
-        diagnostics=config.broker.diagnostics,
-        waits=listener.limits.watches,
-    )
-
-
-def _authenticate_within(listener: values.DirectorListener) -> float:
-    return 0.0 if listener.allow_before_auth else listener.limits.authenticate_within

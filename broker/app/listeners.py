@@ -1,27 +1,32 @@
-"""Opening one listener of an Elko protocol, whatever carries its messages."""
+"""The listeners of an Elko protocol, whatever carries its messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
 
 from broker.app.parts import Parts
 from broker.config import endpoint as endpoints
 from broker.config import values
 from broker.config.endpoint import Endpoint
+from broker.config.validate import effective_auth
 from broker.net.lines import Accepting, Limits, LineFactory, LineProtocol
-from broker.net.listen import CannotListen, listen
+from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
 from broker.net.tls import Certificates, over_tls
 from broker.net.websocket import WebSockets
-from broker.session.auth import Door
+from broker.session.auth import Door, Policy
 from broker.session.peer import Peer, Reader, Session
+
+L = TypeVar("L", values.Listener, values.DirectorListener)
 
 Converse = Callable[[Peer], tuple[Reader, Session]]
 
@@ -72,6 +77,59 @@ def open_listener(
     port = listen(reactor, endpoint, carrier if certificates is None else over_tls(carrier, certificates))
     carrier.port = port
     return OpenListener(listener.name, door, carrier, port, _protocol(listener, endpoint), certificates)
+
+
+def open_listeners(
+    reactor: Any,
+    wire: str,
+    listeners: Iterable[L],
+    policy: Callable[[L], Policy],
+    converse: Callable[[Door, Peer], tuple[Reader, Session]],
+    limits: Callable[[L], Limits],
+    parts: Parts,
+    log: Logger,
+) -> Iterator[OpenListener]:
+    """Open listeners, one after the other, and log where they are. Raises `CannotListen`."""
+    for listener in listeners:
+        door = Door(policy(listener))
+        try:
+            opened = open_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
+        except CannotListen as error:
+            raise CannotListen(f"{wire} listener {listener.name!r}: {error}") from None
+        yield opened
+        log.info(
+            "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
+            wire=wire,
+            name=listener.name,
+            where=bound(opened.port),
+            transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
+            auth=effective_auth(listener),
+            roles=", ".join(listener.allow),
+        )
+
+
+def renew(
+    running: Iterable[OpenListener],
+    listeners: Iterable[L],
+    policy: Callable[[L], Policy],
+    limits: Callable[[L], Limits],
+) -> None:
+    """Give open listeners the rules and limits that they have from now on."""
+    by_name = {listener.name: listener for listener in listeners}
+    for each in running:
+        listener = by_name[each.name]
+        each.door.policy = policy(listener)
+        each.carrier.limit(limits(listener))
+
+
+def base_policy(listener: values.Listener | values.DirectorListener, config: values.Config) -> Policy:
+    """The rules that do not depend on what is spoken there."""
+    return Policy(
+        roles=frozenset(listener.allow),
+        code=listener.code if effective_auth(listener) == "password" else None,
+        allow_before_auth=listener.allow_before_auth,
+        diagnostics=config.broker.diagnostics,
+    )
 
 
 def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: float) -> Limits:
