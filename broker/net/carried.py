@@ -27,6 +27,7 @@ from broker.net.lines import (
     STOP_WITHIN,
     UNFINISHED,
     Accepting,
+    Limits,
     LineFactory,
     LineProtocol,
 )
@@ -183,6 +184,31 @@ class Sockets:
     def _close_one(self, socket: Socket) -> None:
         self._closes.add(socket, STOP_WITHIN)
         socket.hang_up()
+
+
+class Listener:
+    """One listener, for its factory: the connections are those of ``sockets``, the sessions those of ``lines``."""
+
+    lines: LineFactory
+    sockets: Sockets
+
+    @property
+    def port(self) -> Accepting | None:
+        """The listening port."""
+        return self.sockets.port
+
+    @port.setter
+    def port(self, port: Accepting | None) -> None:
+        self.sockets.port = port
+
+    def limit(self, limits: Limits) -> None:
+        """Other limits from now on."""
+        self.lines.limit(limits)
+        self.sockets.accept()
+
+    def close(self) -> Deferred[None]:
+        """Close all sessions and connections in good order. Fires when they are closed."""
+        return self.lines.close().addCallback(self.sockets.close)
 
 
 class Unfinished:

@@ -14,7 +14,6 @@ import secrets
 from io import BytesIO
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.protocol import connectionDone
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
@@ -22,9 +21,9 @@ from twisted.web.http import HTTPChannel, HTTPFactory
 from twisted.web.http import Request as HttpRequest
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.carried import ID_BITS, Patience, Sockets, Unfinished
+from broker.net.carried import ID_BITS, Listener, Patience, Sockets, Unfinished
 from broker.net.limits import Deadlines
-from broker.net.lines import CLOSE_WITHIN, SHORT, Accepting, Limits, LineFactory
+from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
 from broker.net.longpoll_session import Clocks, LongPollSession
 from broker.net.origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.wire.elko import longpoll as wire
@@ -185,7 +184,7 @@ class LongPollChannel(HTTPChannel):
         return self._patience.lasts()
 
 
-class LongPollFactory(HTTPFactory):
+class LongPollFactory(Listener, HTTPFactory):
     """One listener of HTTP: its connections, and its sessions, of which each is a connection of ``lines``."""
 
     noisy = False
@@ -201,15 +200,6 @@ class LongPollFactory(HTTPFactory):
         self.leaving: Deadlines[LongPollChannel] = Deadlines(lines.clock, LongPollChannel.abort)
         self._root = root
         self._clocks = Clocks(lines)
-
-    @property
-    def port(self) -> Accepting | None:
-        """The listening port."""
-        return self.sockets.port
-
-    @port.setter
-    def port(self, port: Accepting | None) -> None:
-        self.sockets.port = port
 
     def startFactory(self) -> None:
         """There is no access log."""
@@ -237,15 +227,6 @@ class LongPollFactory(HTTPFactory):
             self._connect(request)
         else:
             self._serve_session(request, asked)
-
-    def limit(self, limits: Limits) -> None:
-        """Other limits from now on."""
-        self.lines.limit(limits)
-        self.sockets.accept()
-
-    def close(self) -> Deferred[None]:
-        """Close all sessions and connections in good order. Fires when they are closed."""
-        return self.lines.close().addCallback(self.sockets.close)
 
     def _connect(self, request: LongPollRequest) -> None:
         lines = self.lines

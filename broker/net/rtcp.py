@@ -17,7 +17,6 @@ import secrets
 from collections import deque
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.tcp import Connection
@@ -25,9 +24,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.carried import ID_BITS, Carried, Patience, Sockets, Unfinished
+from broker.net.carried import ID_BITS, Carried, Listener, Patience, Sockets, Unfinished
 from broker.net.limits import Deadlines
-from broker.net.lines import CLOSE_WITHIN, SHORT, Accepting, Limits, LineFactory
+from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
 from broker.wire.elko import rtcp as wire
 from broker.wire.elko.blocks import END
 
@@ -351,29 +350,20 @@ class RtcpSocket(Protocol):
                 self.close()
 
 
-class RtcpFactory(Factory):
+class RtcpFactory(Listener, Factory):
     """One listener of RTCP: its connections and its sessions, of which each is a connection of ``lines``."""
 
     noisy = False
 
     def __init__(self, lines: LineFactory) -> None:
         self.lines = lines
-        self.sessions: dict[str, RtcpSession] = {}
         self.sockets = Sockets(lines)
+        self.sessions: dict[str, RtcpSession] = {}
         self.idle: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.close)
         self.closes: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.abort)
         self.silent: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.gone)
         self.absent: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.gone)
         self.quiet: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.keep_alive)
-
-    @property
-    def port(self) -> Accepting | None:
-        """The listening port."""
-        return self.sockets.port
-
-    @port.setter
-    def port(self, port: Accepting | None) -> None:
-        self.sockets.port = port
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         return RtcpSocket(self, addr)
@@ -391,12 +381,3 @@ class RtcpFactory(Factory):
         self.sessions.pop(session.id, None)
         for deadlines in (self.silent, self.absent, self.quiet):
             deadlines.discard(session)
-
-    def limit(self, limits: Limits) -> None:
-        """Other limits from now on."""
-        self.lines.limit(limits)
-        self.sockets.accept()
-
-    def close(self) -> Deferred[None]:
-        """Close all sessions and connections in good order. Fires when they are closed."""
-        return self.lines.close().addCallback(self.sockets.close)
