@@ -24,13 +24,19 @@ class Thread:
         result, function, arguments = self.jobs.pop(0)
         execute(function, *arguments).chainDeferred(result)
 
+    def do(self) -> Callable[[], None]:
+        """Do the oldest job. Returns what tells of it: until then only the job itself has been done."""
+        result, function, arguments = self.jobs.pop(0)
+        value = function(*arguments)
+        return lambda: result.callback(value)
+
     def work_all(self) -> None:
         """Do all that there is, and what comes of it."""
         while self.jobs:
             self.work()
 
     def fail(self, error: Exception) -> None:
-        """The oldest job fails."""
+        """The oldest job fails without having done anything."""
         self.jobs.pop(0)[0].errback(error)
 
 

@@ -7,16 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.values import Config, Console, Dbp, Mc0
-from broker.tap import Options
-
-
-def configured(*words: str) -> Config:
-    """The configuration that twistd would be given."""
-    options = Options()
-    options.parseOptions(words)  # type: ignore[no-untyped-call]
-    found = options["configured"]
-    assert isinstance(found, Config)
-    return found
+from tests.config.command_line import configured
 
 
 def test_without_options_it_is_the_defaults() -> None:

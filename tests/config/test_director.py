@@ -14,18 +14,9 @@ from broker.config.load import parse
 from broker.config.reload import changes, refused
 from broker.config.validate import DIRECTOR_LIMITS, DIRECTOR_RANGES, problems
 from broker.config.values import Config, Director, DirectorLimits, DirectorListener, FullLoad, Journal
-from broker.tap import Options
+from tests.config.command_line import configured
 
 OPEN = "[[director.listeners]]\n"
-
-
-def configured(*words: str) -> Config:
-    """The configuration that twistd would be given."""
-    options = Options()
-    options.parseOptions(words)  # type: ignore[no-untyped-call]
-    found = options["configured"]
-    assert isinstance(found, Config)
-    return found
 
 
 def test_without_its_table_there_is_none() -> None:

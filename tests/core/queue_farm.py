@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
@@ -19,6 +18,7 @@ from broker.core.queue_settings import DEFAULTS, Death, Rule, Settings
 from broker.core.queue_store import QueueStore
 from broker.core.queue_turns import Consumer
 from broker.core.queues import Queues
+from tests.threads import Thread
 
 DURABLE = Settings(durable=True, dead_letters=frozenset(Death))
 
@@ -125,38 +125,6 @@ class Farm:
             message.queue.settle(message)
         self.queue(name).leave(consumer)
         return worker.got
-
-
-class Thread:
-    """A worker thread whose progress the test decides: what it was given runs when `work` is called."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        result: Deferred[Any] = Deferred()
-        self.jobs.append((result, function, arguments))
-        return result
-
-    def work(self) -> None:
-        """Do the oldest job, and tell of it."""
-        result, function, arguments = self.jobs.pop(0)
-        try:
-            value = function(*arguments)
-        except Exception:
-            result.errback()
-        else:
-            result.callback(value)
-
-    def do(self) -> Callable[[], None]:
-        """Do the oldest job. Returns what tells of it: until then only the disk knows."""
-        result, function, arguments = self.jobs.pop(0)
-        value = function(*arguments)
-        return lambda: result.callback(value)
-
-    def fail(self, error: Exception) -> None:
-        """The oldest job fails without having done anything."""
-        self.jobs.pop(0)[0].errback(error)
 
 
 class Author:

@@ -15,9 +15,9 @@ from broker.session.mtl.grants import Confirm, Grant, Principal, Side
 from broker.session.mtl.profile import Profile
 from broker.session.mtl.profiles.queue import WorkQueues
 from broker.wire.mtl import data as wire
-from tests.core.queue_farm import Thread
 from tests.session.mtl_data_recording import MtlFarm, MtlPeer
 from tests.session.mtl_profiles_recording import Got, as_got, summon
+from tests.threads import Thread
 
 
 class Only:

@@ -45,6 +45,7 @@ from broker.session.mtl.sasl import (
     Why,
 )
 from broker.session.mtl.stored import MAX_PASSWORD, Stored
+from tests.threads import Thread
 
 FAST = 4_096
 
@@ -63,23 +64,6 @@ class People:
     @property
     def shapes(self) -> list[tuple[int, int]]:
         return sorted((kept.iterations, len(kept.salt)) for kept in self.users.values())
-
-
-class Held:
-    """Threads that run when they are told to."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = []
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        done: Deferred[Any] = Deferred()
-        self.calls.append((done, function, arguments))
-        return done
-
-    def finish(self) -> None:
-        """End the call that began first."""
-        done, function, arguments = self.calls.pop(0)
-        done.callback(function(*arguments))
 
 
 def mechanisms(
@@ -477,35 +461,35 @@ def test_nobody_may_act_for_somebody_else(user: str) -> None:
 
 
 def test_an_unknown_user_costs_as_much_work_as_a_wrong_password() -> None:
-    threads = Held()
+    threads = Thread()
     among = mechanisms(in_thread=threads)
     work = []
     for user in (b"anna", b"bert"):
         begun("PLAIN", among).step(b"\0" + user + b"\0wrong")
-        _, function, arguments = threads.calls[-1]
+        _, function, arguments = threads.jobs[-1]
         work.append((function.__self__.iterations, len(function.__self__.salt), arguments))  # type: ignore[attr-defined]
     assert work[0] == work[1] == (FAST, len(ANNA.salt), ("wrong",))
 
 
 def test_a_user_who_is_taken_away_during_the_check_does_not_come_in() -> None:
-    threads, people = Held(), People(anna=ANNA)
+    threads, people = Thread(), People(anna=ANNA)
     waiting = begun("PLAIN", mechanisms(people, threads)).step(b"\0anna\0pencil")
     people.users = {}
-    threads.finish()
+    threads.work()
     assert outcome(waiting) == WRONG
 
 
 def test_a_step_before_the_outcome_of_the_last_is_out_of_order_and_does_no_harm() -> None:
-    threads = Held()
+    threads = Thread()
     exchange = begun("PLAIN", mechanisms(in_thread=threads))
     waiting = exchange.step(b"\0anna\0pencil")
     assert step(exchange, b"\0anna\0pencil") == Failed(Why.MALFORMED, "a response out of order")
-    threads.finish()
+    threads.work()
     assert outcome(waiting) == Done("anna")
 
 
 def test_few_passwords_are_checked_at_once_and_the_others_in_turn() -> None:
-    threads = Held()
+    threads = Thread()
     among = mechanisms(in_thread=threads)
     done: list[tuple[int, object]] = []
 
@@ -514,15 +498,15 @@ def test_few_passwords_are_checked_at_once_and_the_others_in_turn() -> None:
 
     for number in range(5):
         begun("PLAIN", among).step(b"\0anna\0pencil").addBoth(partial(note, number))
-    assert len(threads.calls) == CHECKS
+    assert len(threads.jobs) == CHECKS
     for _ in range(5):
-        assert len(threads.calls) <= CHECKS
-        threads.finish()
+        assert len(threads.jobs) <= CHECKS
+        threads.work()
     assert done == [(number, Done("anna")) for number in range(5)]
 
 
 def test_there_is_a_bound_to_what_waits() -> None:
-    threads = Held()
+    threads = Thread()
     among = mechanisms(in_thread=threads)
     done: list[object] = []
     for _ in range(CHECKS + MAX_WAITING):
@@ -534,15 +518,15 @@ def test_there_is_a_bound_to_what_waits() -> None:
     assert isinstance(failure.value, Refusal)
     assert failure.value.reason is Reason.LIMIT
     assert failed(exchange, b"\0anna\0pencil").why is Why.MALFORMED
-    threads.finish()
+    threads.work()
     begun("PLAIN", among).step(b"\0anna\0pencil").addBoth(done.append)
-    while threads.calls:
-        threads.finish()
+    while threads.jobs:
+        threads.work()
     assert done == [Done("anna")] * (CHECKS + MAX_WAITING + 1)
 
 
 def test_who_gives_up_makes_room_at_once_unless_the_check_has_begun() -> None:
-    threads = Held()
+    threads = Thread()
     checks = Checks(threads)
     results: list[object] = []
     running = [checks.run(str, number).addBoth(results.append) for number in range(CHECKS)]
@@ -552,13 +536,13 @@ def test_who_gives_up_makes_room_at_once_unless_the_check_has_begun() -> None:
     assert len(results) == CHECKS + MAX_WAITING - 1
     assert all(isinstance(result, Failure) and result.check(CancelledError) for result in results)
     del results[:]
-    assert len(threads.calls) == CHECKS
-    threads.finish()
+    assert len(threads.jobs) == CHECKS
+    threads.work()
     assert results == []
-    threads.finish()
-    threads.finish()
+    threads.work()
+    threads.work()
     assert results == [str(100 + MAX_WAITING - 1)]
-    assert threads.calls == []
+    assert threads.jobs == []
 
 
 def test_a_check_that_breaks_makes_room_and_is_told() -> None:

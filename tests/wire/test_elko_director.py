@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,23 +15,9 @@ from broker.wire.elko import director as wire
 from broker.wire.elko.blocks import Reader, encode
 from broker.wire.elko.common import COMMON
 from broker.wire.elko.vocabulary import Message
+from tests.wire import elko_reading
 
-
-def read(text: str) -> Message | Malformed:
-    [item] = Reader(wire.VOCABULARY).feed(text.encode() + b"\n")
-    return item
-
-
-def say(op: str, **parameters: Any) -> Message | Malformed:
-    """What both ways of reading, which must agree, make of a message."""
-    text = json.dumps({"to": "x", "op": op, **parameters})
-    fast, lenient = read(text), read(f"/**/{text}")
-    if isinstance(fast, Malformed):
-        assert isinstance(lenient, Malformed)
-        assert (lenient.reason, lenient.text, lenient.op) == (fast.reason, fast.text, fast.op)
-    else:
-        assert lenient == fast
-    return fast
+read, say = partial(elko_reading.read, wire.VOCABULARY), partial(elko_reading.say, wire.VOCABULARY)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.elko.blocks import Reader, encode
+from broker.wire.elko.blocks import encode
 from broker.wire.elko.broker import (
     VOCABULARY,
     AuthDescOut,
@@ -38,23 +38,9 @@ from broker.wire.elko.broker import (
 )
 from broker.wire.elko.common import Auth, AuthDesc, Debug, Disconnect, Ping, Pong, PongOut
 from broker.wire.elko.vocabulary import Message
+from tests.wire import elko_reading
 
-
-def read(text: str) -> Message | Malformed:
-    [item] = Reader(VOCABULARY).feed(text.encode() + b"\n")
-    return item
-
-
-def say(op: str, **parameters: Any) -> Message | Malformed:
-    """What both ways of reading, which must agree, make of a message."""
-    text = json.dumps({"to": "x", "op": op, **{name.rstrip("_"): value for name, value in parameters.items()}})
-    fast, lenient = read(text), read(f"/**/{text}")
-    if isinstance(fast, Malformed):
-        assert isinstance(lenient, Malformed)
-        assert (lenient.reason, lenient.text, lenient.op) == (fast.reason, fast.text, fast.op)
-    else:
-        assert lenient == fast
-    return fast
+read, say = partial(elko_reading.read, VOCABULARY), partial(elko_reading.say, VOCABULARY)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,15 @@
+"""What the command line makes of the configuration."""
+
+from __future__ import annotations
+
+from broker.config.values import Config
+from broker.tap import Options
+
+
+def configured(*words: str) -> Config:
+    """The configuration that twistd would be given."""
+    options = Options()
+    options.parseOptions(words)  # type: ignore[no-untyped-call]
+    found = options["configured"]
+    assert isinstance(found, Config)
+    return found
