@@ -1,17 +1,15 @@
 """The daemon: which parts it has, and in which order they start and stop.
 
-Order at start: state directory, registry, listeners, launchers. At the stop: listeners (so that nothing is accepted and
-dropped), the final records of the store and the journal (so that the peers now disconnected are remembered, and did not
-leave), connections.
+Order at start: state directory, registry, what all wires keep and restore, listeners, launchers. At the stop: listeners
+(so that nothing is accepted and dropped), the final records of the store and the journal (so that the peers now
+disconnected are remembered, and did not leave), connections.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import resource
-import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,17 +17,28 @@ from typing import Any
 import attrs
 from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
-from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
+from broker.admin import listeners as listener_views
 from broker.admin.console import ConsoleReader, ConsoleSession
 from broker.app.director import DirectorPart
 from broker.app.journal import JournalWriter, open_journal
-from broker.app.listeners import Carrier, OpenListener, base_policy, net_limits, open_listeners, renew
+from broker.app.listeners import (
+    Carrier,
+    NamedListener,
+    StreamListener,
+    add_listeners,
+    base_policy,
+    certificates,
+    net_limits,
+    renew,
+    services,
+)
 from broker.app.parts import Parts
+from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.zeromq import ZmqWires, sockets
 from broker.config import endpoint as endpoints
 from broker.config import values
@@ -41,7 +50,7 @@ from broker.core.counters import Counters
 from broker.core.interfaces import Beats, IControl
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
-from broker.core.model import BROKER, Auth, Launcher, Rights, Service, Snapshot
+from broker.core.model import Launcher, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
 from broker.core.restored import Restored
@@ -50,7 +59,8 @@ from broker.core.topics import Topics
 from broker.logs import Level
 from broker.net.limits import Complaints
 from broker.net.lines import Limits, LineFactory, LineProtocol
-from broker.net.listen import CannotListen, bound, listen
+from broker.net.listen import CannotListen
+from broker.net.opening import Openings
 from broker.net.probes import MOST
 from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
@@ -87,7 +97,7 @@ class StartFailed(Exception):
 
 @implementer(IControl)
 class Daemon(TwistedService):
-    """The daemon as a Twisted service.
+    """The daemon as a Twisted service. ``openings`` knows the state of all its listeners.
 
     ``config`` is what to run; ``state`` the state directory. ``read_config`` gives the configuration again for a
     reload (raising `BadConfig`), None where there is no file to read. ``failing`` is called before a `StartFailed` is
@@ -117,17 +127,23 @@ class Daemon(TwistedService):
         self._failing = failing
         self._exit = exit
         self.counters = Counters()
-        self.listeners: list[OpenListener] = []
-        self.console: tuple[LineFactory, IListeningPort] | None = None
+        self.openings = Openings(reactor, self._listeners_changed)
+        self.listeners: list[NamedListener] = []
+        self.console: StreamListener | None = None
         self.zmq = ZmqWires(reactor, self.counters)
         self.director: DirectorPart | None = None
         self.journal: JournalWriter | None = None
         self._console_password = config.console.password
+        self._ending = False
 
     # the service
 
     def startService(self) -> None:
-        """Start everything, or nothing: raises `StartFailed`."""
+        """Start, or raise `StartFailed` with nothing left running.
+
+        The start fails over the first Elko listener, and where no listener at all can be opened; others may be opened
+        later (`broker.net.opening`), unless ``broker.strict_listeners`` is set.
+        """
         super().startService()  # type: ignore[no-untyped-call]
         try:
             self._start()
@@ -154,22 +170,22 @@ class Daemon(TwistedService):
         except StartFailed:
             self._undo_start(snapshot)
             raise
-        self._offer_own()
+        self._listeners_changed()
         self.parts.launchers.start_all(self._config.launchers.start)
-        _on_hangup(partial(self._reactor.callFromThread, self.reinitialize))
+        reload_on_hangup(self._reactor, self.reinitialize)
+        self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
     @inlineCallbacks
     def stopService(self) -> Any:
         """Stop in good order. Fires when all is closed."""
+        self._ending = True
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
-        factories: list[Carrier] = [listener.carrier for listener in self.listeners]
-        ports = [listener.port for listener in self.listeners]
-        if self.console is not None:
-            factories.append(self.console[0])
-            ports.append(self.console[1])
-        yield DeferredList([maybeDeferred(port.stopListening) for port in ports])
+        self.openings.stop()
+        streams = self._streams()
+        factories: list[Carrier] = [listener.carrier for listener in streams]
+        yield DeferredList([listener.stop_listening() for listener in streams])
         if self.director is not None:
             yield self.director.stop_listening()
         yield self.zmq.close()
@@ -187,7 +203,10 @@ class Daemon(TwistedService):
     # what administrators may do
 
     def reinitialize(self) -> None:
-        """Read the configuration again; a bad one changes nothing."""
+        """Read the configuration again; a bad one changes nothing. Listeners that are not open are tried again."""
+        if self._ending:
+            self.log.info("the configuration is not read again: the broker stops")
+            return
         if self._read_config is None:
             self.log.info("there is no configuration file to read again")
             return
@@ -197,16 +216,16 @@ class Daemon(TwistedService):
             keep = refused(self._config, config)
             if keep:
                 raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
-            certificates = [listener.certificates for listener in self.listeners if listener.certificates is not None]
-            certificates += self.director.certificates() if self.director is not None else []
-            contexts = [each.read() for each in certificates]
+            shown = certificates([*self._streams(), *(() if self.director is None else self.director.listeners)])
+            contexts = [each.read() for each in shown]
         except (BadConfig, BadReload, OSError, ValueError) as error:
             self.log.error("the configuration was not reloaded: {error}", error=str(error))
         else:
             self._apply(config)
-            for each, context in zip(certificates, contexts, strict=True):
+            for each, context in zip(shown, contexts, strict=True):
                 each.use(context)
             self.log.info("the configuration was reloaded")
+            self.openings.retry()
         self._notifier.ready()
 
     def shut_down(self, kill: bool) -> None:
@@ -214,9 +233,14 @@ class Daemon(TwistedService):
         if kill:
             self.log.warn("killed by an administrator")
             self._exit(0)
-        else:
+        elif self._begin_to_end():
             self.log.info("shut down by an administrator")
             self._reactor.callLater(0, self._reactor.stop)
+
+    def _begin_to_end(self) -> bool:
+        """The process is to end. Returns whether this is the first to say so: the reactor stops once."""
+        first, self._ending = not self._ending, True
+        return first
 
     # building
 
@@ -257,40 +281,53 @@ class Daemon(TwistedService):
     def _listen(self, snapshot: Snapshot) -> None:
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
-        listeners, policy = self._config.elko.listeners, partial(_policy, config=self._config)
+        config, openings = self._config, self.openings
+        self.listeners = add_listeners(
+            openings,
+            self._reactor,
+            "elko",
+            config.elko.listeners,
+            partial(_policy, config=config),
+            self._converse,
+            self._limits,
+            self.parts,
+            self.log,
+            first_required=True,
+        )
+        if config.director.enabled:
+            self.director = DirectorPart(
+                config, self._reactor, self.parts, openings, self._room(), self.reinitialize, self._offer_own
+            )
+            self.counters.include(self.director.counts)
+        if config.console.enabled:
+            self._add_console(config.console)
         try:
-            for opened in open_listeners(
-                self._reactor, "elko", listeners, policy, self._converse, self._limits, self.parts, self.log
-            ):
-                self.listeners.append(opened)
-        except CannotListen as error:
-            raise StartFailed(str(error)) from None
-        if self._config.director.enabled:
-            self._open_director()
-        console = self._config.console
-        if console.enabled:
-            endpoint = endpoints.parse(console.endpoint)
-            factory = self._factory("console", self._converse_with_operator, CONSOLE_LIMITS, endpoint)
-            try:
-                port = listen(self._reactor, endpoint, factory)
-            except CannotListen as error:
-                raise StartFailed(f"console: {error}") from None
-            self.console = (factory, port)
-            self.log.info("console on {where}", where=bound(port))
-        try:
-            self.zmq.start(self._config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
-        except OSError as error:
+            self.zmq.add(openings, config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
+            openings.open(config.broker.strict_listeners)
+        except (CannotListen, OSError) as error:
             raise StartFailed(str(error)) from None
 
-    def _open_director(self) -> None:
-        self.director = DirectorPart(
-            self._config, self._reactor, self.parts, self._room(), self.reinitialize, self._offer_own
-        )
-        self.counters.include(self.director.counts)
-        try:
-            self.director.open()
-        except CannotListen as error:
-            raise StartFailed(str(error)) from None
+    def _add_console(self, config: values.Console) -> None:
+        endpoint = endpoints.parse(config.endpoint)
+        factory = self._factory("console", self._converse_with_operator, CONSOLE_LIMITS, endpoint)
+        console = self.console = StreamListener(self._reactor, endpoint, factory)
+
+        def bind() -> str:
+            where = console.open()
+            self.log.info("console on {where}", where=where)
+            return where
+
+        self.openings.add("console", endpoint.where, bind)
+
+    def _streams(self) -> list[StreamListener]:
+        """The listeners of streams that are the daemon's own; the director has others."""
+        return [*self.listeners, *(() if self.console is None else (self.console,))]
+
+    def _listeners_changed(self) -> None:
+        """Some listener has another state: tell peers which services there are, and the service manager the rest."""
+        self._offer_own()
+        missing = [each for each in self.openings.states() if not each.ready]
+        self._notifier.status("; ".join(["serving", *(f"{each.name} is not ready: {each.reason}" for each in missing)]))
 
     def _beats(self) -> Beats | None:
         return None if self.journal is None else self.journal.feed
@@ -342,7 +379,7 @@ class Daemon(TwistedService):
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
         parts = self.parts
-        shown = self.zmq.views()
+        shown = listener_views.views(self.openings.states, self._reactor) | self.zmq.views()
         director = None if self.director is None else self.director.wiring
         return ConsoleReader(), ConsoleSession(
             parts.wiring, self.counters.all, shown, self._console_password, peer, director
@@ -354,28 +391,17 @@ class Daemon(TwistedService):
     def _own_services(self) -> Iterator[Service]:
         """The broker's own listeners as services of provider 0, named as the original names them."""
         suffix = f"-{self._config.broker.service}" if self._config.broker.service else ""
-        for listener, running in zip(self._config.elko.listeners, self.listeners, strict=True):
-            for role in sorted(listener.allow):
-                yield Service(
-                    name=f"broker-{role}{suffix}",
-                    hostport=listener.publish or bound(running.port),
-                    provider=BROKER,
-                    protocol=running.protocol,
-                    label=listener.label,
-                    auth=None if listener.code is None else Auth("password", listener.code),
-                )
+        yield from services(self.listeners, self._config.elko.listeners, lambda role: f"broker-{role}{suffix}")
         if self.director is not None:
             yield from self.director.services()
 
     # undoing, and doing again
 
     def _undo_start(self, snapshot: Snapshot) -> None:
-        for listener in self.listeners:
-            listener.port.stopListening()
-        if self.console is not None:
-            self.console[1].stopListening()
-        if self.director is not None:
-            self.director.abandon()
+        self.openings.stop()
+        director = [] if self.director is None else self.director.listeners
+        for listener in (*self._streams(), *director):
+            listener.stop_listening()
         self.listeners.clear()
         self.zmq.abandon()
         if self.journal is not None:
@@ -421,9 +447,3 @@ def _raise_descriptor_limit() -> int:
         return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
-
-
-def _on_hangup(reload: Callable[[], object]) -> None:
-    # Outside the main thread it is embedded in something else, which keeps its own signals.
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGHUP, lambda *_: reload())

@@ -1,7 +1,7 @@
 """The wiring of DBP: its ROUTER, its UDP socket, the beacon, and what is kept of services across a restart.
 
-Order at the start: the sockets, so that a taken port is known before anything else happens; what is restored; then
-messages are read, and the beacon calls. At the stop everybody is told, and the sockets go last.
+Order at the start: what is restored, so that the first answer has it; the sockets; the beacon. At the stop all peers
+are told, and the sockets are closed last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker.net.turns import Turns
 from broker.net.udp import UdpSocket
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import ZSocket
+from broker.net.zsocket import ZSocket, unbound
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import WIRE, Catalogue, Terms
 from broker.session.dbp.commands import Commands
@@ -35,8 +35,11 @@ from broker.wire.dbp.datagrams import MAX_DATAGRAM
 
 @attrs.define
 class DbpListener:
-    """The running wire. ``address`` is where the ROUTER is bound, ``udp_port`` where heartbeats go."""
+    """The wire. ``address`` is where the ROUTER is bound, ``udp_address`` where heartbeats go; empty before."""
 
+    config: values.Dbp
+    name: str
+    clock: Any
     socket: ZSocket
     connections: Connections
     udp: UdpSocket
@@ -45,9 +48,37 @@ class DbpListener:
     listing: Listing
     commands: Commands
     datagrams: Datagrams
-    beacon: Beacon
-    address: str
-    udp_address: str
+    beacon: Beacon | None = None
+    address: str = ""
+    udp_address: str = ""
+
+    def bind(self) -> str:
+        """Bind both sockets, and begin to call. Returns the ROUTER's address.
+
+        Raises `CannotListen` with neither bound; it may be tried again. UDP comes first: no peer of it has a connection
+        that would be lost if the ROUTER cannot be bound.
+        """
+        config = self.config
+        where = parse(config.endpoint)
+        host = where.where.rpartition(":")[0]
+        heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
+        what = f"udp {host}:{heartbeats}"
+        try:
+            udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
+            what = config.endpoint
+            # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
+            chosen = where.port == 0 and config.udp_port is None
+            address = attrs.evolve(where, port=udp_port).address if chosen else where.address
+            self.address = self.socket.bind(address, self.commands.receive)
+        except (OSError, zmq.ZMQError) as error:
+            self.udp.close()
+            raise unbound(what, error) from None
+        self.udp_address = f"{host}:{udp_port}"
+        port = int(self.address.rpartition(":")[2])
+        addresses = effective_dbp_beacon(config)
+        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.name)
+        self.beacon.start()
+        return self.address
 
     def use(self, config: values.Dbp) -> None:
         """Take what may change while it runs."""
@@ -62,7 +93,8 @@ class DbpListener:
 
     def close(self) -> None:
         """Tell everybody, and stop."""
-        self.beacon.stop()
+        if self.beacon is not None:
+            self.beacon.stop()
         self.catalogue.part_all()
         self.listing.close()
         self.probes.close()
@@ -71,7 +103,7 @@ class DbpListener:
         self.udp.close()
 
 
-def open_dbp(
+def make_dbp(
     config: values.Dbp,
     suffix: str | None,
     context: ZContext,
@@ -83,9 +115,8 @@ def open_dbp(
     known: Iterable[Provider],
     beats: Beats | None,
 ) -> DbpListener:
-    """Open the wire. ``known`` are the providers from before a restart. Raises OSError with nothing left open."""
+    """Make the wire, without binding it. ``known`` are the providers from before a restart."""
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
-    where = parse(config.endpoint)
     options = Options(high_water=config.high_water, max_message=config.max_message, handover=True)
     socket = ZSocket(context, options, turns, WIRE)
     connections = Connections(
@@ -105,26 +136,8 @@ def open_dbp(
     listing = Listing(registry, clock)
     commands = Commands(socket, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, leases, complaints)
-    what = config.endpoint
-    try:
-        address = socket.bind(where.address, commands.receive)
-        port = int(address.rpartition(":")[2])
-        host = where.where.rpartition(":")[0]
-        heartbeats = port if config.udp_port is None else config.udp_port
-        what = f"udp {host}:{heartbeats}"
-        udp_port = udp.bind(host, heartbeats, datagrams.receive)
-    except (OSError, zmq.ZMQError) as error:
-        connections.close()
-        socket.shutdown()
-        udp.close()
-        listing.close()
-        raise OSError(f"cannot listen on {what}: {zmq.strerror(error.errno or 0)}") from None
     catalogue.restore(known)
-    beacon = Beacon(udp, clock, effective_dbp_beacon(config), config.beacon_port, port, udp_port, name)
-    beacon.start()
-    return DbpListener(
-        socket, connections, udp, probes, catalogue, listing, commands, datagrams, beacon, address, f"{host}:{udp_port}"
-    )
+    return DbpListener(config, name, clock, socket, connections, udp, probes, catalogue, listing, commands, datagrams)
 
 
 def _terms(config: values.Dbp) -> Terms:

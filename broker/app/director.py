@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.app.listeners import OpenListener, base_policy, net_limits, open_listeners, renew
+from broker.app.listeners import add_listeners, base_policy, net_limits, renew, services, title
 from broker.app.parts import Parts
 from broker.config import values
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
-from broker.core.model import BROKER, Auth, Service
+from broker.core.model import Service
 from broker.net.lines import Limits
-from broker.net.listen import bound
-from broker.net.tls import Certificates
+from broker.net.opening import Openings
 from broker.session.auth import Door, Policy
 from broker.session.elko_director import DirectorSession, Wiring
 from broker.session.peer import Peer, Reader, Session
@@ -48,6 +46,7 @@ class DirectorPart:
         config: values.Config,
         reactor: Any,
         parts: Parts,
+        openings: Openings,
         room: int,
         reread: Callable[[], None],
         offer: Callable[[], None],
@@ -55,6 +54,7 @@ class DirectorPart:
         self._config = config
         self._reactor = reactor
         self._parts = parts
+        self._openings = openings
         self._room = room
         self._reread = reread
         self._offer = offer
@@ -63,17 +63,17 @@ class DirectorPart:
         self._director = Director(reactor, _settings(config.director))
         self._closing: list[Deferred[Any]] = []
         self.wiring = Wiring.of(self._director, self, reactor)
-        self.listeners: list[OpenListener] = []
-        self._ports: list[IListeningPort] = []
-
-    def open(self) -> None:
-        """Open the listeners. Raises `CannotListen`; then `abandon` closes those that are open."""
-        listeners = self._config.director.listeners
-        for opened in open_listeners(
-            self._reactor, WIRE, listeners, self._policy, self._converse, self._limits, self._parts, self.log
-        ):
-            self.listeners.append(opened)
-            self._ports.append(opened.port)
+        self.listeners = add_listeners(
+            openings,
+            reactor,
+            WIRE,
+            config.director.listeners,
+            self._policy,
+            self._converse,
+            self._limits,
+            parts,
+            self.log,
+        )
 
     def counts(self) -> dict[str, int]:
         """What was counted, and how many there are now, by ``director.REASON``."""
@@ -84,20 +84,11 @@ class DirectorPart:
         if not self._announced:
             return
         suffix = self._config.director.service or self._config.broker.service
-        for listener, running in zip(self._config.director.listeners, self.listeners, strict=False):
-            for role in sorted(listener.allow):
-                yield Service(
-                    name=f"director-{role}-{suffix}" if suffix else f"director-{role}",
-                    hostport=listener.publish or bound(running.port),
-                    provider=BROKER,
-                    protocol=running.protocol,
-                    label=listener.label,
-                    auth=None if listener.code is None else Auth("password", listener.code),
-                )
-
-    def certificates(self) -> list[Certificates]:
-        """Those of its listeners over TLS."""
-        return [listener.certificates for listener in self.listeners if listener.certificates is not None]
+        yield from services(
+            self.listeners,
+            self._config.director.listeners,
+            lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}",
+        )
 
     def use(self, config: values.Config) -> None:
         """Take what may change while it runs."""
@@ -127,8 +118,7 @@ class DirectorPart:
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when that is so."""
-        ports, self._ports = self._ports, []
-        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
+        return DeferredList([listener.stop_listening() for listener in self.listeners])
 
     def close(self) -> Deferred[Any]:
         """Close all connections in good order. Fires when they are closed."""
@@ -136,17 +126,12 @@ class DirectorPart:
         self.listeners.clear()
         return DeferredList(self._closing)
 
-    def abandon(self) -> None:
-        """Close the listeners where the reactor does not run: the start failed."""
-        for port in self._ports:
-            port.stopListening()
-        self._ports.clear()
-        self.listeners.clear()
-
     def _end(self) -> None:
         self._announced = False
         self._offer()
-        # Only then: whoever is disconnected and connects again at once is to be refused, not accepted and dropped.
+        for listener in self._config.director.listeners:
+            self._openings.remove(title(WIRE, listener))
+        # Only then: a peer that is disconnected and connects again at once is refused, not accepted and dropped.
         self.stop_listening().addCallback(lambda _: self.close())
 
     def _policy(self, listener: values.DirectorListener) -> Policy:

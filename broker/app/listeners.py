@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
@@ -16,9 +16,11 @@ from broker.config import endpoint as endpoints
 from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.validate import effective_auth
+from broker.core.model import BROKER, Auth, Service
 from broker.net.lines import Accepting, Limits, LineFactory, LineProtocol
 from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
+from broker.net.opening import Openings
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
 from broker.net.tls import Certificates, over_tls
@@ -46,19 +48,50 @@ class Carrier(Protocol):
         """Close all connections in good order. Fires when they are closed."""
 
 
-@attrs.frozen
-class OpenListener:
-    """One open listener. ``protocol`` is what a service descriptor says of it."""
+@attrs.define
+class StreamListener:
+    """A listener of streams. ``port`` is None until it is open, ``certificates`` also where it has no TLS.
 
-    name: str
-    door: Door
+    ``protocol`` is what a service descriptor says of it.
+    """
+
+    reactor: Any
+    endpoint: Endpoint
     carrier: Carrier
-    port: IListeningPort
-    protocol: str
-    certificates: Certificates | None
+    protocol: str = "tcp"
+    port: IListeningPort | None = None
+    certificates: Certificates | None = None
+
+    def open(self) -> str:
+        """Listen. Returns the bound address. Raises `CannotListen` with nothing open."""
+        try:
+            # Read for each attempt: the files may have changed since the last one.
+            certificates = _certificates(self.endpoint)
+        except (OSError, ValueError) as error:
+            raise CannotListen(str(error)) from None
+        factory: Any = self.carrier
+        self.port = listen(
+            self.reactor, self.endpoint, factory if certificates is None else over_tls(factory, certificates)
+        )
+        self.carrier.port = cast(Accepting, self.port)
+        self.certificates = certificates
+        return bound(self.port)
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when that is so."""
+        port, self.port = self.port, None
+        return succeed(None) if port is None else maybeDeferred(port.stopListening)
 
 
-def open_listener(
+@attrs.define
+class NamedListener(StreamListener):
+    """A listener of an Elko protocol: its name in the configuration, and the rules that its peers come under."""
+
+    name: str = attrs.field(kw_only=True)
+    door: Door = attrs.field(kw_only=True)
+
+
+def make_listener(
     reactor: Any,
     wire: str,
     listener: values.ElkoListener,
@@ -66,20 +99,20 @@ def open_listener(
     converse: Converse,
     limits: Limits,
     parts: Parts,
-) -> OpenListener:
-    """Open a listener whose peers are spoken to by what ``converse`` makes. Raises `CannotListen`."""
+) -> NamedListener:
+    """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
     endpoint = endpoints.parse(listener.endpoint)
     carrier = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
-    try:
-        certificates = _certificates(endpoint)
-    except (OSError, ValueError) as error:
-        raise CannotListen(str(error)) from None
-    port = listen(reactor, endpoint, carrier if certificates is None else over_tls(carrier, certificates))
-    carrier.port = port
-    return OpenListener(listener.name, door, carrier, port, _protocol(listener, endpoint), certificates)
+    return NamedListener(reactor, endpoint, carrier, _protocol(listener, endpoint), name=listener.name, door=door)
 
 
-def open_listeners(
+def title(wire: str, listener: values.ElkoListener) -> str:
+    """The name by which the log calls a listener."""
+    return f"{wire} listener {listener.name!r}"
+
+
+def add_listeners(
+    openings: Openings,
     reactor: Any,
     wire: str,
     listeners: Iterable[L],
@@ -88,35 +121,69 @@ def open_listeners(
     limits: Callable[[L], Limits],
     parts: Parts,
     log: Logger,
-) -> Iterator[OpenListener]:
-    """Open listeners, one after the other, and log where they are. Raises `CannotListen`."""
+    first_required: bool = False,
+) -> list[NamedListener]:
+    """Make listeners, for ``openings`` to open. ``first_required``: the start fails without the first of them."""
+    made: list[NamedListener] = []
     for listener in listeners:
         door = Door(policy(listener))
-        try:
-            opened = open_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
-        except CannotListen as error:
-            raise CannotListen(f"{wire} listener {listener.name!r}: {error}") from None
-        yield opened
-        log.info(
-            "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
-            wire=wire,
-            name=listener.name,
-            where=bound(opened.port),
-            transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
-            auth=effective_auth(listener),
-            roles=", ".join(listener.allow),
+        each = make_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
+        openings.add(
+            title(wire, listener),
+            each.endpoint.where,
+            partial(_open_and_log, each, wire, listener, log),
+            required=first_required and not made,
         )
+        made.append(each)
+    return made
+
+
+def _open_and_log(opening: NamedListener, wire: str, listener: L, log: Logger) -> str:
+    where = opening.open()
+    log.info(
+        "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
+        wire=wire,
+        name=listener.name,
+        where=where,
+        transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
+        auth=effective_auth(listener),
+        roles=", ".join(listener.allow),
+    )
+    return where
+
+
+def services(made: Iterable[NamedListener], listeners: Iterable[L], name: Callable[[str], str]) -> Iterator[Service]:
+    """The listeners that are open as services of provider 0; ``name`` gives that of each role."""
+    open_ones = {each.name: each for each in made if each.port is not None}
+    for listener in listeners:
+        each = open_ones.get(listener.name)
+        if each is None or each.port is None:
+            continue
+        for role in sorted(listener.allow):
+            yield Service(
+                name=name(role),
+                hostport=listener.publish or bound(each.port),
+                provider=BROKER,
+                protocol=each.protocol,
+                label=listener.label,
+                auth=None if listener.code is None else Auth("password", listener.code),
+            )
+
+
+def certificates(made: Iterable[StreamListener]) -> list[Certificates]:
+    """Those of the listeners over TLS that are open; the others read the files when they open."""
+    return [each.certificates for each in made if each.certificates is not None]
 
 
 def renew(
-    running: Iterable[OpenListener],
+    made: Iterable[NamedListener],
     listeners: Iterable[L],
     policy: Callable[[L], Policy],
     limits: Callable[[L], Limits],
 ) -> None:
-    """Give open listeners the rules and limits that they have from now on."""
+    """Give listeners, also those that are not open yet, the rules and limits that they have from now on."""
     by_name = {listener.name: listener for listener in listeners}
-    for each in running:
+    for each in made:
         listener = by_name[each.name]
         each.door.policy = policy(listener)
         each.carrier.limit(limits(listener))

@@ -1,4 +1,4 @@
-"""The wiring of mc0: its socket, who may come in, its sessions. The socket is bound last, and closed first."""
+"""The wiring of mc0: its socket, its admission rules, its sessions. The socket is bound last, and closed first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.net.turns import Turns
 from broker.net.zap import Gate
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import ZSocket
+from broker.net.zsocket import ZSocket, unbound
 from broker.session.mc0 import Mc0
 from broker.session.mc0_admission import Admission
 from broker.session.topic_rules import TopicRule
@@ -30,7 +30,7 @@ WIRE = "mc0"
 
 @attrs.define
 class Mc0Listener:
-    """The running wire. ``address`` is where it is bound."""
+    """The wire. ``address`` is where it is bound, empty before."""
 
     config: values.Mc0
     socket: ZSocket
@@ -39,6 +39,14 @@ class Mc0Listener:
     sessions: Mc0
     admission: Admission
     address: str = ""
+
+    def bind(self) -> str:
+        """Bind the socket. Returns its address. Raises `CannotListen`; it may be tried again."""
+        try:
+            self.address = self.socket.bind(parse(self.config.endpoint).address, self.sessions.receive)
+        except (OSError, zmq.ZMQError) as error:
+            raise unbound(self.config.endpoint, error) from None
+        return self.address
 
     def use(self, config: values.Mc0) -> None:
         """Take what may change while it runs, and look for new keys."""
@@ -55,7 +63,7 @@ class Mc0Listener:
         self.socket.shutdown()
 
 
-def open_mc0(
+def make_mc0(
     config: values.Mc0,
     context: ZContext,
     gate: Gate,
@@ -67,7 +75,7 @@ def open_mc0(
     in_thread: Callable[..., Deferred[Any]],
     room: int,
 ) -> Mc0Listener:
-    """Open the wire, for ``room`` connections at most. Raises OSError with nothing left open."""
+    """Make the wire, for ``room`` connections at most, without binding it."""
     curve = effective_mc0_auth(config) == "curve"
     keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
     options = Options(
@@ -88,13 +96,7 @@ def open_mc0(
         )
     if keys is not None:
         keys.changed.append(sessions.revoke)
-    listener = Mc0Listener(config, socket, connections, keys, sessions, admission)
-    try:
-        listener.address = socket.bind(parse(config.endpoint).address, sessions.receive)
-    except (OSError, zmq.ZMQError) as error:
-        listener.close()
-        raise OSError(f"cannot listen on {config.endpoint}: {zmq.strerror(error.errno or 0)}") from None
-    return listener
+    return Mc0Listener(config, socket, connections, keys, sessions, admission)
 
 
 def _rules(config: values.Mc0) -> list[TopicRule]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from broker.net.turns import Turns
 from broker.net.zap import Gate
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
-from broker.net.zsocket import ZSocket, lose
+from broker.net.zsocket import ZSocket, lose, unbound
 from broker.session.mtl.accounts import Accounts
 from broker.session.mtl.control import WIRE, Control
 from broker.session.mtl.data import Data, shared
@@ -69,7 +70,7 @@ hundredths. Systems give a service ten times as long."""
 
 @attrs.define
 class MtlListener:
-    """The running wire. ``address`` is where the control flow is bound, ``data_address`` the data flows."""
+    """The wire. ``address`` is where the control flow is bound, ``data_address`` the data flows; empty before."""
 
     config: values.Mtl
     sockets: list[ZSocket]
@@ -89,6 +90,32 @@ class MtlListener:
     clock: IReactorTime
     address: str = ""
     data_address: str = ""
+
+    def bind(self) -> str:
+        """Bind the sockets. Returns the control flow's address.
+
+        Raises `CannotListen` with neither bound; it may be tried again.
+
+        The data flows come first: the control flow tells its clients where they are.
+        """
+        where, data_place = parse(self.config.endpoint), mtl_data_place(self.config)
+        control_socket, data_socket = self.sockets[0], self.sockets[-1]
+        receive: Callable[[bytes, list[Any], int], object] = self.control.receive
+        data_address, what = "", self.config.endpoint
+        try:
+            if data_place is None:
+                receive = shared(self.control.receive, self.data.receive)
+            else:
+                what = f"tcp {data_place.where}"
+                data_address = data_socket.bind(data_place.address, self.data.receive)
+                what = self.config.endpoint
+            self.address = control_socket.bind(where.address, receive)
+        except (OSError, zmq.ZMQError) as error:
+            if data_address:
+                data_socket.unbind(data_address)
+            raise unbound(what, error) from None
+        self.data_address = data_address or self.address
+        return self.address
 
     def use(self, config: values.Mtl) -> None:
         """Take what may change while it runs, and look for new keys and users."""
@@ -153,7 +180,7 @@ class MtlListener:
             threads.stop()
 
 
-def open_mtl(
+def make_mtl(
     config: values.Mtl,
     state: str,
     context: ZContext,
@@ -167,22 +194,31 @@ def open_mtl(
     in_thread: Callable[..., Deferred[Any]],
     room: int,
 ) -> MtlListener:
-    """Open the wire, for ``room`` connections of each socket at most. Raises OSError, ValueError or StateError."""
+    """Make the wire, for ``room`` connections of each socket at most, without binding it.
+
+    Raises OSError, ValueError or StateError, with nothing left open.
+    """
     curve = mtl_curve(config)
-    keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
-    accounts = None if config.users is None else Accounts(config.users, clock, in_thread)
+    secret = _secret(state)
+    with ExitStack() as undo:
+        keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
+        if keys is not None:
+            undo.callback(keys.stop)
+        accounts = None if config.users is None else Accounts(config.users, clock, in_thread)
+        if accounts is not None:
+            undo.callback(accounts.stop)
+        store = QueueStore(state)
+        rows = store.open(clock.seconds())
+        undo.pop_all()
     key_user = _nobody if keys is None else keys.name_of
-    store = QueueStore(state)
-    rows = store.open(clock.seconds())
     threads = [ThreadPool(0, most, name) for name, most in (("mtl passwords", CHECKS), ("mtl queues", 1))]
     for pool in threads:
         pool.start()
     passwords, disk = (partial(deferToThreadPool, clock, pool) for pool in threads)
 
-    where, data_place = parse(config.endpoint), mtl_data_place(config)
     control_socket = ZSocket(context, _options(config, WIRE if curve else ""), turns, WIRE)
     data_socket = control_socket
-    if data_place is not None:
+    if mtl_data_place(config) is not None:
         data_socket = ZSocket(context, _options(config, DATA if curve else ""), turns, DATA)
 
     settings = _settings(config)
@@ -207,7 +243,7 @@ def open_mtl(
     rulebook = Rulebook(config.hosts, _rules(config))
     control = Control(
         control_socket,
-        Mechanisms(accounts, passwords, _secret(state), key_user, config.anonymous),
+        Mechanisms(accounts, passwords, secret, key_user, config.anonymous),
         Delays(),
         rulebook,
         profiles,
@@ -240,7 +276,7 @@ def open_mtl(
         for name, open_ones in zip((WIRE, DATA), connections, strict=False):
             gate.domain(name.encode(), keys, keys is None, partial(_admit, open_ones, room))
     sockets = [control_socket] if data_socket is control_socket else [control_socket, data_socket]
-    listener = MtlListener(
+    return MtlListener(
         config,
         sockets,
         connections,
@@ -258,20 +294,6 @@ def open_mtl(
         threads,
         clock,
     )
-    what = config.endpoint
-    try:
-        if data_place is None:
-            listener.address = listener.data_address = control_socket.bind(
-                where.address, shared(control.receive, data.receive)
-            )
-        else:
-            listener.address = control_socket.bind(where.address, control.receive)
-            what = f"tcp {data_place.where}"
-            listener.data_address = data_socket.bind(data_place.address, data.receive)
-    except (OSError, zmq.ZMQError) as error:
-        listener.abandon()
-        raise OSError(f"cannot listen on {what}: {zmq.strerror(error.errno or 0)}") from None
-    return listener
 
 
 def _options(config: values.Mtl, domain: str) -> Options:

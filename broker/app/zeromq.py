@@ -1,8 +1,9 @@
-"""The wires over ZeroMQ: which of them there are, and in which order they open and close."""
+"""The wires over ZeroMQ: the list of them, and the order in which they are made and closed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -11,17 +12,20 @@ from twisted.logger import Logger
 from broker.admin import dbp as dbp_views
 from broker.admin import mc0 as mc0_views
 from broker.admin import mtl as mtl_views
-from broker.app.dbp import DbpListener, open_dbp
+from broker.app.dbp import DbpListener, make_dbp
 from broker.app.handshakes import open_gate
-from broker.app.mc0 import Mc0Listener, open_mc0
-from broker.app.mtl import MtlListener, open_mtl
+from broker.app.mc0 import Mc0Listener, make_mc0
+from broker.app.mtl import MtlListener, make_mtl
 from broker.app.parts import Parts
 from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
+from broker.config.zendpoint import parse
 from broker.core.counters import Counters
 from broker.core.interfaces import Beats
 from broker.core.model import Provider
 from broker.core.store import StateError
+from broker.net.listen import CannotListen
+from broker.net.opening import Openings
 from broker.net.zap import Gate
 from broker.net.zcontext import ZContext
 from broker.net.zsocket import ZSocket
@@ -34,7 +38,7 @@ def sockets(config: values.Config) -> int:
 
 
 class ZmqWires:
-    """Those that are open."""
+    """Those that are made, bound or not."""
 
     log = Logger()
 
@@ -44,12 +48,14 @@ class ZmqWires:
         self._context: ZContext | None = None
         self._handshakes: ZSocket | None = None
         self._parts: Parts
+        self._config: values.Config
         self.mc0: Mc0Listener | None = None
         self.dbp: DbpListener | None = None
         self.mtl: MtlListener | None = None
 
-    def start(
+    def add(
         self,
+        openings: Openings,
         config: values.Config,
         known: Sequence[Provider],
         state: str,
@@ -57,24 +63,29 @@ class ZmqWires:
         beats: Beats | None,
         room: int,
     ) -> None:
-        """Open them, for ``room`` connections of each socket. ``known`` are the providers from before a restart.
+        """Have ``openings`` open them, for ``room`` connections of each socket.
 
-        Raises OSError; then `abandon` closes what is open.
+        ``known`` are the providers from before a restart. Raises OSError; then `abandon` closes what is open.
         """
         if not sockets(config):
             return
         self._parts = parts
-        self._context = ZContext(self._reactor)
-        gate, self._handshakes = open_gate(self._context, parts.complaints, self._reactor, parts.turns)
+        self._config = config
+        context = self._context = ZContext(self._reactor)
+        gate, self._handshakes = open_gate(context, parts.complaints, self._reactor, parts.turns)
         if config.mc0.enabled:
-            self._open_mc0(config.mc0, self._context, gate, room)
+            make = partial(self._make_mc0, context, gate, room)
+            openings.add("mc0", parse(config.mc0.endpoint).where, self._bind_mc0, make)
         if config.dbp.enabled:
-            self._open_dbp(config, self._context, known, beats)
+            make = partial(self._make_dbp, context, known, beats)
+            openings.add("dbp", parse(config.dbp.endpoint).where, self._bind_dbp, make)
         if config.mtl.enabled:
-            self._open_mtl(config.mtl, state, self._context, gate, room)
+            make = partial(self._make_mtl, state, context, gate, room)
+            openings.add("mtl", parse(config.mtl.endpoint).where, self._bind_mtl, make)
 
     def use(self, config: values.Config) -> None:
-        """Take what may change while they run."""
+        """Take what may change while they run, also for those that are not made yet."""
+        self._config = config
         if self.mc0 is not None:
             self.mc0.use(config.mc0)
         if self.dbp is not None:
@@ -126,11 +137,15 @@ class ZmqWires:
             self.dbp.close()
             self.dbp = None
 
-    def _open_mc0(self, config: values.Mc0, context: ZContext, gate: Gate, room: int) -> None:
+    # Each wire is made once, and bound as often as it takes.
+
+    def _make_mc0(self, context: ZContext, gate: Gate, room: int) -> None:
+        if self.mc0 is not None:
+            return
         parts = self._parts
         try:
-            self.mc0 = open_mc0(
-                config,
+            self.mc0 = make_mc0(
+                self._config.mc0,
                 context,
                 gate,
                 parts.topics,
@@ -142,37 +157,46 @@ class ZmqWires:
                 room,
             )
         except OSError as error:
-            raise OSError(f"mc0: {error}") from None
+            raise CannotListen(str(error)) from None
         self._counters.include(self.mc0.sessions.counts)
-        self.log.info("mc0 on {where} ({auth})", where=self.mc0.address, auth=effective_mc0_auth(config))
 
-    def _open_dbp(
-        self, config: values.Config, context: ZContext, known: Sequence[Provider], beats: Beats | None
-    ) -> None:
+    def _bind_mc0(self) -> str:
+        assert self.mc0 is not None
+        where = self.mc0.bind()
+        self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self._config.mc0))
+        return where
+
+    def _make_dbp(self, context: ZContext, known: Sequence[Provider], beats: Beats | None) -> None:
+        if self.dbp is not None:
+            return
         parts = self._parts
-        try:
-            self.dbp = open_dbp(
-                config.dbp,
-                config.broker.service,
-                context,
-                parts.registry,
-                parts.leases,
-                parts.complaints,
-                parts.turns,
-                self._reactor,
-                known,
-                beats,
-            )
-        except OSError as error:
-            raise OSError(f"dbp: {error}") from None
+        self.dbp = make_dbp(
+            self._config.dbp,
+            self._config.broker.service,
+            context,
+            parts.registry,
+            parts.leases,
+            parts.complaints,
+            parts.turns,
+            self._reactor,
+            known,
+            beats,
+        )
         self._counters.include(self.dbp.counts)
-        self.log.info("dbp on {where} (udp {udp}; open)", where=self.dbp.address, udp=self.dbp.udp_address)
 
-    def _open_mtl(self, config: values.Mtl, state: str, context: ZContext, gate: Gate, room: int) -> None:
+    def _bind_dbp(self) -> str:
+        assert self.dbp is not None
+        where = self.dbp.bind()
+        self.log.info("dbp on {where} (udp {udp}; open)", where=where, udp=self.dbp.udp_address)
+        return where
+
+    def _make_mtl(self, state: str, context: ZContext, gate: Gate, room: int) -> None:
+        if self.mtl is not None:
+            return
         parts = self._parts
         try:
-            self.mtl = open_mtl(
-                config,
+            self.mtl = make_mtl(
+                self._config.mtl,
                 state,
                 context,
                 gate,
@@ -186,12 +210,18 @@ class ZmqWires:
                 room,
             )
         except (OSError, ValueError, StateError) as error:
-            raise OSError(f"mtl: {error}") from None
+            raise CannotListen(str(error)) from None
         self._counters.include(self.mtl.counts)
+
+    def _bind_mtl(self) -> str:
+        assert self.mtl is not None
+        where = self.mtl.bind()
+        config = self._config.mtl
         self.log.info(
             "mtl on {where} (data {data}; {auth}{curve})",
-            where=self.mtl.address,
+            where=where,
             data=self.mtl.data_address,
             auth=effective_mtl_auth(config),
             curve=", curve" if mtl_curve(config) else "",
         )
+        return where

@@ -115,6 +115,8 @@ class Broker:
     """Seconds for which finds are answered from what was known before a restart. Real servers retry every 15 s."""
     diagnostics: bool = True
     """Tell peers what was wrong with what they sent."""
+    strict_listeners: bool = False
+    """Do not start where any listener cannot be opened; else all but the first Elko listener may be opened later."""
 
 
 @attrs.frozen

@@ -176,3 +176,22 @@ class TopicInfo:
 def is_own(topic: bytes) -> bool:
     """Whether a topic is one of the broker's own: no peer may publish to it."""
     return topic.startswith(_OWN_TOPICS)
+
+
+@attrs.frozen
+class Listening:
+    """State of one listener of the daemon.
+
+    ``name`` is what the log calls it, ``where`` the address it is bound to, or that it shall be bound to. The state
+    lasts since ``since``, in seconds of the daemon's clock. ``reason`` is the obstacle, None where it is open.
+    """
+
+    name: str
+    where: str
+    since: float
+    reason: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is open."""
+        return self.reason is None

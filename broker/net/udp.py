@@ -93,6 +93,8 @@ class UdpSocket:
         self._told = 0
         """What the kernel's own count of drops was last."""
         self._logged: Seldom[str] = Seldom(reactor)
+        self._warned = False
+        """The receive buffer is a small one, and the log has it: it may be bound more than once."""
 
     # opening and closing
 
@@ -110,7 +112,8 @@ class UdpSocket:
         except BaseException:
             opened.close()
             raise
-        if self.buffer < LEAST_BUFFER:
+        if self.buffer < LEAST_BUFFER and not self._warned:
+            self._warned = True
             self.log.warn(
                 "the system granted {name} a receive buffer of {buffer} bytes only, so datagrams may be lost while the"
                 " broker is busy; to raise it: sysctl -w net.core.rmem_max={wanted}",

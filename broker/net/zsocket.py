@@ -30,6 +30,7 @@ from txzmq import ZmqConnection
 from zmq.backend import Socket as BackendSocket
 
 from broker.net.backlogs import LARGE, Backlogs
+from broker.net.listen import CannotListen
 from broker.net.turns import Turns
 from broker.net.zap import address_of
 from broker.net.zcontext import Options, ZContext, check_free, configure
@@ -139,6 +140,10 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self.socket.bind(address)
         self._read_soon()
         return str(self.socket.get(zmq.LAST_ENDPOINT).decode())
+
+    def unbind(self, address: str) -> None:
+        """Listen no more at an address that `bind` gave."""
+        self.socket.unbind(address)
 
     def connect(self, address: str, receive: _Receive) -> None:
         """Connect, now or whenever the other side is there."""
@@ -485,6 +490,11 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
         self._wakeup = None
         self._clock.addReader(self)
         self.doRead()
+
+
+def unbound(where: str, error: OSError | zmq.ZMQError) -> CannotListen:
+    """The failure of a `ZSocket.bind`, or of what a wire binds with it, at ``where``."""
+    return CannotListen(f"cannot listen on {where}: {zmq.strerror(error.errno or 0)}")
 
 
 def _shared(part: Part) -> Part:

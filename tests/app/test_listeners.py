@@ -12,7 +12,7 @@ import pytest
 from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import Clock
 
-from broker.app.listeners import OpenListener, net_limits, open_listener
+from broker.app.listeners import NamedListener, make_listener, net_limits
 from broker.config import values
 from broker.core.counters import Counters
 from broker.net.limits import Complaints
@@ -22,7 +22,7 @@ from broker.net.turns import Turns
 from broker.session.auth import Door, Policy
 from tests.config.certificates import certificate
 
-Open = Callable[..., OpenListener]
+Open = Callable[..., NamedListener]
 
 
 @pytest.fixture
@@ -30,19 +30,21 @@ def open_one() -> Iterator[Open]:
     reactor = SelectReactor()
     clock = Clock()
     parts: Any = SimpleNamespace(turns=Turns(clock), complaints=Complaints(Counters(), clock))
-    opened: list[OpenListener] = []
+    opened: list[NamedListener] = []
 
-    def open_one(**keys: Any) -> OpenListener:
+    def open_one(**keys: Any) -> NamedListener:
         def converse(peer: object) -> Any:
             raise AssertionError("nobody connects")
 
         listener = values.Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        opened.append(open_listener(reactor, "elko", listener, Door(Policy()), converse, Limits(), parts))
-        return opened[-1]
+        made = make_listener(reactor, "elko", listener, Door(Policy()), converse, Limits(), parts)
+        made.open()
+        opened.append(made)
+        return made
 
     yield open_one
     for listener in opened:
-        listener.port.stopListening()
+        listener.stop_listening()
     reactor.runUntilCurrent()
 
 
@@ -83,7 +85,8 @@ def test_what_a_descriptor_says_of_a_listener(
 
 @pytest.mark.parametrize("transport", ["tcp", "websocket", "http", "rtcp"])
 def test_a_port_that_is_taken_is_told_by_its_address(open_one: Open, transport: str) -> None:
-    port = open_one().port.getHost().port  # type: ignore[attr-defined]
+    first: Any = open_one().port
+    port = first.getHost().port
     with pytest.raises(CannotListen) as refused:
         open_one(endpoint=f"tcp:{port}:interface=127.0.0.1", transport=transport)
     assert str(refused.value).startswith(f"cannot listen on 127.0.0.1:{port}: ")

@@ -1,0 +1,44 @@
+"""Signals of the process: SIGHUP reloads the configuration, SIGTERM and SIGINT stop the daemon.
+
+Rules:
+- The reactor handles the first SIGTERM or SIGINT: it stops the services, and then the process ends by that signal.
+- A later one changes nothing: the stop goes on, and has an end of its own. Only SIGKILL is quicker.
+- Outside the main thread no handler is installed: the program around the daemon keeps its own signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from twisted.logger import Logger
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+log = Logger()
+
+
+def reload_on_hangup(reactor: Any, reload: Callable[[], object]) -> None:
+    """Call ``reload`` in the reactor at each SIGHUP."""
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reload))
+
+
+def stop_once(reactor: Any, begin: Callable[[], bool]) -> None:
+    """Let the reactor, which runs by now, handle only the signal at which ``begin`` returns True: the stop begins."""
+    for number in STOPPING:
+        before = signal.getsignal(number)
+        if not callable(before):
+            continue  # nohup, for one, has a signal ignored
+
+        def stop(number: int, frame: FrameType | None, before: Callable[[int, FrameType | None], Any] = before) -> None:
+            if begin():
+                before(number, frame)
+            else:
+                reactor.callFromThread(log.info, "{name}: the broker stops already", name=signal.Signals(number).name)
+
+        with contextlib.suppress(ValueError):
+            signal.signal(number, stop)
