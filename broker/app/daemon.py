@@ -145,6 +145,8 @@ class Daemon(TwistedService):
         later (`broker.net.opening`), unless ``broker.strict_listeners`` is set.
         """
         super().startService()  # type: ignore[no-untyped-call]
+        # First of all, since SIGHUP ends a process that has no handler of it; the reload comes when the reactor turns.
+        reload_on_hangup(self._reactor, self.reinitialize)
         try:
             self._start()
         except StartFailed as error:
@@ -172,7 +174,6 @@ class Daemon(TwistedService):
             raise
         self._listeners_changed()
         self.parts.launchers.start_all(self._config.launchers.start)
-        reload_on_hangup(self._reactor, self.reinitialize)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
@@ -360,7 +361,7 @@ class Daemon(TwistedService):
         shares = len(self._config.elko.listeners) + sockets(self._config)
         if self._config.director.enabled:
             shares += len(self._config.director.listeners)
-        return max(1, (self._descriptors - spare) // shares)
+        return max(1, (self._descriptors - spare) // max(1, shares))
 
     def _limits(self, listener: values.Listener) -> Limits:
         limits = listener.limits

@@ -104,6 +104,7 @@ NOW = {
 AT_RESTART = {
     "broker.service",
     "broker.state",
+    "broker.strict_listeners",
     "log.format",
     "elko.listeners[main].endpoint",
     "elko.listeners[main].transport",

