@@ -10,6 +10,11 @@ from twisted.internet.protocol import Factory
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from zope.interface import implementer
 
+SESSIONS = b"elkobroker"
+"""Under this name OpenSSL keeps the sessions that clients resume; without one it refuses those that it verified a
+client's certificate for, and closes their connections by an alert. Each context has session keys of its own besides: a
+session from before a reload is not resumed but begun again, under the rules that hold by then."""
+
 
 @implementer(IOpenSSLServerConnectionCreator)
 class Certificates:
@@ -26,7 +31,7 @@ class Certificates:
         self._context = self.read()
 
     def use(self, context: SSL.Context) -> None:
-        """Serve connections from now on with what `read` gave."""
+        """Serve connections from now on with what `read` gave. Sessions from before it cannot be resumed."""
         self._context = context
 
     def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
@@ -37,6 +42,7 @@ class Certificates:
         """What is in the files now. Raises as the constructor does."""
         context = SSL.Context(SSL.TLS_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        context.set_session_id(SESSIONS)
         try:
             context.use_certificate_chain_file(self._certificate)
             context.use_privatekey_file(self._key)
