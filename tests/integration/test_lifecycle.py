@@ -71,6 +71,65 @@ def test_a_stopping_broker_accepts_nobody_while_it_still_has_connections(tmp_pat
             socket.create_connection(("127.0.0.1", port), PATIENCE)
 
 
+def test_signals_during_the_stop_change_nothing(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *_reloadable(tmp_path)) as daemon, daemon.connect() as lazy:
+        lazy.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        for _ in range(20):  # so much that its connection cannot be closed at once
+            lazy.send(to="client", op="ping", tag="x" * 200_000)
+        daemon.wait_for("elko listener 'main' on ")
+        wait_until(lambda: _waits(lazy.sock))
+        daemon.signal(signal.SIGTERM)
+        daemon.wait_for("Received SIGTERM")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            daemon.signal(number)
+        for told in ("SIGTERM: the broker stops already", "SIGINT: the broker stops already", "is not read again"):
+            daemon.wait_for(told)
+        assert daemon.ended() == -signal.SIGTERM
+        daemon.wait_for("stopped")
+        assert not any("Traceback" in line for line in daemon.log)
+
+
+def _waits(sock: socket.socket) -> bool:
+    """Whether something came and was not read."""
+    sock.setblocking(False)
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+    finally:
+        sock.settimeout(PATIENCE)
+
+
+def _reloadable(directory: Path) -> tuple[str, str]:
+    config = directory / "elkobroker.toml"
+    config.write_text(
+        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[mc0]\nenabled = false\n[dbp]\nenabled = false\n'
+    )
+    return "--config", str(config)
+
+
+def test_signals_that_come_together_stop_it_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *_reloadable(tmp_path)) as daemon, daemon.connect() as peer:
+        peer.done()
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT):
+            daemon.signal(number)
+        assert daemon.ended() in (-signal.SIGTERM, -signal.SIGINT)
+        daemon.wait_for("stopped")
+        assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_a_signal_after_an_administrators_shutdown_changes_nothing(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect("admin") as admin, daemon.connect("admin") as other:
+        other.done()
+        for peer in (admin, other):
+            peer.send(to="admin", op="shutdown", self=True)
+        daemon.wait_for("shut down by an administrator")
+        daemon.signal(signal.SIGTERM)
+        assert daemon.ended() in (0, -signal.SIGTERM)  # the latter where the reactor was gone by then
+        daemon.wait_for("stopped")
+        assert not any("Traceback" in line for line in daemon.log)
+
+
 def test_find_goes_on_answering_after_a_kill_and_ids_go_on(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         provider = provide(daemon, "kept", label="keeper")
