@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import sqlite3
 import sys
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
@@ -55,11 +58,17 @@ class Options(usage.Options):
     optFlags: ClassVar = [
         ["open", None, "Let --bind open a listener outside loopback without a password: whoever reaches it is served"],
         ["check", None, "Validate the configuration, say what it means, and exit"],
+        ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self["offer"] = []
+
+    def opt_version(self) -> None:
+        """Display the version of the broker, and those of what it runs on, and exit."""
+        print(version())
+        raise SystemExit(0)
 
     def opt_offer(self, pattern: str) -> None:
         """Pattern of service names that may be offered; may be given more than once [default: all on a loopback or
@@ -73,10 +82,19 @@ class Options(usage.Options):
         except BadConfig as error:
             print(error, file=sys.stderr)
             raise SystemExit(1) from None
-        if self["check"]:
+        if self["check"] or self["check-ports"]:
             print(check.report(config))
-            raise SystemExit(0)
+            raise SystemExit(self._check_ports(config) if self["check-ports"] else 0)
         self["configured"] = config
+
+    def _check_ports(self, config: Config) -> int:
+        """Say which listeners cannot be opened now. Returns the exit status."""
+        from broker.app import ports
+
+        obstacles = ports.obstacles(config)
+        for text in obstacles:
+            print(f"error: {text}")
+        return 1 if obstacles else 0
 
     def configured(self) -> Config:
         """The configuration file's content with the command line over it. Raises `BadConfig`."""
@@ -130,6 +148,23 @@ class Options(usage.Options):
             offer=tuple(self["offer"]) or None,
         )
         return attrs.evolve(config, elko=attrs.evolve(config.elko, listeners=(listener,)))
+
+
+def version() -> str:
+    """The versions of the broker, and of the interpreter and the libraries that it runs on: one line."""
+    import zmq
+
+    on = {
+        "Python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("Twisted", "msgspec", "pyzmq")},
+        "libzmq": zmq.zmq_version(),
+        "SQLite": sqlite3.sqlite_version,
+    }
+    try:
+        ours = metadata.version("elkobroker")
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        ours = "of a checkout"
+    return f"elkobroker {ours} ({', '.join(map(' '.join, on.items()))})"
 
 
 def _reachable(where: str) -> bool:

@@ -131,6 +131,13 @@ def test_the_service_says_how_it_starts_reloads_and_stops() -> None:
     assert service["LimitNOFILE"] == ["65536"]
 
 
+def test_the_broker_has_a_bound_of_memory_and_is_ended_after_the_plan() -> None:
+    broker, plan = (settings(unit, "Service") for unit in ("elkobroker.service", "elkobroker-plan.service"))
+    assert broker["MemoryMax"] == ["2G"]
+    [ours], [theirs] = broker["OOMScoreAdjust"], plan["OOMScoreAdjust"]
+    assert -1000 < int(ours) < 0 < int(theirs)
+
+
 def test_the_socket_is_on_loopback_at_the_brokers_port() -> None:
     assert settings("elkobroker.socket", "Socket")["ListenStream"] == ["127.0.0.1:9000"]
 

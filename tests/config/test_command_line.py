@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,14 @@ def test_check_says_what_the_ports_come_to(capsys: pytest.CaptureFixture[str]) -
     told = capsys.readouterr().out
     assert "mc0: bound to tcp 127.0.0.1:7000, auth open, rules none\n" in told
     assert "dbp: bound to tcp 127.0.0.1:7001, udp 7001, beacon 127.255.255.255:5245, offer *\n" in told
+
+
+def test_the_version_is_the_brokers_and_says_what_it_runs_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        configured("--version")
+    assert ended.value.code == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"elkobroker {metadata.version('elkobroker')} (Python {platform.python_version()}, ")
+    for name in ("Twisted", "msgspec", "pyzmq"):
+        assert f", {name} {metadata.version(name)}, " in line
+    assert ", libzmq " in line

@@ -49,6 +49,19 @@ def test_the_parts() -> None:
     assert hash(tls) == hash(parse("tls:1:certificate=/a=b:key=/k"))
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "x" * 107,
+        "é" * 53 + "x",
+        # A byte of a command line that is no text.
+        "\udcff",
+    ],
+)
+def test_the_longest_paths_and_the_oddest(path: str) -> None:
+    assert parse(f"unix:{path}").path == path
+
+
 BAD = [
     ("", "'' is no kind of endpoint"),
     (":", "'' is no kind of endpoint"),
@@ -80,6 +93,7 @@ BAD = [
     ("unix:" + "x" * 108, "at most 107 bytes"),
     ("unix:" + "é" * 54, "at most 107 bytes"),
     ("unix:a\0b", "no zero byte"),
+    ("unix:" + "\udcff" * 108, "at most 107 bytes"),
     ("unix:/x:mode=999", "mode must be three octal digits"),
     ("systemd:index=0", "systemd: needs domain=INET|INET6|UNIX"),
     ("systemd:domain=INET5:index=0", "systemd: needs domain=INET|INET6|UNIX"),

@@ -266,3 +266,32 @@ def test_listeners_in_another_order_are_announced_where_they_are(tmp_path: Path)
         daemon.wait_for("the configuration was reloaded")
         told = {each["label"]: each["hostport"] for each in own(daemon, "broker-client")}
         assert told == {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+
+
+def test_a_check_of_the_ports_names_each_that_cannot_be_bound(tmp_path: Path) -> None:
+    with ExitStack() as foreign:
+        ports = {name: foreign.enter_context(taken()) for name in (*KINDS, "data")}
+        path = tmp_path / "elko.sock"
+        unix = foreign.enter_context(socket.socket(socket.AF_UNIX))
+        unix.bind(str(path))
+        unix.listen()
+        more = f'[[elko.listeners]]\nname = "local"\nendpoint = "unix:{path}"\n'
+        more += f'[[elko.listeners]]\nname = "nowhere"\nendpoint = "unix:{tmp_path}/missing/elko.sock"\n'
+        options = configured(tmp_path, more + ALL.format(**ports))
+        ended = run(tmp_path, *options, "--check-ports", "--console-port", "0")
+        assert ended.returncode == 1
+        told = [line for line in ended.stdout.splitlines() if line.startswith("error: ")]
+        names = [*NAMES, "mtl"]
+        assert [line.split(": ")[1] for line in told] == ["elko listener 'local'", "elko listener 'nowhere'", *names]
+        for line, port in zip(told[2:], ports.values(), strict=True):
+            assert line.endswith(f"127.0.0.1:{port}: Address already in use")
+        assert told[0].endswith(f"cannot listen on {path}: Address already in use")
+        assert told[1].endswith("No such file or directory")
+    path.unlink()
+    ended = run(tmp_path, *configured(tmp_path, ALL.format(**ports)), "--check-ports", "--console-port", "0")
+    assert (ended.returncode, "error: " in ended.stdout) == (0, False)
+    with taken(socket.SOCK_DGRAM) as port:
+        ended = run(tmp_path, *configured(tmp_path, ALL.format(**ports | {"dbp": port})), "--check-ports")
+        assert ended.returncode == 1
+        assert f"error: dbp: cannot listen on udp 127.0.0.1:{port}: Address already in use" in ended.stdout
+    assert not (tmp_path / "state").exists()
