@@ -1,6 +1,7 @@
 """What holds for all tests.
 
 - How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``.
+- How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
 - Which tests run in the same process where there are several, and which of them first.
 - The collector does not look at the thousands of tests again and again.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from twisted.trial import util
 
 FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""
@@ -21,6 +23,11 @@ FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
 settings.register_profile("everyday", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have trial end a test that waits for ever, with a traceback of its own, a little before pytest ends the process."""
+    util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

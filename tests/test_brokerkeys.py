@@ -15,6 +15,7 @@ from broker import brokerkeys
 from broker.brokerkeys import Failed, main
 from broker.config import files
 from broker.curve import MAX_NAME, public_key
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,7 +28,7 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -73,7 +74,7 @@ def test_output_that_nobody_reads_is_no_failure_with_a_traceback(tmp_path: Path)
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     os.close(writer)

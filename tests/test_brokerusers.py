@@ -20,6 +20,7 @@ from broker.brokerusers import INTERRUPTED, Failed, add, main, remove, users
 from broker.session.mtl import accounts, stored
 from broker.session.mtl.accounts import BadUsers
 from broker.session.mtl.stored import MAX_PASSWORD, Stored
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +37,7 @@ def run(*arguments: str | Path, said: str | bytes = b"", cwd: Path = ROOT) -> su
         env=ENVIRONMENT,
         input=said if isinstance(said, bytes) else said.encode(),
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -116,7 +117,7 @@ def test_output_that_nobody_reads_is_no_failure_with_a_traceback(file: Path) -> 
         env=ENVIRONMENT,
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     os.close(writer)
@@ -259,7 +260,7 @@ def test_two_who_change_the_file_at_once_do_it_one_after_the_other(file: Path) -
     )
     try:
         waiting = f"{command.pid}"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         # The kernel's list of locks shows who waits for one.
         while not any(
             "->" in line and waiting in line.split() for line in Path("/proc/locks").read_text().splitlines()
@@ -270,7 +271,7 @@ def test_two_who_change_the_file_at_once_do_it_one_after_the_other(file: Path) -
         put(file, f"bert {KEPT.text()}\nanna {KEPT.text()}\n")
     finally:
         os.close(lock)
-        assert command.wait(60) == 0
+        assert command.wait(PATIENCE) == 0
     assert users(str(file)) == {"bert": KEPT}
 
 
@@ -345,7 +346,7 @@ def typed(file: Path, *answers: bytes | None) -> tuple[int, str]:
                     process.send_signal(signal.SIGINT)
                 else:
                     os.write(here, answer)
-        return process.wait(60), shown.decode()
+        return process.wait(PATIENCE), shown.decode()
     finally:
         os.close(here)
         process.kill()

@@ -290,6 +290,7 @@ from twisted.application.service import Service
 from twisted.logger import Logger
 from twisted.python import usage
 from broker.logs import Level, LoggedService
+from tests.patience import PATIENCE
 
 class Options(usage.Options):
     pass
@@ -324,7 +325,7 @@ def test_twistd_logs_json_lines(tmp_path: Path, to: str) -> None:
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     written = (tmp_path / "it.log").read_text() if to == "file" else run.stdout

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 UNITS = ROOT / "etc" / "systemd"
 MOST_EXPOSED = 2.5
@@ -24,7 +26,13 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The finished command, run without the checkout on Python's path."""
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False
+        [str(word) for word in command],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 

@@ -24,9 +24,7 @@ from zope.interface import implementer
 from broker.client.mtl import Client, Settings
 from broker.wire.mtl import data
 from broker.wire.mtl.table import EMPTY, encode
-
-PATIENCE = 20.0
-"""Seconds after which something that should have happened has not: generous, since machines are shared."""
+from tests.patience import PATIENCE
 
 LOOK_EVERY = 0.002
 

@@ -21,8 +21,9 @@ from broker.client.errors import Closed, NotTaken, Refused, Rejected
 from broker.client.loop import Loop
 from broker.client.profiles import registry, service
 from broker.wire.mtl import data
-from tests.client.scripted import FORBIDDEN, PATIENCE, QUICK, ScriptedBroker, unauthorized
+from tests.client.scripted import FORBIDDEN, QUICK, ScriptedBroker, unauthorized
 from tests.client.test_control import Scram
+from tests.patience import PATIENCE
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.integration.daemon import PATIENCE, environment
+from tests.integration.daemon import environment
+from tests.patience import PATIENCE
 
 SCRIPT = """
 import sys

@@ -24,7 +24,8 @@ from broker.client.mtl import Delivery, Keys, Settings
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import Unserved
 from broker.wire.mtl.control import Confirm
-from tests.integration.daemon import PATIENCE, ROOT, Daemon, environment
+from tests.integration.daemon import ROOT, Daemon, environment
+from tests.patience import PATIENCE
 
 QUICK = Settings(timeout=2.0, heartbeat=0.3, least_pause=0.05, most_pause=0.5)
 
@@ -336,7 +337,7 @@ def test_many_pieces_of_work(farm: Farm) -> None:
                 writer.writer.send(b"%d" % number)
             await writer.writer.settled()
 
-        client.wait(put, timeout=60)
+        client.wait(put, timeout=PATIENCE)
         until(lambda: len(done) == 5_000)
         assert (worker.missed, worker.counts, writer.writer.counts) == (0, {}, {})
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 UNITS = Path(__file__).parents[2] / "etc" / "systemd"
 PLAN = ("elkobroker-plan.service", "elkobroker-plan.timer")
 
@@ -53,6 +55,6 @@ def test_systemd_knows_every_setting_of_the_plan(tmp_path: Path) -> None:
         text = (UNITS / name).read_text().replace("=/opt/elkobroker/bin/python ", f"={python} ")
         (tmp_path / name).write_text(text)
     verify = [command, "verify", "--man=no", *(str(tmp_path / name) for name in PLAN)]
-    done = subprocess.run(verify, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert [line for line in done.stderr.splitlines() if "elkobroker" in line] == []
     assert done.returncode == 0, done.stderr

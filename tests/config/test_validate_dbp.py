@@ -19,6 +19,7 @@ from broker.config.load import parse
 from broker.config.validate import effective_dbp_beacon, effective_dbp_offer, problems
 from broker.config.validate_dbp import DBP_RANGES, LEAST_PROBE, MAX_BEACONS
 from broker.config.values import Config, Console, Dbp, Elko, Listener, Mc0
+from tests.patience import PATIENCE
 
 HERE = "[dbp]\n"
 ALL = '[dbp]\nendpoint = "tcp://*:5246"\nauth = "open"\n'
@@ -173,7 +174,7 @@ def test_the_kernel_sends_the_default_beacon_of_loopback_and_none_from_there_to_
     (beacon,) = effective_dbp_beacon(Dbp())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hearing, socket.socket(type=socket.SOCK_DGRAM) as sending:
         hearing.bind(("", 0))
-        hearing.settimeout(20)
+        hearing.settimeout(PATIENCE)
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sending.bind(("127.0.0.1", 0))
         sending.sendto(b"SHALOM 5246", (beacon, hearing.getsockname()[1]))

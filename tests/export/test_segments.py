@@ -29,6 +29,7 @@ from tests.export.journals import (
     seal_all,
     sealed_in,
 )
+from tests.patience import PATIENCE
 
 PROJECT = Path(__file__).parents[2]
 
@@ -429,7 +430,7 @@ _LIMITED = textwrap.dedent("""
 
 def test_a_system_that_takes_no_more_bytes_leaves_whole_lines_only(tmp_path):
     ran = subprocess.run(
-        [sys.executable, "-c", _LIMITED, str(tmp_path)], capture_output=True, text=True, cwd=PROJECT, timeout=60
+        [sys.executable, "-c", _LIMITED, str(tmp_path)], capture_output=True, text=True, cwd=PROJECT, timeout=PATIENCE
     )
     assert ran.returncode == 0, ran.stderr
     refused = json.loads(ran.stdout)
@@ -462,7 +463,7 @@ _FULL = textwrap.dedent("""
 
 def test_a_full_disk_keeps_no_broker_from_its_start(tmp_path):
     ran = subprocess.run(
-        [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, cwd=PROJECT, timeout=60
+        [sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, cwd=PROJECT, timeout=PATIENCE
     )
 
     assert (ran.stdout, ran.stderr) == ("0\n1\n", "")

@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from types import TracebackType
 from typing import Any
 
-from tests.integration.daemon import PATIENCE
+from tests.patience import PATIENCE
 
 
 def encoded(**message: Any) -> bytes:

@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from tests.integration.daemon import PATIENCE, Peer
+from tests.integration.daemon import Peer
+from tests.patience import PATIENCE
 
 RETRY = 0.2
 """Seconds between attempts to reach the broker; real servers wait 15."""

@@ -19,8 +19,9 @@ from typing import Any
 
 import zmq
 
-from tests.integration.daemon import PATIENCE, ROOT, Daemon, environment
+from tests.integration.daemon import ROOT, Daemon, environment
 from tests.integration.mc0_clients import ELKO, Client, Clients
+from tests.patience import PATIENCE
 
 LONGEST = 65_535
 """Bytes of the longest datagram there is."""

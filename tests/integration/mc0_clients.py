@@ -21,7 +21,8 @@ import attrs
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from tests.integration.daemon import PATIENCE, Daemon, environment, twistd
+from tests.integration.daemon import Daemon, environment, twistd
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 

@@ -28,8 +28,9 @@ import pamqp.encode
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from tests.integration.daemon import PATIENCE, Daemon, environment
+from tests.integration.daemon import Daemon, environment
 from tests.integration.mc0_clients import ELKO, Keys, whole_log
+from tests.patience import PATIENCE
 
 LEASE, RESPONSE, SUMMON, DISMISS, CONTENT, CONFIRM, REJECT, PING, PONG = range(1, 10)
 """The types of commands."""

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from broker.wire.dbp.datagrams import MAX_DATAGRAM
-from tests.integration.daemon import PATIENCE, Daemon, Peer
+from tests.integration.daemon import Daemon, Peer
 from tests.integration.dbp_nodes import LONGEST, NOWHERE, Answering, Node, Nodes, Service, configured
 from tests.integration.mc0_clients import console, counters, run_to_its_end, shown, until, whole_log
+from tests.patience import PATIENCE
 
 LONGEST_FRAME = 100_000
 """What ``max_message`` is here."""

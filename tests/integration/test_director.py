@@ -17,9 +17,10 @@ from websockets.sync.client import connect as web_socket
 
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.context_server import ContextServer
-from tests.integration.daemon import PATIENCE, ROOT, Daemon, Peer
+from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.mc0_clients import run_to_its_end
 from tests.integration.mtl_peers import ends_in_order
+from tests.patience import PATIENCE
 
 OPTIONS = ("--mc0-port", "off", "--dbp-port", "off", "--mtl-port", "off")
 

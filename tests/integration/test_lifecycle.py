@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon import PATIENCE, Daemon, Peer, environment, twistd
+from tests.integration.daemon import Daemon, Peer, environment, twistd
+from tests.patience import PATIENCE
 
 
 def provide(daemon: Daemon, name: str, **auth: Any) -> Peer:

@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 from broker.app.daemon import SPARE_DESCRIPTORS
-from tests.integration.daemon import PATIENCE, ROOT, Daemon, environment, twistd
+from tests.integration.daemon import ROOT, Daemon, environment, twistd
 from tests.integration.mc0_clients import (
     Client,
     Clients,
@@ -35,6 +35,7 @@ from tests.integration.mc0_clients import (
     until,
     whole_log,
 )
+from tests.patience import PATIENCE
 
 LONGEST_FRAME = 1_200_000
 """What ``max_message`` is here: little more than the megabyte of a topic that is too long."""

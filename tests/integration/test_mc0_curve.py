@@ -13,7 +13,7 @@ import attrs
 import pytest
 import zmq
 
-from tests.integration.daemon import PATIENCE, Daemon
+from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import (
     Client,
     Clients,
@@ -29,6 +29,7 @@ from tests.integration.mc0_clients import (
     until,
     whole_log,
 )
+from tests.patience import PATIENCE
 
 HANDSHAKE = 0.3
 """Seconds of a handshake: who is not let in tries again after them."""

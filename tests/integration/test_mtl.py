@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.integration.daemon import PATIENCE, Daemon
+from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import counters, until
 from tests.integration.mtl_peers import CANARY, MTL, Control, Peers, Reply
+from tests.patience import PATIENCE
 
 OPENING = {"protocol": MTL}
 

@@ -15,8 +15,8 @@ import zmq
 from broker.client.blocking import Client
 from broker.client.errors import NotTaken
 from broker.client.settings import Settings
-from tests.integration.daemon import PATIENCE
 from tests.integration.mtl_peers import CONFIRM, CONTENT, LEASE, PING, PONG, REJECT, RESPONSE, SUMMON, head, tail
+from tests.patience import PATIENCE
 
 QUICK = Settings(timeout=0.3, heartbeat=0.2, dead_after=3, least_pause=0.05, most_pause=0.1)
 

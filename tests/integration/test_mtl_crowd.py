@@ -13,7 +13,7 @@ import attrs
 import pytest
 import zmq
 
-from tests.integration.daemon import PATIENCE, Daemon
+from tests.integration.daemon import Daemon
 from tests.integration.mtl_peers import (
     CANARY,
     CONFIRM,
@@ -39,6 +39,7 @@ from tests.integration.mtl_peers import (
     short,
     tail,
 )
+from tests.patience import PATIENCE
 
 GROWTH = 40_000
 """Kilobytes that the daemon may have grown by in a test: one message too many kept of each would be more."""

@@ -10,9 +10,10 @@ from threading import Thread
 
 import pytest
 
-from tests.integration.daemon import PATIENCE, ROOT, Daemon, environment
+from tests.integration.daemon import ROOT, Daemon, environment
 from tests.integration.mc0_clients import shown, until
 from tests.integration.mtl_peers import CONFIRM, CONTENT, LEASE, REJECT, Peers, head, short, tail
+from tests.patience import PATIENCE
 
 DOCUMENT = (ROOT / "docs" / "protocols" / "mtl.md").read_text()
 

@@ -15,7 +15,8 @@ import pytest
 
 from broker.app.daemon import SPARE_DESCRIPTORS
 from tests.config.certificates import certificate
-from tests.integration.daemon import PATIENCE, ROOT, Daemon, Peer, environment, twistd
+from tests.integration.daemon import ROOT, Daemon, Peer, environment, twistd
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from websockets.typing import Origin
 
 from tests.config.certificates import certificate
 from tests.integration.carried_peers import Http, HttpPeer, RtcpPeer
-from tests.integration.daemon import PATIENCE, Daemon, Peer
+from tests.integration.daemon import Daemon, Peer
 from tests.integration.mtl_peers import ends_in_order
+from tests.patience import PATIENCE
 
 PAGE = "https://game.example.org"
 OTHER_PAGE = "https://elsewhere.example.org"

@@ -8,7 +8,8 @@ import zmq
 
 from broker.net.backlogs import LARGE, MAX_BACKLOG, Backlogs
 from broker.session.router import Sent
-from tests.net.zmq_peers import PATIENCE, Receiver, Server, Stage, script, until
+from tests.net.zmq_peers import Receiver, Server, Stage, script, until
+from tests.patience import PATIENCE
 
 MEBIBYTE = 1024 * 1024
 

@@ -22,7 +22,6 @@ from broker.net.turns import Turns
 from broker.net.zcontext import ZContext
 from broker.net.zsocket import ZSocket
 from tests.net.zmq_peers import (
-    PATIENCE,
     Peer,
     RawListener,
     Server,
@@ -35,6 +34,7 @@ from tests.net.zmq_peers import (
     turn,
     until,
 )
+from tests.patience import PATIENCE
 
 HOST = "127.0.0.1"
 

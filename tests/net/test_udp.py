@@ -20,7 +20,8 @@ from broker.net.limits import COMPLAIN_EVERY
 from broker.net.turns import QUANTUM_ALONE, TURN, Turns
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.words import TickingClock
-from tests.net.zmq_peers import PATIENCE, reactor, there_are, turn, until
+from tests.net.zmq_peers import reactor, there_are, turn, until
+from tests.patience import PATIENCE
 
 LOOPBACK = "127.0.0.1"
 

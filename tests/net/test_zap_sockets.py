@@ -18,9 +18,7 @@ from broker.core.counters import Counters
 from broker.net.allowed import CHECK, AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.zap import ENDPOINT, Gate
-
-PATIENCE = 20.0
-"""Seconds after which what is waited for will not come."""
+from tests.patience import PATIENCE
 
 HANDSHAKE = 300
 """Milliseconds for a handshake, after which a client that is kept waiting tries again."""

@@ -11,7 +11,8 @@ from broker.net.turns import Turns
 from broker.net.zsocket import MANY, SHARED
 from broker.session.router import NUMBER, Sent
 from tests.net.words import TickingClock
-from tests.net.zmq_peers import BULKY, PATIENCE, Receiver, Server, Stage, message, readable, there_are, turn, until
+from tests.net.zmq_peers import BULKY, Receiver, Server, Stage, message, readable, there_are, turn, until
+from tests.patience import PATIENCE
 
 KERNEL = 400
 """More bulky messages than the kernel takes of one connection."""

@@ -15,7 +15,6 @@ from broker.core.errors import Reason
 from broker.net.allowed import AllowedKeys
 from broker.session.router import Sender, Sent
 from tests.net.zmq_peers import (
-    LITTLE_PATIENCE,
     SIGNATURE,
     RawPeer,
     Server,
@@ -69,13 +68,13 @@ class TestNoise(Stage):
         return self.serve(watch=True, domain="test", **options)
 
     async def test_noise_is_closed_at_once_and_nobody_hears_it(self) -> None:
-        server = self.guarded()
+        server = self.guarded(handshake=2 * PATIENCE)
         good = await self.known(server, b"good")
         for name, data in NOISE.items():
             raw = self.raw(server)
             raw.send(data)
             try:
-                await raw.wait_closed(LITTLE_PATIENCE)
+                await raw.wait_closed()
             except AssertionError:
                 self.fail(f"{name} was not closed")
             raw.close()
@@ -382,6 +381,7 @@ ENDLESS = """
 import threading
 from twisted.internet import reactor
 from tests.net import zmq_peers as stage
+from tests.patience import PATIENCE
 
 context = stage.ZContext(reactor)
 server = stage.Server(context, stage.Options(max_message=100_000), stage.Turns(reactor), "test")

@@ -21,8 +21,6 @@ from broker.session.router import Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import (
     BULKY,
-    LITTLE_PATIENCE,
-    PATIENCE,
     RawPeer,
     Receiver,
     Server,
@@ -34,6 +32,7 @@ from tests.net.zmq_peers import (
     turn,
     until,
 )
+from tests.patience import PATIENCE
 
 MEBIBYTE = 1024 * 1024
 
@@ -74,12 +73,12 @@ class TestSignals(Stage):
     async def test_a_message_that_came_before_a_sending_to_nobody_is_read(self) -> None:
         server, sent = await self.swallow(lambda server: server.socket.send(b"nobody", [b"NOOP"]))
         self.assertIs(sent, Sent.GONE)
-        await until(lambda: server.messages, LITTLE_PATIENCE)
+        await until(lambda: server.messages)
 
     async def test_a_message_that_came_before_a_sending_to_a_slow_peer_is_read(self) -> None:
         server, sent = await self.swallow(lambda server: server.socket.send(b"slow", [BULKY]))
         self.assertIs(sent, Sent.FULL)
-        await until(lambda: server.messages, LITTLE_PATIENCE)
+        await until(lambda: server.messages)
 
     async def test_a_message_that_came_before_a_breath_is_read(self) -> None:
         for wait in (False, True):
@@ -89,7 +88,7 @@ class TestSignals(Stage):
     async def test_a_message_that_came_before_a_large_one_to_nobody_is_read(self) -> None:
         server, sent = await self.swallow(partial(send_to, b"nobody", MEBIBYTE))
         self.assertIs(sent, Sent.GONE)
-        await until(lambda: server.messages, LITTLE_PATIENCE)
+        await until(lambda: server.messages)
 
     async def test_nothing_gets_stuck_between_three_hundred_peers_and_timers_on_both_sides(self) -> None:
         """The original brokers fail at this: their heartbeats and their reads disturb each other."""

@@ -29,14 +29,12 @@ from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
 from broker.net.zsocket import ZSocket
 from broker.session.router import Sent
+from tests.patience import PATIENCE
 
 reactor: Any = _reactor
 
-PATIENCE = 30.0
-"""Seconds in which whatever a test waits for must come. It comes in milliseconds, unless the machine is very busy."""
-
 LITTLE_PATIENCE = 3.0
-"""The same where it is known not to come yet."""
+"""Seconds after which a test that fails as expected gives up: the event is known not to come."""
 
 LOOK_EVERY = 0.001
 """Seconds between two looks at whether it came."""
@@ -391,7 +389,7 @@ class Stage(TestCase):
         peer.close()
 
 
-def script(text: str, *arguments: str, patience: float = 120.0) -> str:
+def script(text: str, *arguments: str, patience: float = PATIENCE) -> str:
     """Run a program in a process of its own, which must end well. Returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-c", text, *arguments],
