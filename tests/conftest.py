@@ -26,7 +26,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have trial end a test that waits for ever, with a traceback of its own, a little before pytest ends the process."""
+    """Have trial end a test that waits for ever, with a traceback, a little before pytest ends the process."""
     util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
 
 

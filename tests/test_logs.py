@@ -21,6 +21,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from broker.logs import MAX_MESSAGE, MAX_TRACEBACK, Format, Level, LevelName, LoggedService, install, observer
+from tests.patience import PATIENCE
 
 # 2026-03-04 05:06:07.089 UTC
 WHEN = 1_772_600_767.089
@@ -290,7 +291,6 @@ from twisted.application.service import Service
 from twisted.logger import Logger
 from twisted.python import usage
 from broker.logs import Level, LoggedService
-from tests.patience import PATIENCE
 
 class Options(usage.Options):
     pass

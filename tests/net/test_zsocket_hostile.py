@@ -29,6 +29,7 @@ from tests.net.zmq_peers import (
     turn,
     until,
 )
+from tests.patience import PATIENCE
 
 DEALER = ready({b"Socket-Type": b"DEALER", b"Identity": b"noise"})
 
@@ -381,7 +382,6 @@ ENDLESS = """
 import threading
 from twisted.internet import reactor
 from tests.net import zmq_peers as stage
-from tests.patience import PATIENCE
 
 context = stage.ZContext(reactor)
 server = stage.Server(context, stage.Options(max_message=100_000), stage.Turns(reactor), "test")
