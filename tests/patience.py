@@ -4,6 +4,21 @@ A test waits for the event itself and never sleeps for a fixed time. So the figu
 and may be generous: on a machine that has twenty times as much to do, each step takes twenty times as long.
 """
 
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
 PATIENCE = 120.0
 """Seconds after which an event that should have come has not: twenty times the few seconds that the slowest step, the
 start of a daemon with all wires, takes on a machine with one other thing to do."""
+
+
+def takes_less_than(seconds: float, attempt: Callable[[], float]) -> None:
+    """Assert that ``attempt``, which returns how many seconds it took, takes less than ``seconds`` at least once.
+
+    For what must be quick in itself: a busy machine delays some attempts, a defect all of them.
+    """
+    end = time.monotonic() + PATIENCE
+    while (took := attempt()) >= seconds:
+        assert time.monotonic() < end, f"it never took less than {seconds} s, and in the end {took} s"

@@ -27,7 +27,7 @@ from broker.wire.mtl.control import Confirm
 from tests.integration.daemon import ROOT, Daemon, environment
 from tests.patience import PATIENCE
 
-QUICK = Settings(timeout=2.0, heartbeat=0.3, least_pause=0.05, most_pause=0.5)
+QUICK = Settings(timeout=20.0, heartbeat=1.0, least_pause=0.05, most_pause=0.5)
 
 CONFIGURATION = """
 [[elko.listeners]]

@@ -45,8 +45,9 @@ HANDSHAKE = 0.3
 
 MEGABYTE = "t" * (1 << 20)
 
-LONGEST_STOP = 2.5
-"""Seconds that a stop may take, whatever peers do; it takes a fifth of one on a machine that is not busy."""
+LONGEST_STOP = 20.0
+"""Seconds that a stop may take, whatever peers do: systemd kills the broker after them. It takes a fifth of a second on
+a machine that is not busy."""
 
 
 @pytest.fixture(scope="module")
@@ -400,13 +401,14 @@ def test_who_sends_too_long_a_frame_is_cut_off_and_may_come_again(clients: Clien
 
 
 @pytest.mark.parametrize(
-    "noise",
+    ("noise", "within"),
     [
-        pytest.param(bytes(range(256)) * 256, id="bytes of all values"),
-        pytest.param(b"\xff" * 1000, id="bytes of one value"),
-        pytest.param(b"\xff" + bytes(8) + b"\x7f\x03", id="half a greeting"),
+        pytest.param(bytes(range(256)) * 256, PATIENCE, id="bytes of all values"),
+        pytest.param(b"\xff" * 1000, PATIENCE, id="bytes of one value"),
+        pytest.param(b"\xff" + bytes(8) + b"\x7f\x03", PATIENCE, id="half a greeting"),
         pytest.param(
             b"GET / HTTP/1.1\r\nHost: mc0\r\n\r\n",
+            4 * HANDSHAKE,
             id="a browser",
             marks=pytest.mark.xfail(
                 strict=True, reason="without keys it is taken for a peer of ZMTP 1.0, and waited for"
@@ -414,11 +416,11 @@ def test_who_sends_too_long_a_frame_is_cut_off_and_may_come_again(clients: Clien
         ),
     ],
 )
-def test_what_is_no_zeromq_is_closed(daemon: Daemon, bystander: Client, noise: bytes) -> None:
+def test_what_is_no_zeromq_is_closed(daemon: Daemon, bystander: Client, noise: bytes, within: float) -> None:
     before = counters(daemon)["mc0_connections.closed"]
     with socket.create_connection(("127.0.0.1", daemon.mc0_port()), PATIENCE) as stranger:
         is_served(bystander)
-        stranger.settimeout(4 * HANDSHAKE)
+        stranger.settimeout(within)
         with suppress(ConnectionError):
             stranger.sendall(noise)
             while stranger.recv(65536):  # a greeting, perhaps

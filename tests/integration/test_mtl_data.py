@@ -33,6 +33,7 @@ from tests.integration.mtl_peers import (
     short,
     tail,
 )
+from tests.patience import takes_less_than
 
 EMPTY = bytes(4)
 """The table without entries."""
@@ -647,11 +648,15 @@ def test_a_client_that_chose_its_identity_does_not_inherit_a_flow(mtl: Daemon, p
 def test_a_flow_that_is_over_hears_403_and_may_lease_again(mtl: Daemon, peers: Peers, test: Control) -> None:
     flow = peers.flow()
     assert flow.lease(test.token("Reader")) == flow.summon("resource") == "200"
-    flow.socket.disconnect(flow.address)
-    before = time.monotonic()
-    flow.socket.connect(flow.address)
-    flow.say(bytes([PONG]), b"")
-    flow.say(bytes([PING]), b"")
-    assert flow.receive() == Response(0, "403")
-    assert flow.lease(test.token("Reader")) == flow.summon("resource") == "200"
-    assert time.monotonic() - before < 5
+
+    def again() -> float:
+        flow.socket.disconnect(flow.address)
+        before = time.monotonic()
+        flow.socket.connect(flow.address)
+        flow.say(bytes([PONG]), b"")
+        flow.say(bytes([PING]), b"")
+        assert flow.receive() == Response(0, "403")
+        assert flow.lease(test.token("Reader")) == flow.summon("resource") == "200"
+        return time.monotonic() - before
+
+    takes_less_than(5, again)

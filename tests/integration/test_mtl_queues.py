@@ -11,6 +11,7 @@ import pytest
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import shown, until
 from tests.integration.mtl_peers import Confirm, Content, Flow, Peers, Reject
+from tests.patience import takes_less_than
 
 LATEST = 4.0
 """Seconds until everybody knows that a connection was closed: one, and patience with a busy machine. A heartbeat has
@@ -211,15 +212,18 @@ def test_K11_what_a_reader_had_that_is_gone_goes_to_another(peers: Peers) -> Non
 
 def test_K11_also_if_its_descriptor_was_anothers_a_moment_ago(mtl: Daemon, peers: Peers) -> None:
     control = peers.control().opened("queue")
-    tokens = [control.token("Reader", "descriptors") for _ in range(6)]
-    while tokens:
+
+    def two_go() -> float:
         for _ in range(2):
             reader = peers.flow()
-            assert reader.lease(tokens.pop()) == reader.summon("descriptors") == "200"
+            assert reader.lease(control.token("Reader", "descriptors")) == reader.summon("descriptors") == "200"
             reader.close()
         began = time.monotonic()
         until(lambda: queue(mtl, "descriptors")["readers"] == 0)
-        assert time.monotonic() - began < LATEST
+        return time.monotonic() - began
+
+    for _ in range(3):
+        takes_less_than(LATEST, two_go)
 
 
 def test_poison_goes_to_the_queue_of_the_dead(mtl: Daemon, peers: Peers) -> None:
