@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import sqlite3
@@ -18,7 +17,7 @@ import pytest
 from broker.wire.dbp.datagrams import MAX_DATAGRAM
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.dbp_nodes import LONGEST, NOWHERE, Answering, Node, Nodes, Service, configured
-from tests.integration.mc0_clients import console, counters, run_to_its_end, shown, until, whole_log
+from tests.integration.mc0_clients import console, counters, shown, until, whole_log
 from tests.patience import PATIENCE, takes_less_than
 
 LONGEST_FRAME = 100_000
@@ -488,51 +487,6 @@ def test_what_is_no_peer_harms_nobody(nodes: Nodes, bystander: Node, noise: byte
 
 
 # starting
-
-
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [
-        pytest.param(socket.SOCK_STREAM, "tcp", id="tcp"),
-        pytest.param(
-            socket.SOCK_DGRAM,
-            "udp",
-            id="udp",
-        ),
-    ],
-)
-def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path, kind: socket.SocketKind, what: str) -> None:
-    line = start_in_vain(tmp_path, kind)
-    assert re.search(rf"\b{what}\b", line.partition(" dbp: ")[2])
-
-
-def test_a_udp_port_in_use_fails_the_whole_start(tmp_path: Path) -> None:
-    start_in_vain(tmp_path, socket.SOCK_DGRAM)
-
-
-def start_in_vain(directory: Path, kind: socket.SocketKind) -> str:
-    """The line that says why a daemon does not start whose port somebody else has."""
-    with socket.socket(socket.AF_INET, kind) as taken:
-        taken.bind(("127.0.0.1", 0))
-        if kind == socket.SOCK_STREAM:
-            taken.listen()
-        port = taken.getsockname()[1]
-        options = (
-            "--port=0",
-            "--console-port=0",
-            "--mc0-port=off",
-            "--mtl-port=off",
-            f"--dbp-port={port}",
-            f"--state={directory}/state",
-        )
-        ended = run_to_its_end(directory, *options)
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stdout
-    [line] = [line for line in ended.stdout.splitlines() if " critical " in line]
-    assert re.search(
-        rf"elkobroker cannot start: dbp: cannot listen on .*127\.0\.0\.1:{port}: Address already in use", line
-    )
-    return line
 
 
 def test_it_can_be_switched_off(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from websockets.sync.client import connect as web_socket
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.context_server import ContextServer
 from tests.integration.daemon import ROOT, Daemon, Peer
-from tests.integration.mc0_clients import run_to_its_end
 from tests.integration.mtl_peers import ends_in_order
 from tests.patience import PATIENCE
 
@@ -387,18 +386,6 @@ def test_the_example_enters(tmp_path: Path) -> None:
         server.enter(found[1], "context-inn", "user-joe")
         ended = run([*command, "shop-1"])
         assert (ended.returncode, ended.stderr) == (1, "shop-1: unable to find suitable server\n")
-
-
-def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ended = run_to_its_end(
-            tmp_path, "--port=0", "--console-port=0", *OPTIONS, f"--director-port={port}", f"--state={tmp_path}/state"
-        )
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stdout
-    [line] = [line for line in ended.stdout.splitlines() if " critical " in line]
-    assert f"cannot start: director listener 'main': cannot listen on 127.0.0.1:{port}: Address already in use" in line
 
 
 def test_a_peer_that_sends_rubbish_is_told_and_does_not_hurt_others(tmp_path: Path) -> None:

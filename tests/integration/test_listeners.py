@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import ssl
@@ -15,6 +14,7 @@ import pytest
 
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon, Peer
+from tests.integration.mc0_clients import shown
 from tests.integration.test_lifecycle import run
 from tests.patience import PATIENCE
 
@@ -94,15 +94,9 @@ def configured(directory: Path, text: str) -> tuple[str, str]:
     return "--config", str(config)
 
 
-def shown(daemon: Daemon, pattern: str = "*") -> dict[str, dict[str, Any]]:
+def states(daemon: Daemon, pattern: str = "*") -> dict[str, dict[str, Any]]:
     """What the console shows of the listeners."""
-    with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as console:
-        console.sendall(f"broker listeners {pattern}\r\nquit\r\n".encode())
-        text = b""
-        while data := console.recv(65_536):
-            text += data
-    listed = json.loads(text[text.index(b"\r\n[") :])
-    return {each["name"]: each for each in listed}
+    return {each["name"]: each for each in shown(daemon, f"broker listeners {pattern}")}
 
 
 def own(daemon: Daemon, name: str) -> list[dict[str, Any]]:
@@ -131,10 +125,10 @@ def test_every_other_listener_whose_port_is_taken_opens_when_it_is_free(tmp_path
                 daemon.wait_for(rf"{name}: cannot listen on \S*127.0.0.1:{port}: Address already in use; ")
             told = told_status(notify, "is not ready")
             assert all(f"{name} is not ready: " in told for name in NAMES)
-            states = shown(daemon)
-            assert [name for name, each in states.items() if each["ready"]] == ["elko listener 'main'", "console"]
-            assert all(f":{port}" in states[name]["where"] for name, port in zip(NAMES, ports.values(), strict=True))
-            assert states["dbp"]["reason"].endswith("Address already in use")
+            before = states(daemon)
+            assert [name for name, each in before.items() if each["ready"]] == ["elko listener 'main'", "console"]
+            assert all(f":{port}" in before[name]["where"] for name, port in zip(NAMES, ports.values(), strict=True))
+            assert before["dbp"]["reason"].endswith("Address already in use")
             assert len(own(daemon, "broker-client")) == 1
             with daemon.connect() as client:
                 client.send(to="broker", op="find", service="director-user", wait=-1)
@@ -145,8 +139,8 @@ def test_every_other_listener_whose_port_is_taken_opens_when_it_is_free(tmp_path
                 daemon.wait_for(rf"{name} on \S*127.0.0.1:\d+ ")
             while told_status(notify, "serving") != "STATUS=serving":
                 pass
-            assert all(each["ready"] for each in shown(daemon).values())
-            assert list(shown(daemon, "d[bi]*")) == ["director listener 'farm'", "dbp"]
+            assert all(each["ready"] for each in states(daemon).values())
+            assert list(states(daemon, "d[bi]*")) == ["director listener 'farm'", "dbp"]
             [second] = [each for each in own(daemon, "broker-client") if each.get("label") == "the second"]
             with Peer(socket.create_connection(("127.0.0.1", ports["second"]), PATIENCE)) as peer:
                 peer.send(to="client", op="auth")
@@ -199,7 +193,7 @@ def test_a_wire_of_two_sockets_has_both_or_neither(
                         socket.create_connection(("127.0.0.1", ports[other]), PATIENCE)
             foreign.close()
             daemon.wait_for(rf"{name} on tcp://127.0.0.1:{ports[name]} ")
-            assert shown(daemon)[name]["ready"]
+            assert states(daemon)[name]["ready"]
 
 
 def test_a_listener_over_tls_opens_with_the_certificate_that_is_there_by_then(tmp_path: Path) -> None:
@@ -232,16 +226,28 @@ def test_a_listener_over_tls_opens_with_the_certificate_that_is_there_by_then(tm
             daemon.ended()
 
 
-def test_a_strict_start_fails_over_any_listener(tmp_path: Path) -> None:
-    with taken() as port:
-        options = configured(
-            tmp_path,
-            '[broker]\nstrict_listeners = true\n[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-            f'[mc0]\nendpoint = "tcp://127.0.0.1:{port}"\n[dbp]\nenabled = false\n',
-        )
-        ended = run(tmp_path, *options, "--console-port", "off", "--state", str(tmp_path / "state"))
+@pytest.mark.parametrize(
+    ("wire", "socket_kind", "told"),
+    [
+        ("second", socket.SOCK_STREAM, "elko listener 'second': cannot listen on {port}: "),
+        ("farm", socket.SOCK_STREAM, "director listener 'farm': cannot listen on {port}: "),
+        ("mc0", socket.SOCK_STREAM, "mc0: cannot listen on tcp://{port}: "),
+        ("dbp", socket.SOCK_STREAM, "dbp: cannot listen on tcp://{port}: "),
+        ("dbp", socket.SOCK_DGRAM, "dbp: cannot listen on udp {port}: "),
+        ("data", socket.SOCK_STREAM, "mtl: cannot listen on tcp {port}: "),
+    ],
+)
+def test_a_strict_start_fails_over_any_listener(
+    tmp_path: Path, wire: str, socket_kind: socket.SocketKind, told: str
+) -> None:
+    with taken(socket_kind) as port:
+        ports = dict.fromkeys((*KINDS, "data"), 0) | {wire: port}
+        options = configured(tmp_path, "[broker]\nstrict_listeners = true\n" + ALL.format(**ports))
+        ended = run(tmp_path, *options, "--console-port", "0", "--state", str(tmp_path / "state"))
     assert ended.returncode == 1
-    assert f"mc0: cannot listen on tcp://127.0.0.1:{port}: Address already in use" in ended.stdout
+    [line] = [line for line in ended.stdout.splitlines() if " critical " in line]
+    why = told.format(port=f"127.0.0.1:{port}")
+    assert line.endswith(f"elkobroker cannot start: {why}Address already in use")
     assert "Traceback" not in ended.stdout
 
 

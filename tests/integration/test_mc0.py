@@ -521,25 +521,6 @@ def test_a_stop_that_ends_services_is_no_failure_to_tell_of_them(tmp_path: Path)
         assert "Traceback" not in whole_log(daemon)
 
 
-def test_a_port_in_use_fails_the_whole_start_and_names_it(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ended = run_to_its_end(
-            tmp_path,
-            "--port=0",
-            "--console-port=0",
-            "--dbp-port=0",
-            "--mtl-port=0",
-            f"--mc0-port={port}",
-            f"--state={tmp_path}/state",
-        )
-    assert ended.returncode == 1
-    why = f"mc0: cannot listen on tcp://127.0.0.1:{port}: Address already in use"
-    [line] = [line for line in ended.stdout.splitlines() if " critical " in line]
-    assert f"elkobroker cannot start: {why}" in line
-    assert "Traceback" not in ended.stdout
-
-
 def test_a_unix_socket_serves_too_also_over_what_a_kill_left(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/mc0"
     options = configured(tmp_path, f'endpoint = "{endpoint}"')
@@ -553,9 +534,9 @@ def test_a_unix_socket_serves_too_also_over_what_a_kill_left(tmp_path: Path) -> 
             daemon.ended()
 
 
-def test_a_unix_socket_in_use_fails_the_start_and_goes_on_serving(tmp_path: Path) -> None:
+def test_a_unix_socket_in_use_is_left_to_its_owner(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/mc0"
-    options = configured(tmp_path, f'endpoint = "{endpoint}"')
+    options = configured(tmp_path, f'endpoint = "{endpoint}"\n[broker]\nstrict_listeners = true')
     with Daemon(tmp_path, *options) as daemon, Clients(endpoint) as clients:
         daemon.wait_for("mc0 on ipc://")
         ended = run_to_its_end(tmp_path, *options, "--console-port=0", f"--state={tmp_path}/other")
