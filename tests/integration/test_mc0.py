@@ -555,7 +555,8 @@ def test_a_unix_socket_in_use_is_left_to_its_owner(tmp_path: Path) -> None:
 def test_a_file_at_the_path_of_a_unix_socket_is_left_alone(tmp_path: Path, relative: bool) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    options = configured(tmp_path, f'endpoint = "ipc://{"precious" if relative else precious}"')
+    endpoint = f"ipc://{'precious' if relative else precious}"
+    options = configured(tmp_path, f'endpoint = "{endpoint}"\n[broker]\nstrict_listeners = true')
     with Daemon(tmp_path, *options) as daemon:
         daemon.wait_for("mc0 on|cannot listen")
         assert precious.is_file()
