@@ -68,7 +68,7 @@ class IRegistry(Interface):
     def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """The services of that name and protocol, in the order in which they were offered.
 
-        With ``restored``, and where no live one is known, those remembered from before a restart.
+        With ``restored`` those from before a restart follow that no live one has replaced, each marked so.
         """
 
     def find(name: str, seconds: float | None) -> Deferred[Service]:

@@ -4,8 +4,8 @@ Rules:
 - Every change raises the revision by one and is kept for a while (`watches`).
 - A method first makes all its changes and collects who must hear of them; then it tells them: for each service first
   the waiting finds in the order in which they came, then the watchers (`telling`).
-- Waits, monitors and watches hear of live registrations only; what is remembered from before a restart (`restored`)
-  answers plain lookups.
+- Waits, monitors and watches hear of live registrations only. Plain lookups are answered with what is remembered from
+  before a restart too (`restored`), but for places at which a live service of that name is.
 - All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
 """
 
@@ -51,31 +51,47 @@ class _Member:
 class _Same:
     """The services of one name and protocol, in the order in which they were offered."""
 
-    __slots__ = ("_services", "all")
+    __slots__ = ("_behind", "_services", "_with_restored", "all")
 
     def __init__(self) -> None:
         self._services: dict[int, Service] = {}
         self.all: tuple[Service, ...] = ()
         """All of them; empty when they have to be gathered again."""
+        self._with_restored: tuple[Service, ...] = ()
+        """The same with those from before a restart behind them."""
+        self._behind: tuple[Service, ...] = ()
+        """What was remembered when these were gathered."""
 
     def add(self, service: Service) -> None:
         self._services[id(service)] = service
-        self.all = ()
+        self._changed()
 
     def remove(self, service: Service) -> bool:
         """Returns whether none is left."""
         del self._services[id(service)]
-        self.all = ()
+        self._changed()
         return not self._services
 
     def replace(self, old: Service, new: Service) -> None:
         """Put ``new`` in the place of ``old``."""
         self._services = {id(each): each for each in (new if s is old else s for s in self._services.values())}
-        self.all = ()
+        self._changed()
 
     def gather(self) -> tuple[Service, ...]:
         self.all = tuple(self._services.values())
         return self.all
+
+    def with_restored(self, restored: tuple[Service, ...]) -> tuple[Service, ...]:
+        """All of them, and behind them those of ``restored`` that are elsewhere."""
+        if not self._with_restored or self._behind is not restored:
+            live = self.all or self.gather()
+            places = {service.hostport for service in live}
+            self._with_restored = (*live, *(service for service in restored if service.hostport not in places))
+            self._behind = restored
+        return self._with_restored
+
+    def _changed(self) -> None:
+        self.all = self._with_restored = ()
 
 
 @implementer(IRegistry)
@@ -116,6 +132,7 @@ class Registry:
         member = self._members.pop(provider, None)
         if member is None:
             return
+        self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, why=why))
         self._tell(changes)
@@ -164,6 +181,7 @@ class Registry:
         if member is None or provider == BROKER:
             return
         unwanted = set(names)
+        self._restored.withdrawn(provider, unwanted)
         gone = [service for service in member.services if service.name in unwanted]
         member.services = [service for service in member.services if service.name not in unwanted]
         self._tell(self._remove(provider, gone))
@@ -192,9 +210,12 @@ class Registry:
 
     def lookup(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
-        if same is not None:
-            return same.all or same.gather()
-        return self._restored.lookup(name, protocol) if restored else ()
+        remembered = self._restored.lookup(name, protocol) if restored else ()
+        if same is None:
+            return remembered
+        if remembered:
+            return same.with_restored(remembered)
+        return same.all or same.gather()
 
     def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
         if name is not None and protocol is not None:
@@ -269,7 +290,7 @@ class Registry:
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
         self._service_count += len(services)
         member.heard = self._clock.seconds()
-        self._restored.returned(member.label, member.wire, services)
+        self._restored.returned(member.id, member.label, member.wire, services)
         for service, change in zip(services, changes, strict=True):
             for wait in self._waits.of(service.name):
                 self._telling.add(wait, service)
