@@ -82,19 +82,19 @@ class Restored:
         if not self._services:
             return
         replaced: dict[_Place, None] = {}
-        moved: list[_Key] = []
+        moved: Counter[_Key] = Counter()
         for service in services:
             key, place = (service.name, service.protocol), _place(wire, service)
             if place in self._services.get(key, ()):
                 replaced[place] = None
             else:
-                moved.append(key)
+                moved[key] += 1
         if moved:
             before = self._of.get(self._labelled.get((wire, label), -1), {})
             for place in before:
                 key = place[1:3]
-                if place not in replaced and key in moved:  # it is now at the place that came first
-                    moved.remove(key)
+                if place not in replaced and moved[key]:  # it is now at the place that came first
+                    moved[key] -= 1
                     replaced[place] = None
         self._remove(replaced, live)
 

@@ -1,4 +1,4 @@
-"""A restart of the real daemon after a kill: what finds answer while the providers of all wires come back one by one."""
+"""A restart of the real daemon after a kill: what finds answer while providers of all wires come back."""
 
 from __future__ import annotations
 
