@@ -38,6 +38,7 @@ from broker.config.errors import BadConfig
 from broker.config.reload import refused
 from broker.config.validate import effective_offer
 from broker.core.counters import Counters
+from broker.core.database import StateError, StateFull
 from broker.core.interfaces import Beats, IControl
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
@@ -45,7 +46,7 @@ from broker.core.model import BROKER, Auth, Launcher, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
 from broker.core.restored import Restored
-from broker.core.store import StateError, Store
+from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.logs import Level
 from broker.net.limits import Complaints
@@ -140,10 +141,7 @@ class Daemon(TwistedService):
         self._descriptors = _raise_descriptor_limit()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
-        try:
-            snapshot = self._store.open()
-        except StateError as error:
-            raise StartFailed(str(error)) from None
+        snapshot = self._open_store()
         try:
             self.parts = self._build(snapshot)
         except StateError as error:
@@ -219,6 +217,16 @@ class Daemon(TwistedService):
             self._reactor.callLater(0, self._reactor.stop)
 
     # building
+
+    def _open_store(self) -> Snapshot:
+        """Open the store, or look at it if its disk is full: then the recorder says so, and opens it later."""
+        try:
+            try:
+                return self._store.open()
+            except StateFull:
+                return self._store.look()
+        except StateError as error:
+            raise StartFailed(str(error)) from None
 
     def _build(self, snapshot: Snapshot) -> Parts:
         clock = self._reactor

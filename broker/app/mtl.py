@@ -24,6 +24,7 @@ from twisted.python.threadpool import ThreadPool
 from broker.config import values
 from broker.config.validate import effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.config.zendpoint import parse
+from broker.core.database import StateFull
 from broker.core.interfaces import ILeases, IRegistry, ITopics
 from broker.core.queue_recorder import QueueRecorder
 from broker.core.queue_settings import Death
@@ -31,6 +32,7 @@ from broker.core.queue_settings import Rule as QueueRule
 from broker.core.queue_settings import Settings as QueueSettings
 from broker.core.queue_store import QueueStore
 from broker.core.queues import Queues
+from broker.core.room import is_full
 from broker.core.topics import Topics
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
@@ -173,7 +175,12 @@ def open_mtl(
     accounts = None if config.users is None else Accounts(config.users, clock, in_thread)
     key_user = _nobody if keys is None else keys.name_of
     store = QueueStore(state)
-    rows = store.open(clock.seconds())
+    full: StateFull | None = None
+    try:
+        rows = store.open(clock.seconds())
+    except StateFull as error:
+        full = error
+        rows = store.look(clock.seconds())
     threads = [ThreadPool(0, most, name) for name, most in (("mtl passwords", CHECKS), ("mtl queues", 1))]
     for pool in threads:
         pool.start()
@@ -188,7 +195,7 @@ def open_mtl(
     settings = _settings(config)
     data_leases = DataLeases(leases, settings)
     data = Data(data_socket, leases, data_leases, complaints, settings)
-    recorder = QueueRecorder(store, leases, clock, disk, rows)
+    recorder = QueueRecorder(store, leases, clock, disk, rows, full)
     queues = Queues(leases, _queue_rules(config), recorder)
     queues.restore(rows)
     spaces: dict[str, ITopics] = {config.hosts[0]: topics}
@@ -346,7 +353,7 @@ def _port(address: str) -> int:
 
 
 def _secret(state: str) -> bytes:
-    """What is in the file, which is made if need be. Raises OSError."""
+    """What is in the file, which is made if need be; on a full disk, one for this run. Raises OSError."""
     path = Path(state) / SECRET
     try:
         secret = path.read_bytes()
@@ -355,12 +362,16 @@ def _secret(state: str) -> bytes:
     if len(secret) != SECRET_BYTES:
         secret = os.urandom(SECRET_BYTES)
         new = path.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(descriptor, secret)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        new.rename(path)
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.write(descriptor, secret)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            new.rename(path)
+        except OSError as error:
+            if not is_full(error, state):
+                raise
     return secret

@@ -19,9 +19,9 @@ from broker.app.parts import Parts
 from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.core.counters import Counters
+from broker.core.database import StateError
 from broker.core.interfaces import Beats
 from broker.core.model import Provider
-from broker.core.store import StateError
 from broker.net.zap import Gate
 from broker.net.zcontext import ZContext
 from broker.net.zsocket import ZSocket

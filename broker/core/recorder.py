@@ -5,7 +5,9 @@ Rules:
   One write at a time; a write that fails is tried again, with what has changed meanwhile.
 - So after a kill the store is at most that moment behind: what it lacks, live peers say again.
 - A provider that came and went before it was ever written is not written at all.
-- An id is given out only below a mark that is in the store: after a kill, ids go on from the mark.
+- An id is given out only below a mark that is in the store: after a kill, ids go on from the mark. While the store
+  cannot be written and that mark is reached, ids are taken by the clock, far above all others: a later start has later
+  ones, and one that finds the old mark gives out lower ones.
 - Providers from before the restart stay stored until `Recorder.forget`: the recorder only touches what it is told of.
 """
 
@@ -19,10 +21,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.database import StateError, StateFull
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Change, Kind
-from broker.core.store import StateError, Store
+from broker.core.store import Store
+from broker.core.trouble import Trouble
 
 FLUSH_SECONDS = 0.25
 """How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""
@@ -33,11 +37,9 @@ FLUSH_ROWS = 1_000
 RESERVE = 1_024
 """Ids reserved ahead: more than join in the time of one write, and a kill wastes no more of them than this."""
 
-RETRY_SECONDS = 1.0
-"""The wait after a first failed write; it doubles with each further one."""
-
-RETRY_SECONDS_MOST = 30.0
-"""The longest wait after a failed write: the disk may be full for hours, and is written soon after it is not."""
+IDS_A_SECOND = 1_000_000
+"""Ids that the clock gives for each of its seconds, more than are ever given out: so those of a later time are higher.
+They are exact in JSON's numbers until the year 2255."""
 
 _STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
 """The changes that are written. Loads come often, and are old by the time of a restart."""
@@ -48,7 +50,8 @@ class Recorder:
 
     ``in_thread`` runs a function with arguments in a worker thread, in the order of the calls, and returns a Deferred
     of its result. ``next_provider`` is the one of the store's snapshot. The first ids are
-    reserved here and now, on the disk: raises `StateError` if that fails.
+    reserved here and now, on the disk. If that is full, ids are taken by the clock until the store can be written.
+    Raises `StateError` if reserving fails for any other reason.
     """
 
     log = Logger()
@@ -70,7 +73,14 @@ class Recorder:
         self._mark = next_provider + RESERVE
         """Ids below this one may be given out: the store knows."""
         self._reserving = False
-        store.reserve(self._mark)
+        self._trouble = Trouble(
+            self.log,
+            clock,
+            StateError,
+            "the state could not be stored: {why}. Peers are served all the same. It is tried again, every {most:g} "
+            "seconds at the latest; if the broker is killed before that succeeds, its next start knows less",
+            "the state is being stored again, after {failures} failures",
+        )
 
         self._marked: dict[int, None] = {}
         """Ids to be written, the longest marked first."""
@@ -78,11 +88,15 @@ class Recorder:
         """Ids that this run has written, or may have."""
         self._timer: IDelayedCall | None = None
         self._writing: Deferred[Any] | None = None
-        self._failures = 0
         self._gave_up = False
         """The last write, the one of the stop, failed."""
         self._stopped: Deferred[None] | None = None
         self._watch = registry.watch(self._changed, _STORED)
+        try:
+            store.reserve(self._mark)
+        except StateFull as error:
+            self._mark = self._next
+            self._failed(Failure(error))
 
     # ids
 
@@ -90,14 +104,13 @@ class Recorder:
         """A provider id that was never given out before, not before a restart either.
 
         Touches the disk only if ids are taken faster than a thread can reserve them. While the store cannot be written
-        and its reserve is used up, ids are given out all the same, so that the farm goes on: they may then come again
-        after a kill, and the log says so. Raises `Refusal` once the recorder stops.
+        and its reserve is used up, ids are taken by the clock. Raises `Refusal` once the recorder stops.
         """
         if self._stopped is not None:
             raise Refusal(Reason.INTERNAL, "the broker is stopping")
         if self._next >= self._mark:
             self._reserve_now()
-        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._failures:
+        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._trouble.failures:
             self._reserve_ahead()
         id = self._next
         self._next += 1
@@ -110,23 +123,25 @@ class Recorder:
 
         def failed(failure: Failure) -> None:
             self._reserving = False
-            self._thread_failed(failure)
+            self._failed(failure)
 
         self._reserving = True
         mark = self._next + RESERVE
         self._in_thread(self._store.reserve, mark).addCallbacks(reserved, failed)
 
     def _reserve_now(self) -> None:
-        if self._failures:  # known to fail: the retry, not each peer that joins, finds out when it works again
-            return
         mark = self._next + RESERVE
-        self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
-        try:
-            self._store.reserve(mark)
-        except StateError as error:
-            self._failed(error)
-        else:
-            self._mark = mark
+        if not self._trouble.failures:  # else the retry, not each peer that joins, finds out when it works again
+            self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
+            try:
+                self._store.reserve(mark)
+            except StateError as error:
+                self._failed(Failure(error))
+            else:
+                self._mark = mark
+                return
+        self._next = max(self._next, int(self._clock.seconds() * IDS_A_SECOND))
+        self._mark = self._next + RESERVE
 
     # providers
 
@@ -163,15 +178,13 @@ class Recorder:
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._timer is None and self._writing is None and (self._marked or self._failures):
-            wait = FLUSH_SECONDS
-            if self._failures:
-                wait = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), RETRY_SECONDS_MOST)
+        if self._timer is None and self._writing is None and (self._marked or self._trouble.failures):
+            wait = self._trouble.wait if self._trouble.failures else FLUSH_SECONDS
             self._timer = self._clock.callLater(wait, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
-        if self._marked or self._failures:
+        if self._marked or self._trouble.failures:
             self._write()
 
     def _write(self) -> None:
@@ -191,14 +204,12 @@ class Recorder:
         def written(_: object) -> None:
             self._stored.difference_update(gone)
             self._mark = max(self._mark, mark)
-            if self._failures:
-                self.log.info("the state is being stored again, after {failures} failures", failures=self._failures)
-                self._failures = 0
+            self._trouble.over()
 
         def failed(failure: Failure) -> None:
             self._marked = dict.fromkeys(ids) | self._marked
             self._gave_up = self._stopped is not None
-            self._thread_failed(failure)
+            self._failed(failure)
 
         def ended(_: object) -> None:
             self._writing = None
@@ -210,20 +221,8 @@ class Recorder:
         writing = self._writing = self._in_thread(self._store.record, rows, gone, mark)
         writing.addCallbacks(written, failed).addBoth(ended)
 
-    def _thread_failed(self, failure: Failure) -> None:
-        if not isinstance(failure.value, StateError):
-            self.log.failure("a defect in storing the state", failure)
-        self._failed(failure.value)
-
-    def _failed(self, error: BaseException | None) -> None:
-        self._failures += 1
-        if self._failures == 1:
-            self.log.error(
-                "the state could not be stored: {why}. It is tried again, every {most:g} seconds at the latest; if the "
-                "broker is killed before that succeeds, its next start knows less and may give out the same ids again",
-                why=error,
-                most=RETRY_SECONDS_MOST,
-            )
+    def _failed(self, failure: Failure) -> None:
+        self._trouble.add(failure)
         if self._stopped is None:
             self._schedule()
 

@@ -28,10 +28,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.room import is_full
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.rest import rest
 from broker.export.segments import Segments
-from broker.export.trouble import Seldom, Trouble, tell
+from broker.export.trouble import Seldom, tell, trouble
 
 FLUSH_SECONDS = 1.0
 """How long records gather before they are appended: a kill of the broker loses no more than these."""
@@ -103,9 +104,9 @@ class Journal:
         """Records of which a text was changed. The thread counts them."""
         self._mended_told = 0
         """Those of them that the log tells of."""
-        self._writing = Trouble("the metrics journal cannot be written: records are lost")
-        self._sealing = Trouble("a segment of the metrics journal cannot be sealed")
-        self._retaining = Trouble("old segments of the metrics journal cannot be deleted")
+        self._writing = trouble(clock, "the metrics journal cannot be written: records are lost")
+        self._sealing = trouble(clock, "a segment of the metrics journal cannot be sealed")
+        self._retaining = trouble(clock, "old segments of the metrics journal cannot be deleted")
         self._full = Seldom()
         self._mending = Seldom()
 
@@ -158,8 +159,16 @@ class Journal:
     # for the wiring
 
     def start(self) -> None:
-        """Take the directory, and begin. Raises OSError where that fails; then nothing is held. To be called once."""
-        self._segments.open()
+        """Take the directory, and begin. To be called once.
+
+        On a full disk the directory is taken by the first write that succeeds. Raises OSError where it cannot be taken
+        for any other reason; then nothing is held.
+        """
+        try:
+            self._segments.open()
+        except OSError as error:
+            if not is_full(error, self._segments.directory):
+                raise
         self._running = True
         self._queue.insert(0, self._alive("start"))
         self._synced_at = self._clock.seconds()

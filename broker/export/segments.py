@@ -76,6 +76,7 @@ class Segments:
         for name in (broker, boot):
             if not BROKER_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be part of a file name: letters, digits, dots, dashes and _ only")
+        self.directory = directory
         self._open_directory = os.path.join(directory, "open")
         self._sealed_directory = os.path.join(directory, "segments")
         self._stem = f"{broker}-{boot}"
@@ -134,6 +135,7 @@ class Segments:
 
         A file that cannot be recovered stays as it is, for the next start; after the others, the first error is raised.
         """
+        self._lock.take()  # which a full disk may have kept `open` from
         failed: OSError | None = None
         for entry in entries(self._open_directory):
             if not _SEGMENT.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
 from broker.core import queue_recorder
+from broker.core.database import StateUnusable
 from broker.core.errors import Reason, Refusal
 from broker.core.queue_parts import DUPLICATES_FOR
-from broker.core.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS
 from broker.core.queue_settings import Death, Rule, Settings
 from broker.core.queue_store import DATABASE
-from broker.core.store import StateUnusable
+from broker.core.trouble import RETRY_SECONDS, RETRY_SECONDS_MOST
 from tests.core.queue_farm import DURABLE, Author, DurableFarm, Farm, Worker
 
 FULL = StateUnusable("the disk is full")

@@ -21,11 +21,11 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.core import queue_store
+from broker.core import database
+from broker.core.database import StateUnusable
 from broker.core.queue_roles import Restored
 from broker.core.queue_settings import Death
 from broker.core.queue_store import DATABASE, ROWS, SCHEMA, Batch, QueueStore, Row
-from broker.core.store import StateUnusable
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
 """Some every day, since each costs the start of a child."""
@@ -150,7 +150,7 @@ def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: py
 def test_a_busy_database_is_an_error_and_not_a_hang(
     store: QueueStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_store, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
     reopened(store)
     with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -248,7 +248,7 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path) -> No
 
 def test_not_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StateUnusable, match="cannot be used"):
+    with pytest.raises(StateUnusable, match="is not a directory"):
         QueueStore(str(tmp_path / "file")).open(NOW)
 
 

@@ -15,19 +15,19 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from broker.core.database import StateUnusable
 from broker.core.errors import Refusal
 from broker.core.model import BROKER, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (
     FLUSH_ROWS,
     FLUSH_SECONDS,
     RESERVE,
-    RETRY_SECONDS,
-    RETRY_SECONDS_MOST,
     Recorder,
 )
 from broker.core.registry import Registry
 from broker.core.restored import Restored
-from broker.core.store import DATABASE, StateUnusable, Store
+from broker.core.store import DATABASE, Store
+from broker.core.trouble import RETRY_SECONDS, RETRY_SECONDS_MOST
 from tests.threads import Thread
 
 GRACE = 60.0

@@ -18,8 +18,10 @@ from pathlib import Path
 import attrs
 import pytest
 
+from broker.core.database import StateInUse, StateUnusable
 from broker.core.model import Auth, Provider, Service, Snapshot
-from broker.core.store import DATABASE, LOCK, SCHEMA, StateInUse, StateUnusable, Store
+from broker.core.room import RESERVE
+from broker.core.store import DATABASE, LOCK, SCHEMA, Store
 
 KILLS = 20
 
@@ -64,7 +66,7 @@ def test_a_new_directory_is_empty_and_private(store: Store, directory: Path) -> 
     assert reopened(store, directory) == Snapshot(1, [], {})
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert {f.name: stat.S_IMODE(f.stat().st_mode) for f in directory.iterdir()} == dict.fromkeys(
-        (LOCK, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"), 0o600
+        (LOCK, RESERVE, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"), 0o600
     )
 
 
