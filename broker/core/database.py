@@ -6,8 +6,9 @@ Rules:
 - A database whose disk is full is not opened (`StateFull`). It can be read even so (`Database.look`); then each write
   tries to open it first.
 - A write that finds the disk full gives up the reserve (`broker.core.room`), has the write-ahead log copied into the
-  database, so that the log's room is used again, and is tried once more. From then on each write does the same to the
-  log, and a database that is nearly empty is made small, until the reserve is there again.
+  database, so that the log's room is used again, and is tried once more. A write that would fill the disk does not:
+  it is refused until there is room besides the reserve, or in the database itself. Until then each write has the log
+  copied, and a database that is nearly empty is made small.
 - The database holds secrets: file 0600. What cannot be understood is never changed or deleted here; the error says how
   to move it away.
 """
@@ -24,6 +25,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import attrs
+from twisted.logger import Logger
 
 from broker.core.room import Reserve, is_full
 
@@ -34,6 +36,9 @@ reactor thread may be waiting too."""
 SMALL_BYTES = 4 * 1024 * 1024
 """A database with no more than this in it, and as much that is free, is written again on a full disk, in some tens of
 milliseconds, so that its file becomes small."""
+
+SPARE_BYTES = 1024 * 1024
+"""Free pages of a full database that stay free when it takes something: each row takes a little more than its bytes."""
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -61,7 +66,8 @@ class Design:
     """What a database is. ``schema`` is the version of its ``tables``, kept in ``PRAGMA user_version``.
 
     ``then`` completes the advice to move it away: what is lost by that. ``log_bytes`` is the length to which the
-    write-ahead log is cut back.
+    write-ahead log is cut back. ``cheap_deletes`` has deleted content stay in free pages, where SQLite is built to
+    overwrite it: else taking it out needs as much of the log as putting it in.
     """
 
     name: str
@@ -69,10 +75,13 @@ class Design:
     tables: str
     then: str
     log_bytes: int | None = None
+    cheap_deletes: bool = False
 
 
 class Database:
     """The database of that design in ``directory``. Its methods block on the disk; any thread may call them."""
+
+    log = Logger()
 
     def __init__(self, directory: str, design: Design) -> None:
         self._directory = directory
@@ -113,29 +122,38 @@ class Database:
             try:
                 found = nothing
                 if os.path.exists(self.path):
-                    connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", BUSY_SECONDS, uri=True)
-                    with contextlib.closing(connection):
+                    try:
                         # Then SQLite needs no shared memory, which is a file of 32 KiB.
-                        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-                        if self._check(connection):
-                            found = read(connection)
+                        found = self._look("EXCLUSIVE", read, nothing)
+                    except sqlite3.OperationalError as error:
+                        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+                            raise
+                        found = self._look("NORMAL", read, nothing)  # some other process has made that file
             except (sqlite3.Error, OSError) as error:
                 raise self.unusable(error) from error
             self._late = True
             return found
 
-    def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Do ``work`` in one transaction: all of it, or nothing, which raises `StateUnusable`."""
+    def write(self, work: Callable[[sqlite3.Connection], object], grows: int | None = None) -> None:
+        """Do ``work`` in one transaction: all of it, or nothing, which raises `StateUnusable`.
+
+        ``grows`` is by how many bytes the database grows, where that may be without end. None is for what makes room,
+        or needs little: it may use the reserve.
+        """
         with self._mutex:
             try:
                 connection = self._connected()
+                if grows is not None and not self._may_grow(connection, grows):
+                    raise StateFull(f"the disk is full: the database {self.path} cannot grow")
                 try:
                     _transact(connection, work)
                 except sqlite3.Error as error:
                     if not is_full(error, self._directory):
                         raise
                     self._tight = True
-                    self._reserve.release()
+                    if grows is not None:
+                        raise
+                    self._give_up_reserve()
                     _checkpoint(connection)
                     _transact(connection, work)
                 if self._tight:
@@ -143,9 +161,9 @@ class Database:
             except (sqlite3.Error, OSError) as error:
                 raise self.unusable(error) from error
 
-    def probe(self) -> None:
-        """Write something that changes nothing. Raises `StateUnusable` where a write would."""
-        self.write(lambda connection: connection.execute(f"PRAGMA user_version = {self._design.schema}"))
+    def probe(self, grows: int) -> None:
+        """Write something that changes nothing. Raises `StateUnusable` where a write that grows by so much would."""
+        self.write(lambda connection: connection.execute(f"PRAGMA user_version = {self._design.schema}"), grows)
 
     def close(self) -> None:
         """The end. Harmless when not open."""
@@ -184,6 +202,12 @@ class Database:
 
     # inside
 
+    def _look(self, locking: str, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
+        connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", BUSY_SECONDS, uri=True)
+        with contextlib.closing(connection):
+            connection.execute(f"PRAGMA locking_mode = {locking}")
+            return read(connection) if self._check(connection) else nothing
+
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             if not self._late:
@@ -197,9 +221,8 @@ class Database:
         try:
             return self._connect()
         except (sqlite3.Error, OSError) as error:
-            if not (is_full(error, self._directory) and self._reserve.release()):
+            if not (is_full(error, self._directory) and self._give_up_reserve()):
                 raise
-            self._tight = True
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -217,6 +240,8 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA temp_store = MEMORY")
+            if self._design.cheap_deletes:
+                connection.execute("PRAGMA secure_delete = FAST")
             if self._design.log_bytes is not None:
                 connection.execute(f"PRAGMA journal_size_limit = {self._design.log_bytes}")
             if not ours:
@@ -228,6 +253,14 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def _give_up_reserve(self) -> bool:
+        """Returns whether there is room now that was not there before."""
+        self._tight = True
+        released = self._reserve.release()
+        if released:
+            self.log.warn("the disk of {directory} is full: its reserve is used now", directory=self._directory)
+        return released
 
     def _check(self, connection: sqlite3.Connection) -> bool:
         """Whether our tables are there; False where there is nothing yet. Raises `StateUnusable` for anything else."""
@@ -245,6 +278,13 @@ class Database:
             if tables:
                 raise StateUnusable(f"the database {self.path} is not one of elkobroker's; {self._move_away()}")
         return bool(version == self._design.schema)
+
+    def _may_grow(self, connection: sqlite3.Connection, bytes: int) -> bool:
+        if self._tight:
+            self._tight = not self._reserve.take()
+        if not self._tight and self._reserve.spares():
+            return True
+        return _number(connection, "freelist_count") * _number(connection, "page_size") >= bytes + SPARE_BYTES
 
     def _loosen(self, connection: sqlite3.Connection) -> None:
         """Give room back to the disk after a write, and take the reserve again if there is enough."""
@@ -278,6 +318,6 @@ def _transact(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection
 
 
 def _checkpoint(connection: sqlite3.Connection) -> None:
-    """Have the write-ahead log copied into the database and made empty, as far as there is room for it."""
+    """Have the write-ahead log copied into the database, as far as there is room for it. It keeps its own room."""
     with contextlib.suppress(sqlite3.Error):
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()

@@ -29,7 +29,7 @@ from broker.core.interfaces import ILeases
 from broker.core.queue import Queue
 from broker.core.queue_parts import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queue_roles import Author, Restored
-from broker.core.queue_store import Batch, QueueStore, Row
+from broker.core.queue_store import COMMIT_BYTES, COMMIT_GONE, Batch, QueueStore, Row
 from broker.core.trouble import Trouble
 
 COMMIT_SECONDS = 0.005
@@ -43,13 +43,6 @@ MOST_GATHERED = 10_000
 
 MOST_GATHERED_BYTES = 64 * 1024 * 1024
 """Bytes of those: what a disk writes in a second or so."""
-
-COMMIT_BYTES = 4 * 1024 * 1024
-"""Bytes of messages in one transaction, but for the last message: what the reserve has room for, when the disk is full
-(`broker.core.room`)."""
-
-COMMIT_GONE = 1_000
-"""Messages that one transaction takes away, for the same reason: each may cost a page of 4 KiB in SQLite's log."""
 
 _Gathered = tuple[Message, Author | None, Any]
 
@@ -188,7 +181,7 @@ class QueueRecorder:
             self._timer = None
         gathered = self._next_part()
         self.takes = not self._trouble.failures and self._stopped is None and self._has_room
-        batch = self._batch([message for message, _, _ in gathered if message.state != GONE])
+        batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
         if batch.queues or batch.rows or batch.counts or batch.gone or batch.queues_gone:
             writing = self._in_thread(self._store.write, batch)
         elif self._trouble.failures:
@@ -203,10 +196,10 @@ class QueueRecorder:
         writing.addErrback(lambda failure: self.log.failure("a defect in keeping messages of queues", failure))
         writing.addBoth(self._next)
 
-    def _batch(self, messages: list[Message]) -> Batch:
+    def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
         epoch = self._clock.seconds() - self._leases.now
         rows: list[Row] = []
-        for message in messages:
+        for message, _ in messages:
             message.kept = WRITING
             queue = message.queue
             if not queue.number:
@@ -220,7 +213,8 @@ class QueueRecorder:
         most = 0 if self._gathered else COMMIT_GONE
         gone, self._gone = self._gone[:most], self._gone[most:]
         queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
-        batch = Batch(list(self._queues.values()), rows, list(self._counts.items()), gone, queues_gone)
+        urgent = all(author is None for _, author in messages)
+        batch = Batch(list(self._queues.values()), rows, list(self._counts.items()), gone, queues_gone, urgent)
         self._counts = {}
         return batch
 

@@ -31,6 +31,13 @@ SCHEMA = 1
 LOG_BYTES = 64 * 1024 * 1024
 """The write-ahead log is cut back to this when it was longer: a batch may be as long."""
 
+COMMIT_BYTES = 4 * 1024 * 1024
+"""Bytes of messages in one batch, but for the last message: what the reserve has room for, when the disk is full
+(`broker.core.room`)."""
+
+COMMIT_GONE = 1_000
+"""Messages that one batch takes away, for the same reason: each may cost a page of 4 KiB in SQLite's log."""
+
 ROWS = (256, 64, 16, 4, 1)
 """How many rows go into one statement. Each statement lets other threads run, and has to wait for its turn afterwards:
 with a row each, a batch would take seconds beside a busy reactor."""
@@ -50,7 +57,7 @@ UPDATE message SET count = json_extract(new.value, '$[1]') FROM json_each(?) AS 
 WHERE message.id = json_extract(new.value, '$[0]')
 """
 
-_DESIGN = Design(DATABASE, SCHEMA, _TABLES, "The durable queues are then empty", LOG_BYTES)
+_DESIGN = Design(DATABASE, SCHEMA, _TABLES, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
 
 Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
 """A message: its order, the number of its queue, its count, when its time is over in seconds of the epoch (None for
@@ -61,7 +68,8 @@ never), why it died, head and body."""
 class Batch:
     """What is written together. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
 
-    The last two are the numbers of queues and the orders of messages that are gone.
+    ``gone`` are orders of messages that are gone, ``queues_gone`` numbers of queues. ``urgent`` says that no author
+    waits for these rows: they move from one queue to another.
     """
 
     queues: Sequence[tuple[int, str, str]]
@@ -69,6 +77,7 @@ class Batch:
     counts: Sequence[tuple[int, int]]
     gone: Sequence[int]
     queues_gone: Sequence[int]
+    urgent: bool = False
 
 
 class QueueStore:
@@ -114,11 +123,12 @@ class QueueStore:
                     listed = json.dumps(gone)
                     connection.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", (listed,))
 
-        self._database.write(work)
+        grows = batch.rows and not batch.urgent
+        self._database.write(work, sum(len(row[-1]) + len(row[-2]) for row in batch.rows) if grows else None)
 
     def probe(self) -> None:
-        """Write something that changes nothing. Raises `StateUnusable` where a batch would."""
-        self._database.probe()
+        """Write something that changes nothing. Raises `StateUnusable` where a batch with new messages would."""
+        self._database.probe(COMMIT_BYTES)
 
     def close(self) -> None:
         """The end. Harmless when not open."""

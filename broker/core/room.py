@@ -4,13 +4,13 @@ Rules:
 - The disk is *full* if a write fails for want of space (ENOSPC), quota (EDQUOT) or file size (EFBIG). A broker whose
   disk is full starts and runs without storing anything, and tries again. Any other error of the state directory at the
   start ends the start: nobody but an operator can mend rights, damage, or a directory that is none.
-- The reserve is a file that takes room and holds nothing. A store that finds the disk full removes it and tries once
-  more: to take messages out of a full database needs room too. It is made again when there is twice as much room.
+- The reserve is a file that takes room and holds nothing. Where the disk is full, it is removed for what makes room, or
+  needs little, and never for what would fill the disk again: to take messages out of a full database needs room too. It
+  is made again when there is twice as much room.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sqlite3
@@ -60,14 +60,13 @@ class Reserve:
         self._size = size
 
     def take(self) -> bool:
-        """Make the file, if there is twice as much room. Returns whether it is there."""
-        with contextlib.suppress(OSError):
-            if os.stat(self._path).st_size >= self._size:
-                return True
+        """Make the file, if there is twice as much room. Returns whether it is there, and as much room besides."""
+        free = self._free()
+        if self._is_there():
+            return free >= self._size
+        if free < 2 * self._size:
+            return False
         try:
-            disk = os.statvfs(self._directory)
-            if disk.f_bavail * disk.f_frsize < 2 * self._size:
-                return False
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(file, 0, self._size)
@@ -78,6 +77,10 @@ class Reserve:
             return False
         return True
 
+    def spares(self) -> bool:
+        """Whether the disk may be filled further: the file is there, or at least room for it."""
+        return self._is_there() or self._free() >= self._size
+
     def release(self) -> bool:
         """Remove the file. Returns whether it was there: there is room now."""
         try:
@@ -85,3 +88,16 @@ class Reserve:
         except OSError:
             return False
         return True
+
+    def _is_there(self) -> bool:
+        try:
+            return os.stat(self._path).st_size >= self._size
+        except OSError:
+            return False
+
+    def _free(self) -> int:
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            return 0
+        return disk.f_bavail * disk.f_frsize

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -25,6 +23,7 @@ from broker.core.queue_settings import Death, Rule, Settings
 from broker.core.queue_store import DATABASE
 from broker.core.trouble import RETRY_SECONDS, RETRY_SECONDS_MOST
 from tests.core.queue_farm import DURABLE, Author, DurableFarm, Farm, Worker
+from tests.full_disk import no_room
 
 FULL = StateUnusable("the disk is full")
 
@@ -473,17 +472,6 @@ def test_the_author_of_a_message_that_died_unwritten_sends_it_again_if_its_grave
     farm.clock.advance(RETRY_SECONDS)
     farm.thread.work()
     assert farm.bodies("q.dead") == [b"1"]
-
-
-@contextmanager
-def no_room(size: int) -> Iterator[None]:
-    """No file can grow beyond that size."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_really_full(farm: DurableFarm) -> None:

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from broker.core.database import StateUnusable
+from broker.core.database import StateFull, StateUnusable
 from broker.core.errors import Refusal
 from broker.core.model import BROKER, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (
@@ -27,7 +27,8 @@ from broker.core.recorder import (
 from broker.core.registry import Registry
 from broker.core.restored import Restored
 from broker.core.store import DATABASE, Store
-from broker.core.trouble import RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.trouble import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from tests.full_disk import no_room
 from tests.threads import Thread
 
 GRACE = 60.0
@@ -36,12 +37,16 @@ GRACE = 60.0
 class Run:
     """One run of a broker's core on a state directory."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, now: float = 0.0) -> None:
         self.directory = directory
         self.clock = Clock()
+        self.clock.advance(now)
         self.thread = Thread()
         self.store = Store(directory)
-        snapshot = self.store.open()
+        try:
+            snapshot = self.store.open()
+        except StateFull:
+            snapshot = self.store.look()
         self.snapshot = snapshot
         restored = Restored(snapshot.providers, GRACE, self.clock, lambda ids: self.recorder.forget(ids))
         self.registry = Registry(self.clock, lambda: self.recorder.next_id(), restored)
@@ -258,6 +263,68 @@ class RecorderTests(SynchronousTestCase):
         run.store.close(1)
         with pytest.raises(StateUnusable):
             Recorder(run.registry, run.store, run.clock, run.thread, 1)
+
+    # a full disk at the start
+
+    def started_on_a_full_disk(self, directory: str, now: float) -> Run:
+        with no_room():
+            run = Run(directory, now)
+        self.addCleanup(run.store.close, 1)
+        return run
+
+    def test_a_start_on_a_full_disk_is_told_once_and_stores_what_lives_when_there_is_room(self) -> None:
+        directory = os.path.join(self.directory, "full")
+        with capturedLogs() as logged:
+            run = self.started_on_a_full_disk(directory, 1e9)
+            one, two = run.join("a"), run.join("b")
+            with no_room():
+                for _ in range(3):
+                    run.clock.advance(RETRY_SECONDS_MOST)
+                    run.thread.work_all()
+            run.registry.leave(one)
+            run.clock.advance(RETRY_SECONDS_MOST)
+            run.thread.work_all()
+        assert self.remembered(run) == {two: ["b"]}
+        assert run.durable_mark() > two
+        assert run.clock.getDelayedCalls() == []
+        assert [e["log_level"] for e in logged] == [LogLevel.error, LogLevel.info]
+        assert "the disk is full" in str(logged[0]["why"])
+
+    def test_ids_never_repeat_whatever_starts_found_the_disk_full(self) -> None:
+        directory = os.path.join(self.directory, "full")
+        given: list[int] = []
+        for start, full in enumerate([False, True, True, False, True, False]):
+            now = 1e9 + 10 * start
+            run = self.started_on_a_full_disk(directory, now) if full else Run(directory, now)
+            given += [run.recorder.next_id() for _ in range(RESERVE + 100)]
+            run.store._release()  # as a kill does it: nothing more is written
+        assert len(set(given)) == len(given)
+        assert max(given) < 2**53, "which is what other people's JSON can tell apart"
+
+    def test_ids_never_repeat_when_the_disk_was_full_for_a_while_and_the_broker_was_killed(self) -> None:
+        directory = os.path.join(self.directory, "full")
+        run = Run(directory, 1e9)
+        with no_room():
+            given = [run.recorder.next_id() for _ in range(3 * RESERVE)]
+        run.store._release()
+        again = Run(directory, 1e9 + 10)
+        self.addCleanup(again.store.close, 1)
+        given += [again.recorder.next_id() for _ in range(3 * RESERVE)]
+        assert len(set(given)) == len(given)
+
+    def test_a_disk_that_fails_and_succeeds_by_turns_is_told_of_by_one_pair_of_lines_a_minute(self) -> None:
+        run = self.run_
+        kept = run.join("a")
+        with capturedLogs() as logged:
+            begun = run.clock.seconds()
+            while run.clock.seconds() < begun + 3 * QUIET_SECONDS:
+                run.offer(kept, "more")
+                run.clock.advance(FLUSH_SECONDS)
+                run.thread.fail(StateUnusable("the disk is full"))
+                run.clock.advance(RETRY_SECONDS)
+                run.thread.work_all()
+        levels = [e["log_level"] for e in logged]
+        assert levels == [LogLevel.error, LogLevel.info] * 3
 
     # from before the restart
 

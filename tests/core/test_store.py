@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -18,10 +19,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from broker.core.database import StateInUse, StateUnusable
+from broker.core.database import StateFull, StateInUse, StateUnusable
 from broker.core.model import Auth, Provider, Service, Snapshot
 from broker.core.room import RESERVE
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
+from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = 20
 
@@ -311,6 +313,120 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path, where
     store = Store(str(directory))
     assert store.open() == Snapshot(1, [], {})
     store.close(1)
+
+
+# a full disk
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(directory: Path, killed: bool) -> None:
+    filled(directory)
+    if killed:  # what is stored is in the log, and the file that SQLite shares is gone
+        before = Store(str(directory))
+        before.open()
+        before.record([attrs.evolve(PROVIDER, id=600)], [], 700)
+        (directory / f"{DATABASE}-shm").unlink()
+    shutil.copytree(directory, copy := directory.with_name("copy"))
+    with no_room():
+        store = Store(str(copy))
+        (copy / RESERVE).unlink()
+        with pytest.raises(StateFull, match="the disk is full"):
+            store.open()
+        snapshot = store.look()
+        assert [p.id for p in snapshot.providers] == [*range(1, 500), *([600] if killed else [])]
+        assert snapshot.next_provider == (700 if killed else 501)
+        with pytest.raises(StateInUse):
+            Store(str(copy)).look()
+        for _ in range(2):
+            with pytest.raises(StateFull, match="the disk is full"):
+                store.record([attrs.evolve(PROVIDER, id=1_000)], range(1, 500), 2_000)
+    store.record([attrs.evolve(PROVIDER, id=1_000)], range(1, 500), 2_000)
+    snapshot = reopened(store, copy, 3_000)
+    assert [p.id for p in snapshot.providers] == [*([600] if killed else []), 1_000]
+    assert snapshot.next_provider == 3_000
+    store.close(1)
+
+
+def test_a_full_disk_is_read_beside_another_process_that_reads(directory: Path) -> None:
+    filled(directory)
+    with closing(sqlite3.connect(directory / DATABASE)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT * FROM counter").fetchall()
+        with no_room():
+            store = Store(str(directory))
+            assert store.look().next_provider == 501
+    store.close(1)
+
+
+def test_a_first_start_on_a_full_disk_finds_nothing_and_stores_later(directory: Path) -> None:
+    store = Store(str(directory))
+    with no_room():
+        with pytest.raises(StateFull):
+            store.open()
+        assert store.look() == Snapshot(1, [], {})
+        with pytest.raises(StateFull):
+            store.reserve(10)
+    store.reserve(10)
+    assert reopened(store, directory, 11) == Snapshot(11, [], {})
+    store.close(1)
+
+
+def test_a_full_disk_excuses_nothing_else(directory: Path) -> None:
+    filled(directory)
+    (directory / DATABASE).write_bytes(b"nonsense" * 1_000)
+    with no_room():
+        for use in (Store(str(directory)).open, Store(str(directory)).look):
+            with pytest.raises(StateUnusable, match="is damaged") as refused:
+                use()
+            assert not isinstance(refused.value, StateFull)
+
+
+def test_the_reserve_lets_a_full_disk_be_written_and_is_taken_again(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from broker.core.database import StateFull
+from broker.core.model import Provider
+from broker.core.room import RESERVE, RESERVE_BYTES
+from broker.core.store import Store
+
+state = os.path.join(sys.argv[1], "state")
+reserve = os.path.join(state, RESERVE)
+
+def fill(name):
+    with open(os.path.join(sys.argv[1], name), "wb", 0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+
+store = Store(state)
+store.open()
+assert os.stat(reserve).st_size == RESERVE_BYTES
+store.close(2)
+fill("first")
+store.open()
+assert not os.path.exists(reserve)
+store.reserve(3)
+store.close(4)
+fill("second")
+try:
+    store.open()
+except StateFull:
+    assert store.look().next_provider == 4
+try:
+    store.reserve(5)
+except StateFull:
+    print("full")
+for name in ("first", "second"):
+    os.unlink(os.path.join(sys.argv[1], name))
+store.reserve(6)
+assert os.stat(reserve).st_size == RESERVE_BYTES
+store.close(7)
+print(store.open().next_provider)
+"""
+    assert on_a_small_disk(tmp_path, 64, script).split() == ["full", "7"]
 
 
 # kill -9

@@ -42,7 +42,10 @@ def _has_mtl(options: Sequence[str]) -> bool:
 
 
 class Daemon:
-    """A running daemon in its own directory; ``log`` is what it printed so far."""
+    """A running daemon in its own directory; ``log`` is what it printed so far.
+
+    ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Daemon:
         console: str = "0",
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
+        full: bool = False,
     ) -> None:
         self.directory = directory
         self.log: list[str] = []
@@ -69,6 +73,8 @@ class Daemon:
             command += ["--state", str(directory / "state")]
         if descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
+        if full:
+            command = ["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
             command,
             cwd=directory,
