@@ -155,6 +155,7 @@ class Written:
         self.threads.start()
         self.journal.start()
         self.feed = Feed(registry, self.journal.put, self.journal.now, FullLoads([(("service-1*",), 1.0)]))
+        self.journal.before_flush = self.feed.catch_up
 
     def stop(self) -> Deferred[None]:
         self.feed.stop()

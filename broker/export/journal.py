@@ -75,6 +75,8 @@ class Journal:
         self._segments = segments
         self._common = common(segments.broker, segments.boot)
 
+        self.before_flush: Callable[[], None] = lambda: None
+        """Called each time before what waits is handed over: the last moment to put something."""
         self._queue: list[Record] = []
         self._room = segments.limits.queue
         self._turned_away = 0
@@ -234,6 +236,7 @@ class Journal:
         self.put(self._alive())
 
     def _flush(self) -> None:
+        self.before_flush()
         self._flush_due = True
         self._go_on()
 
