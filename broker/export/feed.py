@@ -44,8 +44,11 @@ _STEP = 1_000_000 // RECORDS
 _AHEAD = IN_ADVANCE * _STEP
 """Microseconds of its time that it may use in advance."""
 
-_MOST_STEPS = int(LONGEST_WAIT * 1_000_000) - _AHEAD
-"""Microseconds that one report takes at most."""
+_LONGEST_WAIT = int(LONGEST_WAIT * 1_000_000)
+"""The same in microseconds; no report takes more of its provider's time."""
+
+_NEVER = 2**62
+"""A ``ts`` that no clock says."""
 
 LATEST = 253_402_300_800.0
 """The year 10000, in seconds of the epoch. Readers have no later dates, and far later ones not even as integers."""
@@ -98,11 +101,13 @@ class _Offer:
 class _Pace:
     """How far a provider may go with one kind of record, and what waits for its turn."""
 
-    __slots__ = ("until", "waiting")
+    __slots__ = ("from_", "next", "waiting")
 
     def __init__(self) -> None:
-        self.until = 0
-        """The ``ts`` up to which it has used its time."""
+        self.next = 0
+        """The ``ts`` from which the next report may be told at once."""
+        self.from_ = 0
+        """The same while a report waits, which has the next turn: then no other one is told at once."""
         self.waiting: tuple[int, float | None, int] | None = None
         """When the newest report came, what it says, and how many came since the last one that was told."""
 
@@ -124,7 +129,7 @@ class _Provider:
 
     def count(self) -> None:
         """Its services are other ones."""
-        self.step = min(len(self.offers) * _STEP, _MOST_STEPS)
+        self.step = min(len(self.offers) * _STEP, _LONGEST_WAIT)
 
 
 class Feed:
@@ -189,11 +194,11 @@ class Feed:
         known.beats = beats = known.beats + 1
         ts, put = self._now(), self._put
         pace = known.beat_pace
-        until = pace.until
-        if until - ts > _AHEAD or pace.waiting is not None:
+        next = pace.next
+        if ts < next:
             self._wait(known, pace, ts, sent)
             return
-        pace.until = (ts if until < ts else until) + known.step
+        pace.next = (next if next > ts - _AHEAD else ts - _AHEAD) + known.step
         sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
         for offer in known.offers:
             put(replace(offer.beat, ts=ts, hb_seq=beats, sent_ts=sent_ts))
@@ -248,11 +253,11 @@ class Feed:
             return
         ts, put = self._now(), self._put
         pace = known.load_pace
-        until = pace.until
-        if until - ts > _AHEAD or pace.waiting is not None:
+        next = pace.next
+        if ts < next:
             self._wait(known, pace, ts, load)
             return
-        pace.until = (ts if until < ts else until) + known.step
+        pace.next = (next if next > ts - _AHEAD else ts - _AHEAD) + known.step
         for offer in known.offers:
             put(replace(offer.load, ts=ts, load=load))
 
@@ -261,16 +266,18 @@ class Feed:
     def _wait(self, known: _Provider, pace: _Pace, ts: int, value: float | None) -> None:
         """Have a report wait for its turn, in the place of the one that waits."""
         before = 0
-        if pace.waiting is not None:
+        if pace.waiting is None:
+            pace.from_, pace.next = pace.next, _NEVER
+        else:
             before = pace.waiting[2]
             self._coalesced += len(known.offers)
         pace.waiting = (ts, value, before + 1)
         self._waiting[known] = None
 
     def _has_turn(self, pace: _Pace, ts: int) -> bool:
-        if pace.until - ts > LONGEST_WAIT * 1_000_000:
-            pace.until = ts  # the clock was set back
-        return pace.until - ts <= _AHEAD
+        if pace.from_ - ts > _LONGEST_WAIT:
+            pace.from_ = ts - _AHEAD  # the clock was set back
+        return pace.waiting is not None and pace.from_ <= ts
 
     def _tell_load(self, known: _Provider) -> None:
         if (told := self._turn(known, known.load_pace)) is not None:
@@ -291,5 +298,5 @@ class Feed:
             return None
         ts, value, reports = pace.waiting
         pace.waiting = None
-        pace.until = max(pace.until, ts) + known.step
+        pace.next = max(pace.from_, ts - _AHEAD) + known.step
         return ts, value, reports - 1 or None
