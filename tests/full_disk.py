@@ -26,16 +26,21 @@ def no_room(size: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def small_disk(directory: Path, megabytes: int) -> list[str]:
+    """How a command line begins whose process has a disk of that size in that directory."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+        pytest.skip("a disk of its own cannot be mounted here")
+    mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && exec "$@"'
+    return ["unshare", "-Urm", "sh", "-c", mount, str(directory)]
+
+
 def on_a_small_disk(directory: Path, megabytes: int, script: str) -> str:
     """Run a Python script, whose argument is a directory on a disk of that size. Returns what it printed.
 
     The disk is in a mount namespace of the script's own, which needs no privilege where the kernel allows that.
     """
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
-        pytest.skip("a disk of its own cannot be mounted here")
-    mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "$1" && exec "$2" -c "$3" "$1"'
     ended = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", mount, "sh", str(directory), sys.executable, script],
+        [*small_disk(directory, megabytes), sys.executable, "-c", script, str(directory)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -44,7 +44,8 @@ def _has_mtl(options: Sequence[str]) -> bool:
 class Daemon:
     """A running daemon in its own directory; ``log`` is what it printed so far.
 
-    ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk.
+    ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk;
+    ``disk`` is how its command line begins (`tests.full_disk.small_disk`).
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Daemon:
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
         full: bool = False,
+        disk: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.log: list[str] = []
@@ -76,7 +78,7 @@ class Daemon:
         if full:
             command = ["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
-            command,
+            [*disk, *command],
             cwd=directory,
             env=environment(**(env or {})),
             stdout=subprocess.PIPE,

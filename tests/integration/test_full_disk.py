@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.full_disk import small_disk
 from tests.integration.conftest import MTL, OTHERS
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import until, whole_log
@@ -83,3 +84,30 @@ def test_a_first_start_on_a_full_disk_serves_all_wires_and_keeps_messages_when_t
         assert peers.reader("queue", "durable-q").bodies(1) == [b"2"]
     sealed = list((tmp_path / "state" / "journal" / "segments").glob("*/*/*.gz"))
     assert sealed
+
+
+def test_a_disk_that_a_durable_queue_has_filled_has_room_again_when_it_is_drained(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    options = ("--config", configured(tmp_path, '[[mtl.queues]]\nqueues = ["q"]\ndurable = true\nsize = 100_000_000'))
+    with (
+        Daemon(tmp_path, *options, disk=small_disk(tmp_path / "state", 64)) as daemon,
+        peers_of(daemon) as peers,
+    ):
+        writer, body = peers.writer("queue", "q", confirm="full"), bytes(400_000)
+
+        def fill() -> int:
+            for taken in range(1_000):
+                if writer.settled(writer.write(body, "q")):
+                    return taken
+            raise AssertionError("the disk has no end")
+
+        taken = fill()
+        daemon.wait_for("messages of durable queues could not be kept: the disk is full")
+        reader = peers.reader("queue", "q", window=1)
+        for sequence in range(1, taken + 1):
+            assert reader.content().body == body
+            reader.confirm(sequence)
+        daemon.wait_for("messages of queues are kept again")
+        until(lambda: not writer.settled(writer.write(body, "q")))
+        assert fill() > taken / 2
+        assert "Traceback" not in "".join(daemon.log)
