@@ -129,6 +129,7 @@ class HangingDisk(Disk):
     """A disk that does not answer for a while, once."""
 
     def __init__(self, hangs: float) -> None:
+        super().__init__()
         self._hangs = hangs
         self._due = False
         self._done = False
