@@ -353,7 +353,7 @@ def _port(address: str) -> int:
 
 
 def _secret(state: str) -> bytes:
-    """What is in the file, which is made if need be; on a full disk, one for this run. Raises OSError."""
+    """The content of the file, which is made if need be; on a full disk, one for this run. Raises OSError."""
     path = Path(state) / SECRET
     try:
         secret = path.read_bytes()

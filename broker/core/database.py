@@ -9,7 +9,7 @@ Rules:
   database, so that the log's room is used again, and is tried once more. A write that would fill the disk does not:
   it is refused until there is room besides the reserve, or in the database itself. Until then each write has the log
   copied, and a database that is nearly empty is made small.
-- The database holds secrets: file 0600. What cannot be understood is never changed or deleted here; the error says how
+- The database holds secrets: file 0600. Content that cannot be understood is never changed or deleted; the error says how
   to move it away.
 """
 
@@ -63,7 +63,7 @@ class StateFull(StateUnusable):
 
 @attrs.frozen
 class Design:
-    """What a database is. ``schema`` is the version of its ``tables``, kept in ``PRAGMA user_version``.
+    """The design of a database. ``schema`` is the version of its ``tables``, kept in ``PRAGMA user_version``.
 
     ``then`` completes the advice to move it away: what is lost by that. ``log_bytes`` is the length to which the
     write-ahead log is cut back. ``cheap_deletes`` has deleted content stay in free pages, where SQLite is built to
@@ -263,7 +263,7 @@ class Database:
         return released
 
     def _check(self, connection: sqlite3.Connection) -> bool:
-        """Whether our tables are there; False where there is nothing yet. Raises `StateUnusable` for anything else."""
+        """True if our tables are there, False if there is nothing yet. Raises `StateUnusable` for anything else."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > self._design.schema:
             raise StateUnusable(

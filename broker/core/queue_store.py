@@ -100,7 +100,7 @@ class QueueStore:
         return self._database.open(read)
 
     def look(self, now: float) -> list[Restored]:
-        """Where `open` has raised `StateFull`: return all messages, without writing.
+        """Return all messages without writing, after `open` has raised `StateFull`.
 
         From then on, every method that writes tries to open the database first. Raises `StateUnusable`.
         """

@@ -60,7 +60,7 @@ class _Same:
         self._with_restored: tuple[Service, ...] = ()
         """The same with those from before a restart behind them."""
         self._behind: tuple[Service, ...] = ()
-        """What was remembered when these were gathered."""
+        """The remembered services when these were gathered."""
 
     def add(self, service: Service) -> None:
         self._services[id(service)] = service

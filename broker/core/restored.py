@@ -54,7 +54,7 @@ class Restored:
         self._back: dict[int, set[int]] = {}
         """Live providers that have come back, with the remembered ones that they were."""
         self._answers: dict[_Key, tuple[Service, ...]] = {}
-        """What `lookup` has answered, until that changes."""
+        """The answers of `lookup`, until they change."""
         places: dict[_Place, Service] = {}
         for provider in self._providers.values():
             for service in provider.services:
@@ -132,7 +132,7 @@ class Restored:
         return len(self._providers)
 
     def _remove(self, places: Iterable[_Place], live: int) -> None:
-        """What is remembered of these places goes, since the live provider says what became of it."""
+        """Forget these places, since the live provider says what became of them."""
         gone = set()
         for place in places:
             key = place[1:3]

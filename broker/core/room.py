@@ -4,8 +4,8 @@ Rules:
 - The disk is *full* if a write fails for want of space (ENOSPC), quota (EDQUOT) or file size (EFBIG). A broker whose
   disk is full starts and runs without storing anything, and tries again. Any other error of the state directory at the
   start ends the start: nobody but an operator can mend rights, damage, or a directory that is none.
-- The reserve is a file that takes room and holds nothing. Where the disk is full, it is removed for what makes room, or
-  needs little, and never for what would fill the disk again: to take messages out of a full database needs room too. It
+- The reserve is a file that takes room and holds nothing. On a full disk it is removed for a write that makes room
+  or needs little, and never for one that would fill the disk again: to take messages out of a full database needs room too. It
   is made again when there is twice as much room.
 """
 
@@ -24,16 +24,16 @@ RESERVE_BYTES = 16 * 1024 * 1024
 (its automatic checkpoint) and one transaction (`queue_recorder.COMMIT_BYTES`), which is then retried."""
 
 PROBE_BYTES = 64 * 1024
-"""What is written to see whether there is room, where SQLite does not say. It needs 32 KiB at least to open."""
+"""Bytes that are written to see whether there is room, if SQLite does not say. It needs 32 KiB at least to open."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _UNCLEAR = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
-"""What SQLite says of a disk without room, and of many other things."""
+"""Codes of SQLite for a disk without room, and for many other things."""
 
 
 def is_full(error: BaseException | None, directory: str) -> bool:
-    """Whether an error of SQLite or the system means that the disk of this directory is full."""
+    """Return whether an error of SQLite or the system means that the disk of this directory is full."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; errors that Python itself raises have none
@@ -78,7 +78,7 @@ class Reserve:
         return True
 
     def spares(self) -> bool:
-        """Whether the disk may be filled further: the file is there, or at least room for it."""
+        """Return whether the disk may be filled further: the file is there, or at least room for it."""
         return self._is_there() or self._free() >= self._size
 
     def release(self) -> bool:

@@ -1,4 +1,4 @@
-"""What must survive a restart, in one SQLite database in the state directory (`broker.core.database`).
+"""The state that must survive a restart, in one SQLite database in the state directory (`broker.core.database`).
 
 Rules:
 - One broker per state directory: an exclusive lock on the file ``lock``, which holds the broker's process id. The
@@ -68,7 +68,7 @@ class Store:
         return snapshot
 
     def look(self) -> Snapshot:
-        """Where `open` has raised `StateFull`: take the lock, and return what was stored, without writing.
+        """Take the lock, and return what was stored, without writing, after `open` has raised `StateFull`.
 
         From then on, every method that writes tries to open the database first. Raises `StateInUse` or `StateUnusable`,
         with nothing held.

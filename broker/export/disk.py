@@ -2,7 +2,7 @@
 
 All of them block, and raise OSError with the path that it is about.
 
-Connections may take all file descriptors of the process. So the journal holds `SPARES` of its own. Where the system has
+Connections may take all file descriptors of the process. So the journal holds `SPARES` of its own. If the system has
 none for a file, one of these is closed in the moment before the file is opened; and the descriptor of a file that is
 closed becomes a spare one again in one step, so that no connection gets it.
 """

@@ -5,9 +5,9 @@ Rules:
 - A service that is offered is a ``register``, one that goes an ``unregister``, or an ``expire`` if its provider was
   silent for too long.
 - A load that is reported makes a record for each service of the provider; so does a heartbeat.
-- Of each kind, a provider has `RECORDS` records a second, and some in advance. What comes faster *coalesces*: the
+- Of each kind, a provider has `RECORDS` records a second, and some in advance. Faster reports *coalesce*: the
   newest one waits for its turn, and its records say how many others they stand for. So a flood costs its own
-  provider's records, and leaves the journal's queue to the others. What waits when the provider goes is not told.
+  provider's records, and leaves the journal's queue to the others. A report that waits when the provider goes is not told.
 - A provider's label is the one that it had when it first offered something: later ones are for administrators.
 - What a peer says of its own clock is left out where it is no time that readers have room for.
 - `FullLoads` says at which load a provider of a service is full. Where it says nothing, the record does not.
@@ -99,7 +99,7 @@ class _Offer:
 
 
 class _Pace:
-    """How far a provider may go with one kind of record, and what waits for its turn."""
+    """The budget of a provider for one kind of record, and the report that waits for its turn."""
 
     __slots__ = ("from_", "next", "waiting")
 
@@ -144,7 +144,7 @@ class Feed:
         self._full_loads = full_loads
         self._providers: dict[int, _Provider] = {}
         self._waiting: dict[_Provider, None] = {}
-        """Those of whom something waits for its turn."""
+        """Providers of which a report waits for its turn."""
         self._coalesced = 0
         told = {
             Kind.OFFERED: self._offered,
@@ -163,7 +163,7 @@ class Feed:
                 offer.load = replace(offer.load, full_load=full_loads.of(offer.service.name))
 
     def stop(self) -> None:
-        """Hear nothing any more. What waits for its turn is told now."""
+        """Hear nothing any more. Reports that wait for their turn are told now."""
         for watch in self._watches:
             watch.cancel()
         for known in self._waiting:
@@ -293,7 +293,7 @@ class Feed:
                 self._put(replace(offer.beat, ts=ts, hb_seq=known.beats, sent_ts=sent_ts, coalesced=coalesced))
 
     def _turn(self, known: _Provider, pace: _Pace) -> tuple[int, float | None, int | None] | None:
-        """What has its turn now: its time, what it says, and how many others it stands for."""
+        """Take the report that waits: its time, its value, and how many others it stands for."""
         if pace.waiting is None:
             return None
         ts, value, reports = pace.waiting

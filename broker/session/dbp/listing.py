@@ -249,7 +249,7 @@ class Listing:
         return self._peers.get(name) or self._own.get(name)
 
     def _restored(self, name: str) -> tuple[Service, ...]:
-        """What is remembered of a name, and not replaced yet."""
+        """The remembered services of a name that are not replaced yet."""
         known = self._registry.lookup(name, DEFAULT_PROTOCOL, restored=True)
         if not known or not known[-1].restored:  # they are behind the live ones
             return ()
