@@ -9,8 +9,8 @@ Rules:
   database, so that the log's room is used again, and is tried once more. A write that would fill the disk does not:
   it is refused until there is room besides the reserve, or in the database itself. Until then each write has the log
   copied, and a database that is nearly empty is made small.
-- The database holds secrets: file 0600. Content that cannot be understood is never changed or deleted; the error says how
-  to move it away.
+- The database holds secrets: file 0600. Content that cannot be understood is never changed or deleted; the error says
+  how to move it away.
 """
 
 from __future__ import annotations

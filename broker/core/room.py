@@ -5,8 +5,8 @@ Rules:
   disk is full starts and runs without storing anything, and tries again. Any other error of the state directory at the
   start ends the start: nobody but an operator can mend rights, damage, or a directory that is none.
 - The reserve is a file that takes room and holds nothing. On a full disk it is removed for a write that makes room
-  or needs little, and never for one that would fill the disk again: to take messages out of a full database needs room too. It
-  is made again when there is twice as much room.
+  or needs little, and never for one that would fill the disk again: to take messages out of a
+  full database needs room too. It is made again when there is twice as much room.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ Rules:
 - A load that is reported makes a record for each service of the provider; so does a heartbeat.
 - Of each kind, a provider has `RECORDS` records a second, and some in advance. Faster reports *coalesce*: the
   newest one waits for its turn, and its records say how many others they stand for. So a flood costs its own
-  provider's records, and leaves the journal's queue to the others. A report that waits when the provider goes is not told.
+  provider's records, and leaves the journal's queue to the others. A report that waits when the provider goes is not
+  told.
 - A provider's label is the one that it had when it first offered something: later ones are for administrators.
 - What a peer says of its own clock is left out where it is no time that readers have room for.
 - `FullLoads` says at which load a provider of a service is full. Where it says nothing, the record does not.
