@@ -268,6 +268,7 @@ class _Printer:
         self.address = f"console {peer.address}"
         self.local = True
         self.close = close
+        self.write_first = self.write
         self.debug = peer.debug
 
     @property

@@ -21,7 +21,7 @@ from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
-from broker.net.tls import Certificates, over_tls
+from broker.net.tls import Certificates, TlsFactory
 from broker.net.websocket import WebSockets
 from broker.session.auth import Door, Policy
 from broker.session.peer import Peer, Reader, Session
@@ -74,7 +74,10 @@ def open_listener(
         certificates = _certificates(endpoint)
     except (OSError, ValueError) as error:
         raise CannotListen(str(error)) from None
-    port = listen(reactor, endpoint, carrier if certificates is None else over_tls(carrier, certificates))
+    factory = carrier
+    if certificates is not None:
+        factory = TlsFactory(carrier, certificates, parts.turns, parts.complaints)
+    port = listen(reactor, endpoint, factory)
     carrier.port = port
     return OpenListener(listener.name, door, carrier, port, _protocol(listener, endpoint), certificates)
 

@@ -122,6 +122,11 @@ class WebSocket:
         if self.ws.state is ConnectionState.OPEN:
             self._line.write(self._shared.framed(data, self.ws))
 
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any other peer is sent from now on."""
+        if self.ws.state is ConnectionState.OPEN:
+            self._line.write_first(self._shared.framed(data, self.ws))
+
     def close(self) -> None:
         """Send what is still to be sent, and close in good order."""
         if self.ws.state is ConnectionState.CONNECTING:

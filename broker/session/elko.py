@@ -114,6 +114,10 @@ class ElkoSession:
         if refusal.reason.fatal or not patient:
             self._peer.close()
 
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any other peer is sent from now on."""
+        self._peer.write_first(data)
+
     # what a protocol says
 
     def _admit(self, role: Role, message: wire.Auth) -> None:

@@ -296,9 +296,10 @@ class _Told:
         self._session = session
 
     def hear(self, told: core.Order | core.ContextPlace | core.UserPlace) -> None:
-        """Pass it on."""
+        """Pass it on. A server knows of a reservation before its user does, who may use it at once."""
         session = self._session
-        session.write(session._wiring.words.of(told))
+        write = session.write_first if isinstance(told, core.DoReserve) else session.write
+        write(session._wiring.words.of(told))
 
 
 def _one_of(op: str, context: str | None, user: str | None) -> tuple[str, str]:

@@ -135,6 +135,7 @@ class CarriedLink(Link):
 
     def __init__(self, factory: Any, host: str = "192.0.2.1", port: int = 4000) -> None:
         self.address = IPv4Address("TCP", host, port)
+        self._clock = factory.lines.clock
         self.protocol: Any = factory.buildProtocol(self.address)
         self.wire = Wire()
         self.wire.peerAddr = self.address
@@ -156,9 +157,15 @@ class CarriedLink(Link):
         return data.decode()
 
     def ask(self, *data: str) -> str:
-        """What text is answered at once."""
+        """What text is answered at once, or in the next turn where something was refused before."""
         self.send(*data)
+        self.next_turn()
         return self.said()
+
+    def next_turn(self) -> None:
+        """Wait for the connection's turn, if it waits for one."""
+        if self.protocol._queued:
+            self._clock.turn()
 
     def request(self, path: str, body: str | None = None, *headers: str, method: str | None = None) -> None:
         """A request of HTTP arrives."""
@@ -170,6 +177,7 @@ class CarriedLink(Link):
     def responses(self) -> list[tuple[int, str]]:
         """The responses that were written since the last call: statuses and bodies."""
         found = []
+        self.next_turn()
         text = self.said()
         while text:
             head, _, rest = text.partition("\r\n\r\n")

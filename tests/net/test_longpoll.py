@@ -174,7 +174,9 @@ def test_a_disconnect_behind_a_select_that_is_displaced_does_no_harm(web: Web) -
     peer = web.start()
     first = peer.wait()
     first.request(f"/disconnect/{peer.session}")
-    assert peer.hear() == []
+    second = peer.wait()
+    web.hub.later()
+    assert peer.hear(second) == []
     assert peer.heard == -1
     assert [json.loads(text) for _, text in first.responses()] == [{"error": "sequenceError"}, {}]
     web.quiet()

@@ -47,6 +47,8 @@ class RecordingPeer:
         if not self.closed:
             self.written.append(data)
 
+    write_first = write
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
