@@ -10,11 +10,13 @@ Rules:
   It may come in any number of frames. A binary message closes the connection, and so does a breach of the protocol.
 - Each message that is sent is a text message of its own, in one frame, without a newline.
 - Close frames are handled in order: what came before is answered before. Ours is the last thing sent.
+- Frames may come in the packet of the handshake.
 - A ping is answered, and one is sent after `PING_EVERY`, so that proxies do not take a quiet connection for a dead one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +44,8 @@ from broker.wire.elko.blocks import END
 
 PING_EVERY = 30.0
 """Seconds between pings: half of what common proxies allow a silent connection."""
+
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 _STATUS = {
     400: "Bad Request",
@@ -254,6 +258,7 @@ class _Frames:
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self._reader = socket.reader
+        self._tail = b""
 
     @property
     def pending(self) -> int:
@@ -262,6 +267,22 @@ class _Frames:
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """The messages and events that ``data`` completes."""
+        while data:
+            piece, data = self._head(data) if isinstance(self._socket.ws, WSConnection) else (data, b"")
+            yield from self._events(piece)
+
+    def _head(self, data: bytes) -> tuple[bytes, bytes]:
+        """``data`` up to the end of the handshake's head, and the frames behind it, which wsproto would lose."""
+        before = len(self._tail)
+        end = _END_OF_HEAD.search(self._tail + data)
+        if end is None:
+            self._tail = (self._tail + data)[-3:]
+            return data, b""
+        at = end.end() - before
+        self._tail = b""
+        return data[:at], data[at:]
+
+    def _events(self, data: bytes) -> Iterator[Any]:
         ws = self._socket.ws
         try:
             ws.receive_data(data)

@@ -350,3 +350,15 @@ def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(hub: WordH
         hub.pass_seconds(100)
 
     assert garbage(run, WebSocket, WordSession, LineProtocol) == []
+
+
+@pytest.mark.parametrize("at", range(0, len(HANDSHAKE) + 12, 7))
+def test_frames_in_the_packet_of_the_handshake_are_taken(at: int) -> None:
+    data = HANDSHAKE + masked(0x81, b"say hello\n") + masked(0x89, b"x")
+    hub = web_hub()
+    link = hub.connect()
+    link.protocol.dataReceived(data[:at])
+    link.protocol.dataReceived(data[at:])
+    said = b"".join(link.take())
+    assert said.endswith(b"\r\n\r\n\x81\x05hello\x8a\x01x")
+    assert hub.words() == ["say hello"]
