@@ -474,6 +474,74 @@ def test_bytes_that_are_no_utf_8_do_no_harm(operator: Operator) -> None:
     assert reply["tag"] == "\ufffd\ufffd"
 
 
+# web pages
+
+STRAYS = [
+    b"FOO / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"patch /x HTTP/1.1\r\n",
+    b"shutdown /self=true HTTP/1.1\r\n",
+    b"FOO / http/1.1 \t\n",
+    b"FOO / HTTP/1.1\r",
+    b"\r\n\r\nFOO / HTTP/1.1\r\n",
+    b"  FOO / HTTP/1.1\r\n",
+    b"\xef\xbb\xbfFOO / HTTP/1.1\r\n",
+    b"GET /\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    bytes([IAC, NOP]) + b"FOO / HTTP/1.1\r\n",
+    b"FO" + bytes([IAC, WONT, NAWS]) + b"O / HTTP/1.1\r\n",
+    b"\x16\x03\x01\x00\x05hello\r\n",
+    b"\x00\x03\x00\x08\r\n",
+    b"\x00\r\n",
+    b"\x1b[A\r\n",
+]
+
+
+@pytest.mark.parametrize("password", [None, "figleaf"])
+@pytest.mark.parametrize("stray", STRAYS)
+def test_nothing_is_executed_of_what_a_page_makes_a_browser_send(
+    farm: Farm, stray: bytes, password: str | None
+) -> None:
+    data = stray + b"figleaf\r\nshutdown self=true\r\nfiglea"
+    for size in (len(data), 1, 2, 7):
+        operator = enter(farm, password)
+        operator.read()
+        for at in range(0, len(data), size):
+            operator.send(data[at : at + size])
+        assert operator.closed
+        assert operator.read().startswith("error: ")
+        assert operator.reasons == ["unexpected"]
+    assert farm.control.calls == []
+
+
+@pytest.mark.parametrize("lead", [b"", b"help\r\n"])
+def test_a_command_in_one_read_with_bytes_that_are_no_text_is_not_executed(farm: Farm, lead: bytes) -> None:
+    operator = enter(farm)
+    operator.send(lead)
+    operator.read()
+    operator.send(b"shutdown self=true\r\n\x16\x03\r\n")
+    assert operator.closed
+    assert farm.control.calls == []
+    assert operator.read() == "error: bytes that are no text: closing\n"
+
+
+def test_a_later_line_may_speak_of_http(operator: Operator) -> None:
+    operator.type("ping")
+    assert operator.get("ping tag='GET / HTTP/1.1'", "find HTTP/1.1 HTTP/1.1")[0]["tag"] == "GET / HTTP/1.1"
+    assert not operator.closed
+
+
+def test_the_reader_holds_no_more_of_a_first_line_than_of_others() -> None:
+    reader = ConsoleReader()
+    assert list(reader.feed(b"\r\n " * 50_000)) == []
+    assert reader.pending == 0
+    assert list(reader.feed(b"FOO /" + b"x" * (MAX_LINE - 5))) == []
+    [malformed] = reader.feed(b"x")
+    assert isinstance(malformed, Malformed)
+    assert malformed.reason is Reason.TOO_LARGE
+    assert reader.pending == 0
+    assert list(reader.feed(b" HTTP/1.1\r\nhelp\r\n")) == []
+
+
 # telnet
 
 
@@ -527,8 +595,15 @@ def test_the_cuts_between_reads_mean_nothing(parts: list[bytes], data: st.DataOb
     stream = b"".join(parts)
     whole = lines(stream)
     cut = data.draw(st.integers(0, len(stream)))
-    assert lines(stream[:cut], stream[cut:]) == whole
-    assert lines(*(stream[at : at + 1] for at in range(len(stream)))) == whole
+    for pieces in ([stream[:cut], stream[cut:]], [stream[at : at + 1] for at in range(len(stream))]):
+        cut_up = lines(*pieces)
+        if Reason.UNEXPECTED in whole:
+            # Nothing is taken of a read in which there is no text, so more of it comes in pieces.
+            assert cut_up[: len(whole) - 1] == whole[:-1]
+            assert cut_up.count(Reason.UNEXPECTED) == 1
+            assert cut_up[-1] is Reason.UNEXPECTED
+        else:
+            assert cut_up == whole
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,26 @@ def test_a_waiting_find_is_answered_when_the_service_comes(daemon: Daemon) -> No
         assert customer.receive()["tag"] == "w"
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"FOO / HTTP/1.1\r\n\r\nfind bank\r\n"],
+        [b"pat", b"ch / HT", b"TP/1.1\r\n\r\n", b"find bank\r\n"],
+        [b"\x16\x03\x01\x02\x00", b"find bank\r\n"],
+    ],
+)
+def test_the_console_executes_nothing_of_a_request_of_a_browser(daemon: Daemon, pieces: list[bytes]) -> None:
+    with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as browser:
+        browser.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with browser.makefile("rb") as answers:
+            assert answers.readline().startswith(b"elkobroker console")
+            for piece in pieces:
+                browser.sendall(piece)
+            rest = answers.read()
+        assert rest.startswith(b"error: ")
+        assert b"servicedesc" not in rest
+
+
 def test_services_go_with_the_connection(daemon: Daemon) -> None:
     with daemon.connect("admin") as admin, daemon.connect() as provider:
         admin.ask(to="admin", op="watch", services=True)
