@@ -282,7 +282,7 @@ def test_a_preflight_says_what_a_page_may_send() -> None:
     assert "Access-Control-Allow-Headers: content-type, x-y\r\n" in text
 
 
-@pytest.mark.parametrize("header", ["Origin", "Forwarded", "X-Forwarded-For", "X-Real-IP"])
+@pytest.mark.parametrize("header", ["Origin", "Sec-Fetch-Site", "Forwarded", "X-Forwarded-For", "X-Real-IP"])
 def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None:
     web = Web(origins=["*"])
     link = CarriedLink(web.factory, "127.0.0.1")

@@ -330,7 +330,7 @@ def test_too_many_refusals_close(hub: WordHub) -> None:
     assert link.link.wire.half_closed
 
 
-@pytest.mark.parametrize("header", ["Origin", "Forwarded", "X_Forwarded_For", "X_Real_IP"])
+@pytest.mark.parametrize("header", ["Origin", "Sec_Fetch_Site", "Forwarded", "X_Forwarded_For", "X_Real_IP"])
 def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None:
     hub = web_hub(origins=["*"])
     program = WebLink(hub, host="127.0.0.1")
