@@ -24,6 +24,7 @@ from broker.net.rtcp import RtcpFactory
 from broker.net.tls import Certificates, TlsFactory
 from broker.net.websocket import WebSockets
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.peer import Peer, Reader, Session
 
 L = TypeVar("L", values.Listener, values.DirectorListener)
@@ -48,11 +49,12 @@ class Carrier(Protocol):
 
 @attrs.frozen
 class OpenListener:
-    """One open listener. ``protocol`` is what a service descriptor says of it."""
+    """One open listener. ``protocol`` is what a service descriptor says of it; ``lines`` has its connections."""
 
     name: str
     door: Door
     carrier: Carrier
+    lines: LineFactory
     port: IListeningPort
     protocol: str
     certificates: Certificates | None
@@ -69,7 +71,7 @@ def open_listener(
 ) -> OpenListener:
     """Open a listener whose peers are spoken to by what ``converse`` makes. Raises `CannotListen`."""
     endpoint = endpoints.parse(listener.endpoint)
-    carrier = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
+    carrier, lines = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
     try:
         certificates = _certificates(endpoint)
     except (OSError, ValueError) as error:
@@ -79,7 +81,7 @@ def open_listener(
         factory = TlsFactory(carrier, certificates, parts.turns, parts.complaints)
     port = listen(reactor, endpoint, factory)
     carrier.port = port
-    return OpenListener(listener.name, door, carrier, port, _protocol(listener, endpoint), certificates)
+    return OpenListener(listener.name, door, carrier, lines, port, _protocol(listener, endpoint), certificates)
 
 
 def open_listeners(
@@ -94,7 +96,7 @@ def open_listeners(
 ) -> Iterator[OpenListener]:
     """Open listeners, one after the other, and log where they are. Raises `CannotListen`."""
     for listener in listeners:
-        door = Door(policy(listener))
+        door = Door(policy(listener), Guesses(reactor.seconds))
         try:
             opened = open_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
         except CannotListen as error:
@@ -160,8 +162,8 @@ def _carrier(
     converse: Converse,
     limits: Limits,
     parts: Parts,
-) -> Any:
-    """The factory that the listener's port gets: a `Carrier`."""
+) -> tuple[Any, LineFactory]:
+    """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
     path = "/" if listener.path is None else listener.path
     origins = Origins(listener.origins)
     on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
@@ -178,8 +180,8 @@ def _carrier(
         http=listener.transport == "websocket",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, path, origins)
-    return RtcpFactory(lines) if listener.transport == "rtcp" else lines
+        return LongPollFactory(lines, path, origins), lines
+    return RtcpFactory(lines) if listener.transport == "rtcp" else lines, lines
 
 
 def _certificates(endpoint: Endpoint) -> Certificates | None:

@@ -245,13 +245,14 @@ class DirectorSession(ElkoSession):
 
     def _reinit(self, message: wire.Reinit) -> None:
         if message.provider is not None:
-            self._wiring.director.reinit(message.provider)
+            self._reached("reinit", message.provider, self._wiring.director.reinit(message.provider))
         if message.director:
             self._wiring.control.reinitialize()
 
     def _shutdown(self, message: wire.Shutdown) -> None:
         if message.provider is not None:
-            self._wiring.director.shutdown(message.provider, message.kill is True)
+            told = self._wiring.director.shutdown(message.provider, message.kill is True)
+            self._reached("shutdown", message.provider, told)
         if message.director:
             self._wiring.control.shut_down()
 

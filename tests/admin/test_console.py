@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.console import MAX_LINE, ConsoleReader, ConsoleSession, Line, Views
+from broker.admin.console import ConsoleSession, Shown
+from broker.admin.reader import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
+from broker.session.backoff import FREE, STEPS
 from broker.wire.elko.broker import VOCABULARY
 from tests.session.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 NOP, ARE_YOU_THERE, INTERRUPT, TIMING_MARK, NAWS, ECHO = 241, 246, 244, 6, 31, 1
 
-OPS = sorted(str(message.__struct_config__.tag) for message in VOCABULARY.messages)
+OPS = sorted({str(message.__struct_config__.tag) for message in VOCABULARY.messages} - {"auth"})
 
 
 class Operator(Client):
@@ -63,14 +65,13 @@ def farm() -> Farm:
 def enter(
     farm: Farm,
     password: str | None = None,
-    counters: Counters | None = None,
-    views: Views | None = None,
-    **peer: Any,
+    address: str = "127.0.0.1:7",
+    patience: int = 1_000_000,
+    **shown: Any,
 ) -> Operator:
-    counts = (Counters() if counters is None else counters).all
     return Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, counts, views or {}, password, to)),
-        RecordingPeer(True, "127.0.0.1:7", **peer),
+        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, Shown(**shown), password, farm.guesses, to)),
+        RecordingPeer(True, address, patience),
     )
 
 
@@ -173,7 +174,7 @@ def test_nor_do_the_commands_of_old_terminals(farm: Farm, operator: Operator) ->
         ("find bank protocol=http tag=t", '{op:"find", service:"bank", protocol:"http", tag:"t"}'),
         ('find "two words"', '{op:"find", service:"two words"}'),
         ("find tag='a b' bank", '{op:"find", service:"bank", tag:"a b"}'),
-        ("find a=b", '{op:"find", a:"b"}'),
+        ("shutdown one cluster=true", '{op:"shutdown", server:"one", cluster:true}'),
         ("servicedesc bank", '{op:"servicedesc", service:"bank"}'),
         ("servicedesc service=bank protocol=http", '{op:"servicedesc", service:"bank", protocol:"http"}'),
         ("loaddesc", '{op:"loaddesc"}'),
@@ -215,7 +216,7 @@ def test_what_looks_like_a_number_is_a_text_where_a_text_is_wanted(farm: Farm, o
 
 def test_the_counters_are_told(farm: Farm) -> None:
     counters = Counters()
-    operator = enter(farm, counters=counters)
+    operator = enter(farm, counts=counters.all)
     operator.read()
     assert operator.type("counters") == "nothing was counted yet\n"
     counters.count("elko_refused", "syntax", 3)
@@ -255,8 +256,82 @@ def test_help_for_each_op(operator: Operator, op: str) -> None:
     assert len(text.splitlines()) == 2
 
 
-def test_help_for_what_there_is_not_is_help(operator: Operator) -> None:
-    assert operator.type("help dance") == operator.type("help")
+@pytest.mark.parametrize("op", OPS)
+def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> None:
+    about = operator.type(f"help {op}").splitlines()[1].strip()
+    assert about[0].isupper()
+    assert about.endswith(".")
+    assert len(about.split()) >= 2
+    assert '"' not in about.split()[0], "no reference to a document"
+
+
+@pytest.mark.parametrize("words", ["dance", "watch me", "auth", "director", "director find", "farm", "farm sizes"])
+def test_help_for_what_there_is_not_is_an_error(farm: Farm, words: str) -> None:
+    operator = enter(farm, views={"farm names": str})
+    operator.read()
+    assert operator.type(f"help {words}") == f"error: there is no command {words!r}; help alone shows all\n"
+    assert operator.reasons == ["unknown-op"]
+
+
+@pytest.mark.parametrize("word", ["counters", "help", "quit", "status", "version"])
+def test_help_for_the_other_commands(operator: Operator, word: str) -> None:
+    assert word in operator.type("help")
+    name, about = operator.type(f"help {word}").splitlines()
+    assert name == word
+    assert about.endswith(".")
+
+
+def test_help_for_a_view(farm: Farm) -> None:
+    operator = enter(farm, views={"farm names": str})
+    operator.read()
+    assert operator.type("help farm names").startswith("farm names [PATTERN]\n  Shows")
+
+
+def test_a_word_alone_in_an_order_is_the_server(farm: Farm, operator: Operator) -> None:
+    one, other = farm.client("one"), farm.client("context1")
+    assert operator.type("reinit context1", "shutdown context1 kill=true") == ""
+    assert [(message["op"], message.get("kill")) for message in other.take()] == [("reinit", None), ("shutdown", True)]
+    assert one.take() == []
+    assert farm.control.calls == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "reinit nobody",
+        "reinit server=nobody",
+        "shutdown nobody",
+        "shutdown nobody self=true",
+        "reinit self",
+        '{op:"reinit", server:"nobody", self:true}',
+    ],
+)
+def test_an_order_to_nobody_is_an_error_and_does_nothing(farm: Farm, operator: Operator, line: str) -> None:
+    client = farm.client("one")
+    text = operator.type(line)
+    assert text.startswith("error: ")
+    assert "no server is called" in text
+    assert client.take() == []
+    assert farm.control.calls == []
+    assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
+
+
+@pytest.mark.parametrize("line", ["reinit all", "shutdown all", "reinit server=all"])
+def test_an_order_to_all_may_reach_none(operator: Operator, line: str) -> None:
+    assert operator.type(line) == ""
+
+
+def test_status_and_version(farm: Farm) -> None:
+    operator = enter(farm, status=lambda: {"uptime": 5}, version="1.2.3")
+    operator.read()
+    assert operator.get("status") == [{"uptime": 5}]
+    assert operator.type("version") == "elkobroker 1.2.3\n"
+
+
+@pytest.mark.parametrize("word", ["status", "version", "counters", "quit", "exit"])
+def test_commands_without_parameters_take_none(operator: Operator, word: str) -> None:
+    assert operator.type(f"{word} x") == f"error: {word} takes no parameters\n"
+    assert not operator.closed
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -276,6 +351,7 @@ def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: Farm) -> N
     assert operator.get("farm names a*", "farm  names 'a b'", 'farm names ""') == [
         {"names": [pattern]} for pattern in ("a*", "a b", "")
     ]
+    assert operator.get("farm names my  service*") == [{"names": ["my service*"]}]
     assert operator.type("farm size abc") == "3\n"
     assert operator.peer.refusals == []
 
@@ -332,6 +408,16 @@ def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> 
         ('"ping"x', "'pingx'"),
         ("find", "service"),
         ("find bank wait=soon", "wait"),
+        ("find bank wait=", "wait"),
+        ("find bank wait=" + "[" * 3_000, "wait"),
+        ("[" * 3_000, "there is no command"),
+        ("find bank 5", "service is given twice"),
+        ("find bank tag=a tag=b", "tag is given twice"),
+        ("find bank wiat=5", "no parameter 'wiat'"),
+        ("find a=b", "no parameter 'a'"),
+        ("willserve", "services is missing"),
+        ("willserve service=bank", "no parameter 'service'"),
+        ("auth", "'auth'"),
         ("find bank monitor=1", "monitor"),
         ("watch services", "'services'"),
         ("reinit bank", "'bank'"),
@@ -364,7 +450,7 @@ def test_who_goes_on_being_wrong_is_closed(farm: Farm) -> None:
     assert [refusal.reason for refusal in operator.peer.refusals] == [Reason.UNKNOWN_OP] * 4
 
 
-@pytest.mark.parametrize("line", ["load factor=1", "willserve", "wontserve", "willserve services=[]"])
+@pytest.mark.parametrize("line", ["load factor=1", "wontserve services=[]", "willserve services=[]"])
 def test_what_help_offers_does_not_close(operator: Operator, line: str) -> None:
     assert operator.type(line) == ""
     assert not operator.closed
@@ -416,6 +502,23 @@ def test_without_the_password_nothing_is_told(farm: Farm) -> None:
     assert operator.read() == ""
     operator.session.input_ended()
     operator.drop()
+
+
+def test_guesses_are_held_up_by_address(farm: Farm) -> None:
+    def attempt(word: str, address: str) -> str:
+        operator = enter(farm, "figleaf", address=address)
+        operator.read()
+        text = operator.type(word)
+        assert operator.closed is ("error" in text)
+        return text
+
+    for port in range(FREE):
+        assert attempt("wrong", f"192.0.2.1:{port}") == "error: wrong password\n"
+    assert "too many wrong passwords" in attempt("wrong", "192.0.2.1:9")
+    assert "too many wrong passwords" in attempt("figleaf", "192.0.2.1:9")
+    assert "help" in attempt("figleaf", "192.0.2.2:9")
+    farm.clock.advance(STEPS[0])
+    assert "help" in attempt("figleaf", "192.0.2.1:9")
 
 
 # watching

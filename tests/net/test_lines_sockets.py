@@ -281,7 +281,8 @@ def farm() -> Farm:
 @pytest.fixture
 def broker(farm: Farm) -> Iterator[Server]:
     hub = Hub(
-        converse=lambda peer: (Reader(VOCABULARY), BrokerSession(farm.wiring, Door(Policy()), peer)), clock=farm.clock
+        converse=lambda peer: (Reader(VOCABULARY), BrokerSession(farm.wiring, Door(Policy(), farm.guesses), peer)),
+        clock=farm.clock,
     )
     server = ElkoServer(hub)
     yield server

@@ -115,20 +115,46 @@ def test_a_find_gets_all_of_that_name_and_protocol_in_one_reply(farm: Farm) -> N
     assert two.find("bank") == [found(told("bank", 1, "h:1"), told("bank", 2, "h:4"), told("bank", 2, "h:4"))]
 
 
-def test_descriptors_without_hostport_or_with_failure_are_skipped(farm: Farm) -> None:
+def test_descriptors_with_failure_are_skipped(farm: Farm) -> None:
     client = farm.client()
-    client.offer(desc("a", None), desc("b", failure="no"), desc("c", failure=""), desc("d"))
+    client.offer(desc("a", None, failure=""), desc("b", failure="no"), desc("c", failure=""), desc("d"))
     assert [service.name for service in farm.registry.services()] == ["d"]
     assert client.peer.refusals == []
 
 
-@pytest.mark.parametrize("services", [[], None])
-def test_an_offer_of_nothing_is_nothing(farm: Farm, services: Any) -> None:
+@pytest.mark.parametrize("misspelt", [{}, {"hostPort": "h:2"}, {"hostport": None}])
+def test_a_descriptor_without_hostport_is_left_out_with_a_diagnostic(farm: Farm, misspelt: dict[str, Any]) -> None:
     client = farm.client()
-    assert client.ask("broker", "willserve", services=services) == []
-    assert client.ask("broker", "willserve") == []
-    assert client.ask("broker", "wontserve", services=services) == []
+    client.offer(desc("a"), {"service": "b", **misspelt}, desc("c"))
+    assert [service.name for service in farm.registry.services()] == ["a", "c"]
+    [diagnostic] = client.take()
+    assert diagnostic["msg"] == "willserve: service 'b' has no hostport"
+    assert client.reasons == ["parameter"]
+    assert not client.closed
+
+
+@pytest.mark.parametrize("op", ["willserve", "wontserve"])
+@pytest.mark.parametrize("services", [[], None])
+def test_an_offer_of_nothing_is_nothing(farm: Farm, services: Any, op: str) -> None:
+    client = farm.client()
+    assert client.ask("broker", op, services=services) == []
+    assert client.peer.refusals == []
+
+
+def test_a_withdrawal_without_services_is_nothing_as_with_the_original(farm: Farm) -> None:
+    client = farm.client()
     assert client.ask("broker", "wontserve") == []
+    assert client.peer.refusals == []
+
+
+@pytest.mark.parametrize("parameters", [{}, {"service": [desc("a")]}, {"Services": [desc("a")]}])
+def test_an_offer_with_a_misspelt_parameter_is_answered(farm: Farm, parameters: dict[str, Any]) -> None:
+    client = farm.client()
+    client.offer(desc("bank"))
+    [diagnostic] = client.ask("broker", "willserve", **parameters)
+    assert diagnostic == {"to": "error", "op": "debug", "msg": "willserve: the parameter services is missing"}
+    assert client.reasons == ["parameter"]
+    assert client.find("bank") == [found(told("bank", 1))]
 
 
 def test_a_descriptor_without_service_costs_the_whole_offer(farm: Farm) -> None:

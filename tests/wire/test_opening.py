@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,4 +126,4 @@ def test_what_is_text_beyond_the_first_line() -> None:
 @given(st.binary(max_size=40) | st.lists(st.sampled_from([*REQUESTS, *TEXTS, *BINARY, *ENDS, b" "])).map(b"".join))
 def test_a_verdict_is_final(data: bytes) -> None:
     verdicts = pieces(data)
-    assert [a for a, b in zip(verdicts, verdicts[1:], strict=False) if a is not b and a is not Opening.UNDECIDED] == []
+    assert [a for a, b in pairwise(verdicts) if a is not b and a is not Opening.UNDECIDED] == []
