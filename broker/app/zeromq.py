@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -93,6 +93,18 @@ class ZmqWires:
             mtl = self.mtl
             shown |= mtl_views.views(mtl.control, mtl.data, mtl.queues.describe, self._parts.leases)
         return shown
+
+    def places(self) -> Iterator[dict[str, object]]:
+        """The open sockets, as `broker.app.status` lists them."""
+        if self.mc0 is not None:
+            yield {"wire": "mc0", "address": self.mc0.address}
+        if self.dbp is not None:
+            yield {"wire": "dbp", "address": self.dbp.address}
+            yield {"wire": "dbp", "name": "heartbeats", "address": self.dbp.udp_address}
+        if self.mtl is not None:
+            yield {"wire": "mtl", "address": self.mtl.address}
+            if self.mtl.data_address != self.mtl.address:
+                yield {"wire": "mtl", "name": "data", "address": self.mtl.data_address}
 
     def close(self) -> Deferred[None]:
         """Close them in good order. Fires when what they keep is on the disk."""

@@ -84,6 +84,18 @@ class Recorder:
         self._stopped: Deferred[None] | None = None
         self._watch = registry.watch(self._changed, _STORED)
 
+    # for operators
+
+    @property
+    def failures(self) -> int:
+        """Writes that failed in a row, up to now; 0 while the store works."""
+        return self._failures
+
+    @property
+    def pending(self) -> int:
+        """Providers that are still to be written."""
+        return len(self._marked)
+
     # ids
 
     def next_id(self) -> int:

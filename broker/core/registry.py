@@ -127,6 +127,14 @@ class Registry:
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
 
+    def sizes(self) -> dict[str, int]:
+        """How many ``providers``, ``services`` (the broker's own included) and ``waits`` there are now."""
+        return {
+            "providers": len(self._members) - 1,
+            "services": self._service_count,
+            "waits": len(self._waits),
+        }
+
     # services
 
     def offer(self, services: Sequence[Service], rights: Rights) -> list[Refusal]:
