@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from typing import get_args
 
 import attrs
 import msgspec
+from msgspec.structs import FieldInfo
 
 from broker.core.errors import Malformed, Reason
 from broker.wire.elko import broker, director
 from broker.wire.elko.common import COMMON, Auth
 from broker.wire.elko.vocabulary import Message, Vocabulary
+
+WIDTH = 100
+"""Characters of a line of help."""
 
 
 @attrs.frozen(eq=False)
@@ -19,8 +25,8 @@ class Commands:
 
     ``prefix`` is the word before them, if there is one; ``to`` the object that a message is for, by its op, where that
     is not ``admin``. ``argument`` is the parameter that a word without ``=`` stands for, ``named`` another one for
-    words with a certain beginning, where the op has it, and ``alone`` what an op means to which nothing was added.
-    ``about`` says what each op does.
+    words with a certain beginning, where the op has it, and ``alone`` what an op means to which nothing was added;
+    those of ``never_alone`` mean nothing then. ``about`` says what each op does.
     """
 
     prefix: str
@@ -29,6 +35,7 @@ class Commands:
     argument: Mapping[str, str]
     named: Mapping[str, str]
     alone: Mapping[str, Mapping[str, object]]
+    never_alone: Collection[str]
     messages: Mapping[str, type[Message]]
     about: Mapping[str, str]
 
@@ -48,7 +55,12 @@ class Commands:
             if name in parameters:
                 raise Malformed(Reason.PARAMETER, f"{op}: {name} is given twice, the second time by {word[:40]!r}")
             parameters[name] = value
-        return self.message({"op": op, **(parameters or self.alone.get(op, {}))})
+        parameters = parameters or dict(self.alone.get(op, {}))
+        missing = [f.encode_name for f in self._fields(op).values() if f.required and f.encode_name not in parameters]
+        if missing or (op in self.never_alone and not parameters):
+            what = f"{missing[0]} is missing" if missing else "a parameter is missing"
+            raise Malformed(Reason.PARAMETER, f"{op}: {what}; try help {self.name(op)}")
+        return self.message({"op": op, **parameters})
 
     def name(self, op: str) -> str:
         """An op as it is typed."""
@@ -63,34 +75,47 @@ class Commands:
         about = self.about[op]
         if op in self.argument:
             about += f" A word without = is the {self.argument[op]}."
-        return f"{self._usage(op)}\n  {about}"
+        text = textwrap.fill(about, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+        return f"{self._usage(op)}\n{text}"
 
     def _usage(self, op: str) -> str:
-        fields = [f for f in msgspec.structs.fields(self.messages[op]) if f.name != "to"]
-        shown = [f"{f.encode_name}=..." if f.required else f"[{f.encode_name}=...]" for f in fields]
+        shown = [f"{name}=..." if f.required else f"[{name}=...]" for name, f in self._fields(op).items()]
         return " ".join((self.name(op), *shown))
+
+    def _fields(self, op: str) -> dict[str, FieldInfo]:
+        """The parameters of an op, by name."""
+        return {f.encode_name: f for f in msgspec.structs.fields(self.messages[op]) if f.name != "to"}
 
     def _parameter(self, op: str, word: str) -> tuple[str, object]:
         """``name=value``; the value is a string, or JSON where another type is wanted."""
-        fields = self.messages[op].__struct_encode_fields__
+        fields = self._fields(op)
         name, equals, value = word.partition("=")
         if not equals:
             if op not in self.argument:
                 raise Malformed(Reason.PARAMETER, f"{op}: {word[:40]!r} is not NAME=VALUE")
             other = (field for start, field in self.named.items() if word.startswith(start) and field in fields)
             name, value = next(other, self.argument[op]), word
+        if name == "to":
+            return name, value
         if name not in fields:
             raise Malformed(Reason.PARAMETER, f"{op}: there is no parameter {name[:40]!r}; try help {self.name(op)}")
-        if name in _strings(self.messages[op]):
+        type_ = fields[name].type
+        if type_ in (str, str | None):
             return name, value
         try:
-            return name, msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
-            return name, value
+            decoded: object = msgspec.json.decode(value)
+            msgspec.convert(decoded, type_)
+        except (msgspec.MsgspecError, RecursionError):
+            raise Malformed(Reason.PARAMETER, f"{op}: {name} must be {_kind(type_)}, not {value[:40]!r}") from None
+        return name, decoded
 
 
-def _strings(message: type[Message]) -> set[str]:
-    return {f.encode_name for f in msgspec.structs.fields(message) if f.type in (str, str | None)}
+def _kind(type_: object) -> str:
+    """The values of a type, in words."""
+    types = set(get_args(type_) or (type_,))
+    if bool in types:
+        return "true or false"
+    return "a number" if float in types else "JSON of the protocol's form"
 
 
 def _by_op(*messages: type[Message]) -> dict[str, type[Message]]:
@@ -117,10 +142,12 @@ BROKER = Commands(
         **dict.fromkeys(("servicedesc", "loaddesc", "find"), "service"),
         **dict.fromkeys(("reinit", "shutdown"), "server"),
         "launch": "name",
+        "load": "factor",
         "ping": "tag",
     },
     named={},
     alone={"watch": {"services": True, "load": True}},
+    never_alone=("reinit", "shutdown"),
     messages=_without_auth(*broker.VOCABULARY.messages),
     about={
         **_COMMON,
@@ -156,6 +183,7 @@ DIRECTOR = Commands(
     },
     named={"user-": "user"},
     alone={"dump": {"depth": 1}},
+    never_alone=("reinit", "shutdown"),
     messages=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
     about={
         **_COMMON,

@@ -196,7 +196,12 @@ class ConsoleSession:
         elif word == "help":
             self._print(self._help(arguments))
         elif word == DIRECTOR.prefix and DIRECTOR in self._sessions:
-            self._send(DIRECTOR, DIRECTOR.typed(arguments[0] if arguments else "", arguments[1:]))
+            if not arguments:
+                raise Malformed(Reason.UNKNOWN_OP, "director is the beginning of commands; try help director")
+            self._send(DIRECTOR, DIRECTOR.typed(arguments[0], arguments[1:]))
+        elif near := sorted(name for name in self._shown.views if name.startswith(f"{word} ")):
+            typed = " ".join((word, *arguments))[:40]
+            raise Malformed(Reason.UNKNOWN_OP, f"there is no command {typed!r}, but {' and '.join(near)}")
         elif word not in WORDS and word != "exit":
             self._send(BROKER, BROKER.typed(word, arguments))
         elif arguments:

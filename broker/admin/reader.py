@@ -57,7 +57,7 @@ class ConsoleReader:
         plain, answer = self._without_telnet(data)
         plain = self._without_padding(plain)
         if not is_text(plain):
-            yield self._end(Reason.UNEXPECTED, f"{Opening.BINARY.value}: closing")
+            yield self._end(Reason.UNEXPECTED, "control characters, as arrow keys send them: closing")
             return
         if not self._opened:
             plain = bytes(self._line) + plain

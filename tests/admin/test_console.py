@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.admin.commands import WIDTH
 from broker.admin.console import ConsoleSession, Shown
 from broker.admin.reader import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
@@ -253,12 +254,13 @@ def test_help_names_every_op_and_its_parameters(operator: Operator) -> None:
 def test_help_for_each_op(operator: Operator, op: str) -> None:
     text = operator.type(f"help {op}")
     assert text.startswith(op)
-    assert len(text.splitlines()) == 2
+    assert len(text.splitlines()) >= 2
+    assert all(line.startswith("  ") and len(line) <= WIDTH for line in text.splitlines()[1:])
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> None:
-    about = operator.type(f"help {op}").splitlines()[1].strip()
+    about = operator.type(f"help {op}").partition("\n")[2].strip()
     assert about[0].isupper()
     assert about.endswith(".")
     assert len(about.split()) >= 2
@@ -363,6 +365,12 @@ def test_a_view_is_found_by_both_words_only(farm: Farm) -> None:
         assert operator.type(line).startswith("error: there is no command")
 
 
+def test_a_view_that_is_half_typed_is_suggested(farm: Farm) -> None:
+    operator = enter(farm, views={"farm size": str, "farm names": str})
+    operator.read()
+    assert operator.type("farm name") == "error: there is no command 'farm name', but farm names and farm size\n"
+
+
 def test_views_are_in_the_help_and_cost_no_op_its_place(farm: Farm) -> None:
     operator = enter(farm, views={"farm names": lambda pattern: pattern, "farm size": len})
     text = operator.read() + operator.type("help")
@@ -408,7 +416,15 @@ def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> 
         ('"ping"x', "'pingx'"),
         ("find", "service"),
         ("find bank wait=soon", "wait"),
-        ("find bank wait=", "wait"),
+        ("find bank wait=", "find: wait must be a number, not ''"),
+        ("find bank wait=true", "find: wait must be a number, not 'true'"),
+        ("find bank monitor=1", "find: monitor must be true or false, not '1'"),
+        ("willserve services=bank", "willserve: services must be JSON of the protocol's form, not 'bank'"),
+        ("find wait=5", "find: service is missing; try help find"),
+        ("reinit", "reinit: a parameter is missing; try help reinit"),
+        ("shutdown", "shutdown: a parameter is missing"),
+        ("load", "load: factor is missing"),
+        ("ping to=nobody", "'nobody'"),
         ("find bank wait=" + "[" * 3_000, "wait"),
         ("[" * 3_000, "there is no command"),
         ("find bank 5", "service is given twice"),
@@ -624,7 +640,7 @@ def test_a_command_in_one_read_with_bytes_that_are_no_text_is_not_executed(farm:
     operator.send(b"shutdown self=true\r\n\x16\x03\r\n")
     assert operator.closed
     assert farm.control.calls == []
-    assert operator.read() == "error: bytes that are no text: closing\n"
+    assert operator.read() == "error: control characters, as arrow keys send them: closing\n"
 
 
 def test_a_later_line_may_speak_of_http(operator: Operator) -> None:

@@ -219,6 +219,37 @@ def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Pat
             assert peer.receive()["msg"] == "auth: wrong password"
 
 
+def test_an_address_that_guesses_passwords_is_held_up_and_no_other(tmp_path: Path) -> None:
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(
+        '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
+        'auth = "password"\ncode = "sesame"\n[console]\nendpoint = "tcp:0:interface=127.0.0.1"\npassword = "figleaf"\n'
+        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
+    )
+
+    def on_the_wire(code: str, host: str) -> str:
+        with Peer(socket.create_connection(("127.0.0.1", running.port()), PATIENCE, (host, 0))) as peer:
+            peer.send(to="admin", op="auth", auth={"mode": "password", "code": code})
+            peer.send(to="admin", op="ping")
+            answer = peer.receive()
+            return str(answer.get("msg", answer["op"]))
+
+    def in_the_console(code: str, host: str) -> str:
+        with socket.create_connection(("127.0.0.1", running.console_port()), PATIENCE, (host, 0)) as operator:
+            operator.sendall(f"{code}\r\nquit\r\n".encode())
+            return b"".join(iter(lambda: operator.recv(65536), b"")).decode()
+
+    with Daemon(tmp_path, "--config", str(config)) as running:
+        for attempt, let_in in ((on_the_wire, "pong"), (in_the_console, "help")):
+            right = "sesame" if attempt is on_the_wire else "figleaf"
+            # On a slow machine some of the first ones come when the back-off is over already.
+            said = [attempt("wrong", "127.0.0.1") for _ in range(10)]
+            assert "wrong password" in said[0]
+            assert any("too many wrong passwords" in text for text in said)
+            assert let_in in attempt(right, "127.0.0.2")
+        running.wait_for("elko peer 127.0.0.1: too-many-guesses: auth: too many wrong passwords")
+
+
 def over_tls(daemon: Daemon, trusted: Path) -> Peer:
     """A peer that trusts just this certificate."""
     context = ssl.create_default_context(cafile=str(trusted))
