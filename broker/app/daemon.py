@@ -320,7 +320,14 @@ class Daemon(TwistedService):
     ) -> LineFactory:
         parts = self.parts
         return LineFactory(
-            wire, converse, limits, parts.turns, parts.complaints, self._reactor, half_close=endpoint.kind != "tls"
+            wire,
+            converse,
+            limits,
+            parts.turns,
+            parts.complaints,
+            self._reactor,
+            half_close=endpoint.kind != "tls",
+            guarded=False,  # the console's reader knows telnet's own bytes, and sees to that
         )
 
     def _room(self) -> int:

@@ -177,7 +177,7 @@ def _carrier(
         parts.complaints,
         reactor,
         half_close=endpoint.kind != "tls",
-        http=listener.transport == "websocket",
+        guarded=listener.transport == "tcp",
     )
     if listener.transport == "http":
         return LongPollFactory(lines, path, origins), lines

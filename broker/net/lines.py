@@ -12,8 +12,8 @@ Rules:
   the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
   deadline.
 - The peer's end of input is not the end of output: it gets the answers to what it sent.
-- Who begins with a request of HTTP is turned away: any web page can make the browser of who reads it send one, with
-  lines of its own choice in it, to a port of this machine.
+- A connection that begins as a browser's does is turned away before anything of it is handled (`wire/opening.py`): any
+  web page can make a browser send lines of the page's choice to a port of this machine.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ from broker.net.limits import MAX_SHOWN, Bucket, Complaints, Deadlines, Rates
 from broker.net.scheduled import STRIKES, Scheduled
 from broker.net.turns import Turns
 from broker.session.peer import Reader, Session
+from broker.wire.opening import Opening, opening
 
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
 
-HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
-"""What a browser, or a proxy, begins with. No message of ours does."""
+OPENING = 8_192
+"""Bytes of a first line of which it is not known yet whether it is a request of HTTP: browsers' request lines are no
+longer. A message begins with a brace, and so is known to be none at once."""
 
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port does not speak HTTP.\n"
@@ -120,7 +122,8 @@ class LineProtocol(Scheduled, Protocol):
     _input_ended = False
     _lingering = False  # for answers, after the end of input
     _closing = False
-    _begun = False  # something was read
+    _begun = False  # the first line is none of a browser's
+    _opening = b""  # what was read before that is known
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # how much was unsent when its time to read or to close began
     _pending = 0  # bytes of an unfinished line or block, as accounted
@@ -152,11 +155,8 @@ class LineProtocol(Scheduled, Protocol):
         if self._closing:
             return
         if not self._begun:
-            self._begun = True
-            if data.startswith(HTTP) and not self.factory.http:
-                self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
-                self.write(NOT_HTTP)
-                self.close()
+            data = self._opened(data)
+            if not data:
                 return
         self.take(data, self._ordinary(data))
 
@@ -411,6 +411,26 @@ class LineProtocol(Scheduled, Protocol):
         self._out_size -= len(data)
         return data
 
+    def _opened(self, data: bytes) -> bytes:
+        """All that was read since the beginning, once it is known to be no browser's; nothing before, nor if it is."""
+        if self.factory.guarded and not data.startswith(b"{"):
+            data = self._opening + data
+            verdict = opening(data.translate(None, b"\0"))
+            self._opening = data if verdict is Opening.UNDECIDED else b""
+            if verdict is not Opening.TEXT:
+                if verdict is Opening.HTTP:
+                    self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
+                    self.write(NOT_HTTP)
+                    self.close()
+                elif verdict is Opening.BINARY:
+                    self.refused(Refusal(Reason.SYNTAX, f"the connection begins with {verdict.value}"))
+                    self.close()
+                elif len(data) > OPENING:
+                    self._session.refuse(Refusal(Reason.TOO_LARGE, "the first line is too long, and no message"))
+                return b""
+        self._begun = True
+        return data
+
     def _end_of_input(self) -> None:
         if self._lingering:
             return
@@ -469,8 +489,8 @@ class LineFactory(Factory):
     """One listener: its limits, and its connections.
 
     ``wire`` names what is spoken, in counters and the log; ``converse`` makes the reader and the session of a new peer.
-    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot); ``http`` that a
-    connection begins with a request of HTTP.
+    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot); ``guarded`` that
+    connections which begin as a browser's do are turned away here. Otherwise what is spoken sees to that.
     """
 
     noisy = False
@@ -484,10 +504,10 @@ class LineFactory(Factory):
         complaints: Complaints,
         clock: IReactorTime,
         half_close: bool = True,
-        http: bool = False,
+        guarded: bool = True,
     ) -> None:
         self.wire = wire
-        self.http = http
+        self.guarded = guarded
         self.converse = converse
         self.limits = limits
         self.turns = turns

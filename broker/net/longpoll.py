@@ -333,8 +333,9 @@ class LongPollFactory(Listener, HTTPFactory):
         """Answer a request, or have its session do it."""
         origin = request.text("Origin")
         asked = wire.request(request.uri.decode("latin-1"), self._root)
-        if not self.origins.allow(origin):
-            self._refuse(request, 403, not_allowed(origin))
+        site = request.text("Sec-Fetch-Site")
+        if not self.origins.allow(origin, site):
+            self._refuse(request, 403, not_allowed(origin, site))
         elif request.method == b"OPTIONS":
             self._preflight(request)
         elif request.method != b"POST" and (request.method != b"GET" or isinstance(asked, wire.Xmit)):

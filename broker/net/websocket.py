@@ -196,11 +196,11 @@ class WebSocket:
             self._shared.pings.add(self, PING_EVERY)
 
     def _requested(self, event: Request) -> None:
-        origins = [value.decode("latin-1") for name, value in event.extra_headers if name == b"origin"]
+        origin, site = _header(event, b"origin"), _header(event, b"sec-fetch-site")
         if event.target.partition("?")[0] != self._shared.path:
             self._reject(404, Refusal(Reason.HANDSHAKE, f"there is no WebSocket at {event.target[:200]!r}"))
-        elif not all(map(self._shared.origins.allow, origins)):
-            self._reject(403, not_allowed(origins[0]))
+        elif not self._shared.origins.allow(origin, site):
+            self._reject(403, not_allowed(origin, site))
         else:
             self._elsewhere = any(name.decode("latin-1") in _FROM_ELSEWHERE for name, _ in event.extra_headers)
             self._line.write(self.ws.send(AcceptConnection()))
@@ -299,6 +299,12 @@ class _Frames:
                 yield from self._reader.feed(text + END if event.message_finished else text)
             else:
                 yield event
+
+
+def _header(request: Request, name: bytes) -> str | None:
+    """A header of a handshake, given in lower case, in ISO 8859-1; all of them where it comes more than once."""
+    values = [value.decode("latin-1") for key, value in request.extra_headers if key == name]
+    return ", ".join(values) if values else None
 
 
 def _answer(status: int, text: str) -> bytes:

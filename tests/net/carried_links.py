@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -84,7 +85,7 @@ def web_hub(path: str = "/", origins: Iterable[str] = (), half_close: bool = Tru
         return reader, session
 
     hub.factory.converse = converse
-    hub.factory.http = True
+    hub.factory.guarded = False
     return hub
 
 
@@ -165,7 +166,7 @@ class CarriedLink(Link):
     def next_turn(self) -> None:
         """Wait for the connection's turn, if it waits for one."""
         if self.protocol._queued:
-            self._clock.turn()
+            (self._clock.turn if hasattr(self._clock, "turn") else partial(self._clock.advance, 0))()
 
     def request(self, path: str, body: str | None = None, *headers: str, method: str | None = None) -> None:
         """A request of HTTP arrives."""
@@ -195,14 +196,15 @@ class CarriedLink(Link):
 
 
 def garbage(run: Callable[[], object], *types: type) -> list[type]:
-    """Of what types are objects that only the garbage collector can free after ``run``."""
+    """The types of the objects made by ``run`` that only the garbage collector can free."""
     gc.collect()
     gc.disable()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, types)}
     try:
         run()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return [type(each) for each in gc.garbage if isinstance(each, types)]
+        return [type(each) for each in gc.garbage if isinstance(each, types) and id(each) not in before]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -20,6 +20,7 @@ from broker.net.lines import (
     CLOSE_WITHIN,
     DEBUG_AT_ONCE,
     HALF_CLOSED,
+    OPENING,
     REFUSALS_AT_ONCE,
     SHORT,
     STOP_WITHIN,
@@ -64,6 +65,36 @@ def test_a_request_of_a_browser_is_turned_away_and_nothing_in_it_is_taken(hub: H
     assert link.wire.half_closed
     assert hub.words() == []
     assert link.session.losses == 1
+
+
+@pytest.mark.parametrize("request_line", ["FOO / HTTP/1.1", "patch / http/1.0", "GET /", "x HTTP/9"])
+def test_no_request_is_taken_whatever_its_method_and_however_it_comes(hub: Hub, request_line: str) -> None:
+    data = f"{request_line}\r\nHost: here\r\n\r\nsay hello\n".encode()
+    for at in range(1, len(data)):
+        link = hub.connect()
+        link.protocol.dataReceived(data[:at])
+        link.protocol.dataReceived(data[at:])
+        assert b"".join(link.take()).startswith(b"HTTP/1.1 400 ")
+        assert link.wire.half_closed
+    assert hub.words() == []
+
+
+def test_the_bytes_of_a_tls_handshake_close(hub: Hub, link: Link) -> None:
+    link.protocol.dataReceived(b"\x16\x03\x01\x02\nsay hello\n")
+    assert (hub.words(), link.wire.half_closed, hub.refused(Reason.SYNTAX)) == ([], True, 1)
+
+
+def test_a_first_line_that_never_ends_closes(hub: Hub, link: Link) -> None:
+    link.protocol.dataReceived(b"x" * OPENING)
+    assert not link.wire.half_closed
+    link.protocol.dataReceived(b"x")
+    assert link.wire.half_closed
+
+
+def test_a_first_line_may_come_in_pieces(hub: Hub, link: Link) -> None:
+    for piece in ("", "\n", " sa", "y he", "llo\nsay more\n"):
+        link.protocol.dataReceived(piece.encode())
+    assert hub.words() == ["", " say hello", "say more"]
 
 
 def test_the_name_of_a_method_is_a_word_like_others_later_on(hub: Hub, link: Link) -> None:
@@ -810,7 +841,8 @@ def test_who_was_refused_something_waits_for_its_turn_until_that_is_forgiven(hub
 def test_unfinished_input_of_all_peers_together_is_bounded(hub: Hub) -> None:
     links = [hub.connect(port=port) for port in range(3)]
     for link in links:
-        link.protocol.dataReceived(b"x" * SHORT)
+        link.protocol.dataReceived(b"hello\n" + b"x" * SHORT)
+        hub.later()
     assert hub.factory.unfinished == 3 * SHORT
     hub.factory.unfinished += UNFINISHED
     links[0].protocol.dataReceived(b"x")
