@@ -31,6 +31,7 @@ class Policy:
     as the original does. ``waits`` is how many finds of one peer may wait; or how many watches of the director it has.
     ``orders_must_reach`` refuses an administrator's order to servers if none of them matches; by default it has no
     answer then, as with the original.
+    ``reservations`` is how many reservations of the director one peer may have that nobody has used yet.
     """
 
     roles: frozenset[Role] = frozenset(("client", "admin"))
@@ -40,6 +41,7 @@ class Policy:
     rights: Rights = attrs.field(factory=Rights)
     waits: int = 1_000
     orders_must_reach: bool = False
+    reservations: int = 100
 
     def check_mode(self, role: Role, credentials: Credentials | None) -> None:
         """Raise `Refusal` if no peer may have that role here, or none with credentials of this mode."""

@@ -94,6 +94,8 @@ class DirectorSession(ElkoSession):
     # authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
+        if self._server is not None:
+            self._server.relabel(self._label)
         if role == "provider":
             try:
                 self._server = self._wiring.director.join(self._label, _Told(self))
@@ -126,10 +128,16 @@ class DirectorSession(ElkoSession):
         patient = True
         try:
             answer = self._wiring.director.reserve(
-                self, message.protocol, message.context, message.user, internal=self._server is not None
+                self,
+                message.protocol,
+                message.context,
+                message.user,
+                internal=self._server is not None,
+                most=self._door.policy.reservations,
             )
         except Refusal as refusal:
-            patient = self._peer.refused(refusal)
+            # A gatekeeper whose users come all at once is over its limit, and speaks the protocol.
+            patient = self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
             answer = core.Denied(message.context, refusal.text)
         if isinstance(answer, core.Granted):
             reply: wire.Reserved | wire.Denied = wire.Reserved(
