@@ -80,7 +80,7 @@ def open_mc0(
     )
     socket = ZSocket(context, options, turns, WIRE)
     connections = Connections(context, socket, turns, complaints, clock, WIRE, config.handshake)
-    admission = Admission((lambda key: "") if keys is None else keys.name_of, _rules(config))
+    admission = Admission(None if keys is None else keys.name_of, _rules(config))
     sessions = Mc0(socket, connections, topics, leases, admission, complaints, config.sessions, config.subscriptions)
     if curve:
         gate.domain(

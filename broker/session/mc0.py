@@ -13,7 +13,8 @@ Rules (mc0 0.3; the marked ones are what the only real client, MCollective's con
 - (!) A SUB that is refused is answered with ERROR; but the connector ends when it reads that. It says VERSION 0.2:
   there the answer is OK, and what was refused is only counted, logged and shown.
 - An identity belongs to the first client key that used it. When another key uses it, the messages are dropped and the
-  session ends, for what it would be sent would reach the wrong peer.
+  session ends, for what it would be sent would reach the wrong peer. Where any key is allowed the identity is free
+  again with the end of the session, and the other key begins its own with that same message.
 - What is refused otherwise is answered with ERROR; what is too short to be a message is not answered.
 """
 

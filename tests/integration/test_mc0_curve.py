@@ -216,6 +216,17 @@ def test_another_key_does_not_get_what_is_meant_for_an_identity(
     assert again.heard() == []
 
 
+def test_with_any_key_a_client_that_makes_a_key_for_each_run_is_answered_every_time(tmp_path: Path) -> None:
+    brokerkeys("new", "broker", "--dir", tmp_path / "keys")
+    server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
+    options = configured(tmp_path, 'secret_key_file = "keys/broker.private"\nany_key = true')
+    with Daemon(tmp_path, *options) as daemon, clients_of(daemon) as clients:
+        for run in range(3):
+            client = clients.new(b"chattyClient 0", keys=Keys(*zmq.curve_keypair(), server))
+            assert client.ask(f"CONNECT|ID|{run}|TTL|30000") == f"OK|ID|{run}"
+        assert counters(daemon)["mc0_refused.identity-taken"] == 0
+
+
 def test_strangers_who_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
     brokerkeys("new", "broker", "--dir", tmp_path / "keys")
     mc0 = 'secret_key_file = "keys/broker.private"\nany_key = true\nsessions = 3\nhandshake = 20'

@@ -103,13 +103,14 @@ class RecordingRouter:
 class Mc0Farm:
     """The wire over its real neighbours. ``connections`` has the descriptors that are open, as the monitor would.
 
-    ``keys`` has the names of the allowed client keys.
+    ``keys`` has the names of the allowed client keys; with ``any_key`` every key is allowed.
     """
 
     def __init__(
         self,
         *rules: TopicRule,
         keys: Mapping[str, str] | None = None,
+        any_key: bool = False,
         sessions: int = 100,
         subscriptions: int = 100,
         clock: Clock | None = None,
@@ -121,6 +122,7 @@ class Mc0Farm:
         self.router = RecordingRouter()
         self.connections: set[int] = set()
         self.keys = dict(keys or {})
+        self._any_key = any_key
         self._rules = rules
         self._limits = (sessions, subscriptions)
         self._start(_registry(self.clock) if registry is None else registry)
@@ -136,7 +138,7 @@ class Mc0Farm:
         self.leases = Leases(self.clock)
         self.topics = Topics()
         FarmTopics(registry, self.topics)
-        self.admission = Admission(self.keys.get, self._rules)
+        self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
         self.wire = Mc0(
             self.router, self.connections, self.topics, self.leases, self.admission, self.complaints, *self._limits
         )
