@@ -234,7 +234,9 @@ class Daemon(TwistedService):
         in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, self._reactor, threads)
         restored = Restored(snapshot.providers, self._config.broker.grace, clock, lambda ids: recorder.forget(ids))
         registry = Registry(clock, lambda: recorder.next_id(), restored)
-        recorder = Recorder(registry, self._store, clock, in_thread, snapshot.next_provider)
+        recorder = Recorder(
+            registry, self._store, clock, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
+        )
         threads.start()
         programs = Programs(self._reactor)
 
@@ -286,7 +288,7 @@ class Daemon(TwistedService):
             self.console = (factory, port)
             self.log.info("console on {where}", where=bound(port))
         try:
-            self.zmq.start(self._config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
+            self.zmq.start(self._config, snapshot, self._state, self.parts, self._beats(), self._room())
         except OSError as error:
             raise StartFailed(str(error)) from None
 

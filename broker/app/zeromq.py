@@ -20,7 +20,7 @@ from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.core.counters import Counters
 from broker.core.interfaces import Beats
-from broker.core.model import Provider
+from broker.core.model import KnownSession, Provider, Snapshot
 from broker.core.store import StateError
 from broker.net.zap import Gate
 from broker.net.zcontext import ZContext
@@ -51,13 +51,13 @@ class ZmqWires:
     def start(
         self,
         config: values.Config,
-        known: Sequence[Provider],
+        known: Snapshot,
         state: str,
         parts: Parts,
         beats: Beats | None,
         room: int,
     ) -> None:
-        """Open them, for ``room`` connections of each socket. ``known`` are the providers from before a restart.
+        """Open them, for ``room`` connections of each socket. ``known`` is what was stored before a restart.
 
         Raises OSError; then `abandon` closes what is open.
         """
@@ -67,9 +67,9 @@ class ZmqWires:
         self._context = ZContext(self._reactor)
         gate, self._handshakes = open_gate(self._context, parts.complaints, self._reactor, parts.turns)
         if config.mc0.enabled:
-            self._open_mc0(config.mc0, self._context, gate, room)
+            self._open_mc0(config.mc0, self._context, gate, known.sessions, room)
         if config.dbp.enabled:
-            self._open_dbp(config, self._context, known, beats)
+            self._open_dbp(config, self._context, known.providers, beats)
         if config.mtl.enabled:
             self._open_mtl(config.mtl, state, self._context, gate, room)
 
@@ -138,7 +138,9 @@ class ZmqWires:
             self.dbp.close()
             self.dbp = None
 
-    def _open_mc0(self, config: values.Mc0, context: ZContext, gate: Gate, room: int) -> None:
+    def _open_mc0(
+        self, config: values.Mc0, context: ZContext, gate: Gate, known: Sequence[KnownSession], room: int
+    ) -> None:
         parts = self._parts
         try:
             self.mc0 = open_mc0(
@@ -148,6 +150,8 @@ class ZmqWires:
                 parts.topics,
                 parts.leases,
                 parts.complaints,
+                parts.recorder,
+                known,
                 parts.turns,
                 self._reactor,
                 parts.in_thread,

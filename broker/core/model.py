@@ -156,12 +156,31 @@ class Launcher:
 
 
 @attrs.frozen
+class KnownSession:
+    """A subscriber's session as it outlasts a restart.
+
+    ``identity`` is unique among them; ``key`` is the peer's public key in Z85, empty without one; ``ttl`` is in
+    seconds, 0 for none; ``version`` is the peer's own word for its protocol, None if it gave none. ``topics`` are all
+    that it asked for.
+    """
+
+    identity: bytes
+    key: str
+    address: str
+    ttl: float
+    version: bytes | None
+    topics: tuple[bytes, ...]
+
+
+@attrs.frozen
 class Snapshot:
-    """What the store gives back at start: the next provider id, the last known providers, the launchers' switches."""
+    """What the store gives back at start: the next provider id, the last known providers, the launchers' switches, and
+    the last known sessions of subscribers."""
 
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
+    sessions: tuple[KnownSession, ...] = ()
 
 
 @attrs.frozen

@@ -22,24 +22,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from broker.core.model import Auth, Provider, Service, Snapshot
+from broker.core import session_rows
+from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the tables below, kept in ``PRAGMA user_version``."""
 
 BUSY_SECONDS = 1.0
 """How long a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because the
 reactor thread may be waiting too."""
 
-_TABLES = """
+_STEPS = (
+    """
 CREATE TABLE counter (only INTEGER PRIMARY KEY CHECK (only = 1), next_provider INTEGER NOT NULL);
 INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
-"""
+""",
+    session_rows.TABLE,
+)
+"""What makes each version of the tables out of the one before, beginning with version 1."""
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -92,12 +97,21 @@ class Store:
         with self._transaction() as connection:
             _raise_counter(connection, next_provider)
 
-    def record(self, rows: Sequence[Provider], gone: Sequence[int], next_provider: int) -> None:
-        """Store these providers with their services, forget those with the ids ``gone``, and reserve: all or none."""
+    def record(
+        self,
+        rows: Sequence[Provider],
+        gone: Sequence[int],
+        next_provider: int,
+        sessions: Sequence[KnownSession] = (),
+        sessions_gone: Sequence[bytes] = (),
+    ) -> None:
+        """Store these providers with their services and these sessions, forget those with the ids ``gone`` and the
+        identities ``sessions_gone``, and reserve: all or none."""
         described = [(row.id, _encode(_describe(row))) for row in rows]
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
+            session_rows.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
 
     def switch(self, name: str, on: bool) -> None:
@@ -166,14 +180,15 @@ class Store:
         (damage,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if damage != "ok":
             raise self._damaged(damage)
-        if version < SCHEMA:
+        if version < 1:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if tables:
                 raise StateUnusable(f"the database {self._path} is not one of elkobroker's; {self._move_away()}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if version < SCHEMA:
-            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+            steps = "".join(_STEPS[max(version, 0) :])
+            connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {SCHEMA}; COMMIT;")
 
     def _read(self, connection: sqlite3.Connection) -> Snapshot:
         counter = connection.execute("SELECT next_provider FROM counter").fetchone()
@@ -186,7 +201,7 @@ class Store:
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
                 raise self._damaged(f"provider {id} cannot be understood") from None
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
-        return Snapshot(counter[0], providers, launchers)
+        return Snapshot(counter[0], providers, launchers, session_rows.read(connection))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

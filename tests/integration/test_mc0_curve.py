@@ -33,6 +33,8 @@ from tests.integration.mc0_clients import (
 HANDSHAKE = 0.3
 """Seconds of a handshake: who is not let in tries again after them."""
 
+WEB = ("web1", "web2")
+
 MC0 = f"""
 secret_key_file = "keys/broker.private"
 client_keys = "clients"
@@ -214,6 +216,29 @@ def test_another_key_does_not_get_what_is_meant_for_an_identity(
     again = clients.new(b"mine", keys=farm.keys("web1"))
     assert again.ask("NOOP|ID|1") == "OK|ID|1"
     assert again.heard() == []
+
+
+def test_after_a_stop_sessions_go_on_but_those_whose_key_was_taken_away(tmp_path: Path) -> None:
+    for name in ("broker", "web1", "web2"):
+        brokerkeys("new", name, "--dir", tmp_path / "keys")
+    brokerkeys("allow", tmp_path / "clients", *(tmp_path / "keys" / f"{name}.public" for name in ("web1", "web2")))
+    options = configured(tmp_path, MC0)
+    with Daemon(tmp_path, *options) as daemon:
+        port = daemon.mc0_port()
+        clients = clients_of(daemon)
+        stays, leaves = (clients.subscribed(name.encode(), "peace", keys=keys_in(tmp_path, name)) for name in WEB)
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+    (tmp_path / "clients" / "web2.public").unlink()
+    stays.cut_off()
+    leaves.cut_off()
+    options = configured(tmp_path, f'endpoint = "tcp://127.0.0.1:{port}"\n{MC0}')
+    with Daemon(tmp_path, *options) as daemon, clients:
+        stays.let_in()
+        assert identities(daemon) == ["web1"]
+        publisher = clients.new(b"publisher", keys=keys_in(tmp_path, "web1"))
+        assert publisher.ask("PUT|TOPIC|peace|ID|p||x") == "OK|ID|p"
+        assert stays.hear() == "MESSAGE|TOPIC|peace||x"
 
 
 def test_with_any_key_a_client_that_makes_a_key_for_each_run_is_answered_every_time(tmp_path: Path) -> None:
