@@ -209,7 +209,11 @@ class Leased(Protocol):
     """What is looked at when it is due."""
 
     def check(self, now: float) -> float | None:
-        """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time."""
+        """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time.
+
+        ``now`` may be less than `ILeases.now`, and so than the stamp of a message: in a loop that is slow, it is the
+        time up to which all that came in has been read.
+        """
 
 
 class ILease(Interface):
@@ -235,18 +239,20 @@ class ILeases(Interface):
         "the next message may lie unread while a late tick counts; with this no peer that is in time is thought silent."
     )
 
+    slack_exact: float = Attribute("The same for stamps by `moment`, which are exact: a smaller part of ``slack``.")
+
     def moment() -> float:
         """Life time at this moment: ``now``, and what the clock did since the last tick, as far as a tick counts it.
 
-        For exact stamps: with these, half of ``slack`` is enough. Never falls, and ``now`` is never less at the next
+        For exact stamps: with these, ``slack_exact`` is enough. Never falls, and ``now`` is never less at the next
         tick. While nothing is held it is ``now``.
         """
 
     stalled: float = Attribute("Seconds that did not count, in all: those in which the broker stood still.")
 
     def hold(leased: Leased, due: float) -> ILease:
-        """Have ``leased`` checked, not before ``due`` and not more than a tick after it; at the next tick if that is
-        past. A check that fails is logged and ends the lease.
+        """Have ``leased`` checked, not before ``due`` and not more than a tick after it, or two in a loop that is slow;
+        at the next tick if that is past. A check that fails is logged and ends the lease.
         """
 
     def look() -> None:
