@@ -51,6 +51,9 @@ class IRegistry(Interface):
         `Refusal` that says why.
         """
 
+    def problem(service: Service, rights: Rights) -> Refusal | None:
+        """A `Refusal` that says why `offer` adds no such service, however much room there is; None if it does."""
+
     def withdraw(provider: int, names: Iterable[str]) -> None:
         """Remove all services of the provider with one of these names, in every protocol. Unknown names are ignored."""
 
@@ -63,7 +66,7 @@ class IRegistry(Interface):
         """
 
     def load(provider: int, load: float) -> None:
-        """Set a provider's load; a negative one counts as 0.0."""
+        """Set a provider's load. Raises `Refusal` PARAMETER for one that is none (`checked_load`)."""
 
     def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """The services of that name and protocol, in the order in which they were offered.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Sequence
 from fnmatch import translate
 from functools import lru_cache
 
 import attrs
+
+from broker.core.errors import Reason, Refusal
 
 BROKER = 0
 """The provider id of the broker itself. Peers get ids from 1 upwards."""
@@ -190,6 +193,14 @@ class TopicInfo:
     name: bytes
     subscribers: int
     published: int
+
+
+def checked_load(load: float) -> float:
+    """That load, in whatever measure the farm's servers share. Raises `Refusal` PARAMETER for one that is none: a
+    negative number, an infinite one, or a NaN."""
+    if not (math.isfinite(load) and load >= 0):
+        raise Refusal(Reason.PARAMETER, "a load is a finite number that is not negative")
+    return load
 
 
 def is_own(topic: bytes) -> bool:

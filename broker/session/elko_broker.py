@@ -246,7 +246,8 @@ class BrokerSession(ElkoSession):
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
-        self._wiring.registry.load(self._provider, message.factor)
+        # The original takes a negative load for 0, and says nothing.
+        self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
 
     # admin
 
