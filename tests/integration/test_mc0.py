@@ -37,6 +37,7 @@ from tests.integration.mc0_clients import (
     until,
     whole_log,
 )
+from tests.net.zmq_peers import greeting, ready
 
 LONGEST_FRAME = 1_200_000
 """What ``max_message`` is here: little more than the megabyte of a topic that is too long."""
@@ -637,6 +638,16 @@ def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> 
 
 
 # what is not yet as it should be
+
+
+@pytest.mark.xfail(strict=True, reason="libzmq waits for the rest of a frame for ever, and has room for all of it")
+def test_a_connection_that_leaves_a_frame_unfinished_is_closed(daemon: Daemon) -> None:
+    with socket.create_connection(("127.0.0.1", daemon.mc0_port()), PATIENCE) as slow:
+        slow.sendall(greeting() + ready({b"Socket-Type": b"DEALER", b"Identity": b""}))
+        slow.sendall(b"\x02" + (LONGEST_FRAME - 1).to_bytes(8) + b"x")
+        slow.settimeout(5.0)
+        while slow.recv(65536):  # its own greeting
+            pass
 
 
 @pytest.mark.xfail(strict=True, reason="without keys nobody asks the gate, so nothing bounds the connections")
