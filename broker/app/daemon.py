@@ -25,11 +25,14 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
-from broker.admin.console import ConsoleReader, ConsoleSession
+from broker.admin.console import ConsoleSession, Shown
+from broker.admin.elko import views as elko_views
+from broker.admin.reader import ConsoleReader
 from broker.app.director import DirectorPart
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.listeners import Carrier, OpenListener, base_policy, net_limits, open_listeners, renew
 from broker.app.parts import Parts
+from broker.app.status import elko_places, place, status, version
 from broker.app.zeromq import ZmqWires, sockets
 from broker.config import endpoint as endpoints
 from broker.config import values
@@ -57,6 +60,7 @@ from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.turns import Turns
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
 from broker.session.farm_topics import FarmTopics
@@ -124,6 +128,8 @@ class Daemon(TwistedService):
         self.director: DirectorPart | None = None
         self.journal: JournalWriter | None = None
         self._console_password = config.console.password
+        self._console_guesses = Guesses(reactor.seconds)
+        self._started = reactor.seconds()
 
     # the service
 
@@ -138,6 +144,7 @@ class Daemon(TwistedService):
             raise
 
     def _start(self) -> None:
+        self._started = self._reactor.seconds()
         self._descriptors = _raise_descriptor_limit()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
@@ -152,6 +159,7 @@ class Daemon(TwistedService):
         except StartFailed:
             self._undo_start(snapshot)
             raise
+        self.counters.include(self._counts)
         self._offer_own()
         self.parts.launchers.start_all(self._config.launchers.start)
         _on_hangup(partial(self._reactor.callFromThread, self.reinitialize))
@@ -234,7 +242,9 @@ class Daemon(TwistedService):
         in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, self._reactor, threads)
         restored = Restored(snapshot.providers, self._config.broker.grace, clock, lambda ids: recorder.forget(ids))
         registry = Registry(clock, lambda: recorder.next_id(), restored)
-        recorder = Recorder(registry, self._store, clock, in_thread, snapshot.next_provider)
+        recorder = Recorder(
+            registry, self._store, clock, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
+        )
         threads.start()
         programs = Programs(self._reactor)
 
@@ -286,7 +296,7 @@ class Daemon(TwistedService):
             self.console = (factory, port)
             self.log.info("console on {where}", where=bound(port))
         try:
-            self.zmq.start(self._config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
+            self.zmq.start(self._config, snapshot, self._state, self.parts, self._beats(), self._room())
         except OSError as error:
             raise StartFailed(str(error)) from None
 
@@ -320,7 +330,14 @@ class Daemon(TwistedService):
     ) -> LineFactory:
         parts = self.parts
         return LineFactory(
-            wire, converse, limits, parts.turns, parts.complaints, self._reactor, half_close=endpoint.kind != "tls"
+            wire,
+            converse,
+            limits,
+            parts.turns,
+            parts.complaints,
+            self._reactor,
+            half_close=endpoint.kind != "tls",
+            guarded=False,  # the console's reader knows telnet's own bytes, and sees to that
         )
 
     def _room(self) -> int:
@@ -349,12 +366,28 @@ class Daemon(TwistedService):
         return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
-        parts = self.parts
-        shown = self.zmq.views()
+        wiring = self.parts.wiring
+        shown = Shown(self.counters.all, self._status, version(), elko_views(wiring) | self.zmq.views())
         director = None if self.director is None else self.director.wiring
         return ConsoleReader(), ConsoleSession(
-            parts.wiring, self.counters.all, shown, self._console_password, peer, director
+            wiring, shown, self._console_password, self._console_guesses, peer, director
         )
+
+    def _status(self) -> dict[str, object]:
+        return status(self.parts, self.journal, self._started, self._reactor.seconds(), self._places())
+
+    def _places(self) -> Iterator[dict[str, object]]:
+        yield from elko_places("elko", self.listeners)
+        if self.director is not None:
+            yield from elko_places("director", self.director.listeners)
+        if self.console is not None:
+            yield place("console", "console", self.console[1], self.console[0])
+        yield from self.zmq.places()
+
+    def _counts(self) -> dict[str, int]:
+        """How many there are now, beside what the counters count."""
+        sizes = {f"registry.{name}": size for name, size in self.parts.registry.sizes().items()}
+        return {**sizes, "elko.connections": sum(len(each.lines.connections) for each in self.listeners)}
 
     def _offer_own(self) -> None:
         self.parts.registry.offer_own(list(self._own_services()))

@@ -21,9 +21,10 @@ from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
-from broker.net.tls import Certificates, over_tls
+from broker.net.tls import Certificates, TlsFactory
 from broker.net.websocket import WebSockets
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.peer import Peer, Reader, Session
 
 L = TypeVar("L", values.Listener, values.DirectorListener)
@@ -48,11 +49,12 @@ class Carrier(Protocol):
 
 @attrs.frozen
 class OpenListener:
-    """One open listener. ``protocol`` is what a service descriptor says of it."""
+    """One open listener. ``protocol`` is what a service descriptor says of it; ``lines`` has its connections."""
 
     name: str
     door: Door
     carrier: Carrier
+    lines: LineFactory
     port: IListeningPort
     protocol: str
     certificates: Certificates | None
@@ -69,14 +71,17 @@ def open_listener(
 ) -> OpenListener:
     """Open a listener whose peers are spoken to by what ``converse`` makes. Raises `CannotListen`."""
     endpoint = endpoints.parse(listener.endpoint)
-    carrier = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
+    carrier, lines = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
     try:
         certificates = _certificates(endpoint)
     except (OSError, ValueError) as error:
         raise CannotListen(str(error)) from None
-    port = listen(reactor, endpoint, carrier if certificates is None else over_tls(carrier, certificates))
+    factory = carrier
+    if certificates is not None:
+        factory = TlsFactory(carrier, certificates, parts.turns, parts.complaints)
+    port = listen(reactor, endpoint, factory)
     carrier.port = port
-    return OpenListener(listener.name, door, carrier, port, _protocol(listener, endpoint), certificates)
+    return OpenListener(listener.name, door, carrier, lines, port, _protocol(listener, endpoint), certificates)
 
 
 def open_listeners(
@@ -91,7 +96,7 @@ def open_listeners(
 ) -> Iterator[OpenListener]:
     """Open listeners, one after the other, and log where they are. Raises `CannotListen`."""
     for listener in listeners:
-        door = Door(policy(listener))
+        door = Door(policy(listener), Guesses(reactor.seconds))
         try:
             opened = open_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
         except CannotListen as error:
@@ -157,8 +162,8 @@ def _carrier(
     converse: Converse,
     limits: Limits,
     parts: Parts,
-) -> Any:
-    """The factory that the listener's port gets: a `Carrier`."""
+) -> tuple[Any, LineFactory]:
+    """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
     path = "/" if listener.path is None else listener.path
     origins = Origins(listener.origins)
     on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
@@ -172,11 +177,11 @@ def _carrier(
         parts.complaints,
         reactor,
         half_close=endpoint.kind != "tls",
-        http=listener.transport == "websocket",
+        guarded=listener.transport == "tcp",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, path, origins)
-    return RtcpFactory(lines) if listener.transport == "rtcp" else lines
+        return LongPollFactory(lines, path, origins), lines
+    return RtcpFactory(lines) if listener.transport == "rtcp" else lines, lines
 
 
 def _certificates(endpoint: Endpoint) -> Certificates | None:

@@ -41,6 +41,7 @@ from broker.net.zap import Gate
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
 from broker.net.zsocket import ZSocket, lose
+from broker.session.backoff import Delays
 from broker.session.mtl.accounts import Accounts
 from broker.session.mtl.control import WIRE, Control
 from broker.session.mtl.data import Data, shared
@@ -52,7 +53,7 @@ from broker.session.mtl.profiles.service import Services
 from broker.session.mtl.profiles.test import FanOut
 from broker.session.mtl.profiles.topic import Topic
 from broker.session.mtl.rights import Rule, Rulebook
-from broker.session.mtl.sasl import CHECKS, Delays, Mechanisms
+from broker.session.mtl.sasl import CHECKS, Mechanisms
 from broker.session.mtl.settings import Settings
 
 DATA = "mtl-data"

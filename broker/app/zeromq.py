@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -21,7 +21,7 @@ from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_c
 from broker.core.counters import Counters
 from broker.core.database import StateError
 from broker.core.interfaces import Beats
-from broker.core.model import Provider
+from broker.core.model import KnownSession, Provider, Snapshot
 from broker.net.zap import Gate
 from broker.net.zcontext import ZContext
 from broker.net.zsocket import ZSocket
@@ -51,13 +51,13 @@ class ZmqWires:
     def start(
         self,
         config: values.Config,
-        known: Sequence[Provider],
+        known: Snapshot,
         state: str,
         parts: Parts,
         beats: Beats | None,
         room: int,
     ) -> None:
-        """Open them, for ``room`` connections of each socket. ``known`` are the providers from before a restart.
+        """Open them, for ``room`` connections of each socket. ``known`` is what was stored before a restart.
 
         Raises OSError; then `abandon` closes what is open.
         """
@@ -67,9 +67,9 @@ class ZmqWires:
         self._context = ZContext(self._reactor)
         gate, self._handshakes = open_gate(self._context, parts.complaints, self._reactor, parts.turns)
         if config.mc0.enabled:
-            self._open_mc0(config.mc0, self._context, gate, room)
+            self._open_mc0(config.mc0, self._context, gate, known.sessions, room)
         if config.dbp.enabled:
-            self._open_dbp(config, self._context, known, beats)
+            self._open_dbp(config, self._context, known.providers, beats)
         if config.mtl.enabled:
             self._open_mtl(config.mtl, state, self._context, gate, room)
 
@@ -93,6 +93,18 @@ class ZmqWires:
             mtl = self.mtl
             shown |= mtl_views.views(mtl.control, mtl.data, mtl.queues.describe, self._parts.leases)
         return shown
+
+    def places(self) -> Iterator[dict[str, object]]:
+        """The open sockets, as `broker.app.status` lists them."""
+        if self.mc0 is not None:
+            yield {"wire": "mc0", "address": self.mc0.address}
+        if self.dbp is not None:
+            yield {"wire": "dbp", "address": self.dbp.address}
+            yield {"wire": "dbp", "name": "heartbeats", "address": self.dbp.udp_address}
+        if self.mtl is not None:
+            yield {"wire": "mtl", "address": self.mtl.address}
+            if self.mtl.data_address != self.mtl.address:
+                yield {"wire": "mtl", "name": "data", "address": self.mtl.data_address}
 
     def close(self) -> Deferred[None]:
         """Close them in good order. Fires when what they keep is on the disk."""
@@ -126,7 +138,9 @@ class ZmqWires:
             self.dbp.close()
             self.dbp = None
 
-    def _open_mc0(self, config: values.Mc0, context: ZContext, gate: Gate, room: int) -> None:
+    def _open_mc0(
+        self, config: values.Mc0, context: ZContext, gate: Gate, known: Sequence[KnownSession], room: int
+    ) -> None:
         parts = self._parts
         try:
             self.mc0 = open_mc0(
@@ -136,6 +150,8 @@ class ZmqWires:
                 parts.topics,
                 parts.leases,
                 parts.complaints,
+                parts.recorder,
+                known,
                 parts.turns,
                 self._reactor,
                 parts.in_thread,

@@ -63,7 +63,7 @@ class StateFull(StateUnusable):
 
 @attrs.frozen
 class Design:
-    """The design of a database. ``schema`` is the version of its ``tables``, kept in ``PRAGMA user_version``.
+    """The design of a database. ``steps`` make each version of its tables out of the one before, the first of nothing.
 
     ``then`` completes the advice to move it away: what is lost by that. ``log_bytes`` is the length to which the
     write-ahead log is cut back. ``cheap_deletes`` has deleted content stay in free pages, where SQLite is built to
@@ -71,11 +71,15 @@ class Design:
     """
 
     name: str
-    schema: int
-    tables: str
+    steps: tuple[str, ...]
     then: str
     log_bytes: int | None = None
     cheap_deletes: bool = False
+
+    @property
+    def schema(self) -> int:
+        """The version of the tables, kept in ``PRAGMA user_version``."""
+        return len(self.steps)
 
 
 class Database:
@@ -236,7 +240,7 @@ class Database:
             os.close(file)
         connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            ours = self._check(connection)
+            version = self._check(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -244,11 +248,10 @@ class Database:
                 connection.execute("PRAGMA secure_delete = FAST")
             if self._design.log_bytes is not None:
                 connection.execute(f"PRAGMA journal_size_limit = {self._design.log_bytes}")
-            if not ours:
-                design = self._design
-                connection.executescript(
-                    f"BEGIN IMMEDIATE; {design.tables} PRAGMA user_version = {design.schema}; COMMIT;"
-                )
+            design = self._design
+            if version < design.schema:
+                steps = "".join(design.steps[version:])
+                connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {design.schema}; COMMIT;")
         except BaseException:
             connection.close()
             raise
@@ -262,8 +265,8 @@ class Database:
             self.log.warn("the disk of {directory} is full: its reserve is used now", directory=self._directory)
         return released
 
-    def _check(self, connection: sqlite3.Connection) -> bool:
-        """True if our tables are there, False if there is nothing yet. Raises `StateUnusable` for anything else."""
+    def _check(self, connection: sqlite3.Connection) -> int:
+        """The version of our tables, 0 if there is nothing yet. Raises `StateUnusable` for anything else."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > self._design.schema:
             raise StateUnusable(
@@ -273,11 +276,11 @@ class Database:
         (damage,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if damage != "ok":
             raise self.damaged(damage)
-        if version < self._design.schema:
+        if version < 1:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if tables:
                 raise StateUnusable(f"the database {self.path} is not one of elkobroker's; {self._move_away()}")
-        return bool(version == self._design.schema)
+        return max(int(version), 0)
 
     def _may_grow(self, connection: sqlite3.Connection, bytes: int) -> bool:
         if self._tight:

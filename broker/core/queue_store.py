@@ -25,9 +25,6 @@ from broker.core.queue_settings import Death
 
 DATABASE = "queues.sqlite3"
 
-SCHEMA = 1
-"""The version of the tables below."""
-
 LOG_BYTES = 64 * 1024 * 1024
 """The write-ahead log is cut back to this when it was longer: a batch may be as long."""
 
@@ -57,7 +54,13 @@ UPDATE message SET count = json_extract(new.value, '$[1]') FROM json_each(?) AS 
 WHERE message.id = json_extract(new.value, '$[0]')
 """
 
-_DESIGN = Design(DATABASE, SCHEMA, _TABLES, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
+STEPS = (_TABLES,)
+"""The tables of version 1, and what makes each further version out of the one before."""
+
+SCHEMA = len(STEPS)
+"""The version of the tables, kept in ``PRAGMA user_version``."""
+
+_DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
 
 Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
 """A message: its order, the number of its queue, its count, when its time is over in seconds of the epoch (None for

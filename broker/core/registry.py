@@ -20,7 +20,19 @@ from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Change, Kind, Load, Provider, Rights, Service
+from broker.core.model import (
+    BROKER,
+    MAX_INFO,
+    MAX_NAME,
+    MAX_TEXT,
+    Change,
+    Kind,
+    Load,
+    Provider,
+    Rights,
+    Service,
+    checked_load,
+)
 from broker.core.restored import Restored
 from broker.core.telling import Telling
 from broker.core.waits import Waits
@@ -144,6 +156,14 @@ class Registry:
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
 
+    def sizes(self) -> dict[str, int]:
+        """How many ``providers``, ``services`` (the broker's own included) and ``waits`` there are now."""
+        return {
+            "providers": len(self._members) - 1,
+            "services": self._service_count,
+            "waits": len(self._waits),
+        }
+
     # services
 
     def offer(self, services: Sequence[Service], rights: Rights) -> list[Refusal]:
@@ -155,7 +175,7 @@ class Registry:
         added: list[Service] = []
         refused: list[Refusal] = []
         for service in services:
-            problem = _problem(service, rights)
+            problem = self.problem(service, rights)
             if problem is None and len(added) >= room:
                 problem = Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
             if problem is None and len(added) >= room_in_all:
@@ -166,6 +186,16 @@ class Registry:
                 refused.append(problem)
         self._add(member, added)
         return refused
+
+    def problem(self, service: Service, rights: Rights) -> Refusal | None:
+        name = service.name
+        if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
+            return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
+        if not rights.permits(name):
+            return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
+        if not service.hostport:
+            return Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: nobody could connect to it")
+        return _too_long(service)
 
     def offer_own(self, services: Sequence[Service]) -> None:
         """The broker's own services from now on. They may have any name, and nobody can withdraw them."""
@@ -230,10 +260,11 @@ class Registry:
     # loads
 
     def load(self, provider: int, load: float) -> None:
+        load = checked_load(load)
         member = self._members.get(provider)
         if member is None:
             return
-        member.load = load = 0.0 if load < 0 else load
+        member.load = load
         member.heard = self._clock.seconds()
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
@@ -309,16 +340,6 @@ class Registry:
                 del self._index[key]
         self._service_count -= len(services)
         return [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
-
-
-def _problem(service: Service, rights: Rights) -> Refusal | None:
-    """Why this service may not be added; None if it may."""
-    name = service.name
-    if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
-        return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
-    if not rights.permits(name):
-        return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
-    return _too_long(service)
 
 
 def _too_long(service: Service) -> Refusal | None:

@@ -18,26 +18,33 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from broker.core import session_rows
 from broker.core.database import Database, Design, StateFull, StateInUse
-from broker.core.model import Auth, Provider, Service, Snapshot
+from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
 from broker.core.room import Reserve, is_full
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
 
-SCHEMA = 1
-"""The version of the tables below."""
 
-_TABLES = """
+STEPS = (
+    """
 CREATE TABLE counter (only INTEGER PRIMARY KEY CHECK (only = 1), next_provider INTEGER NOT NULL);
 INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
-"""
-
-_DESIGN = Design(
-    DATABASE, SCHEMA, _TABLES, "Provider ids then begin at 1 again, and launchers are switched as configured"
+""",
+    session_rows.TABLE,
 )
+"""The tables of version 1, and what makes each further version out of the one before."""
+
+SCHEMA = len(STEPS)
+"""The version of the tables, kept in ``PRAGMA user_version``."""
+
+SESSIONS_SINCE = 2
+"""The first version that has the table of sessions."""
+
+_DESIGN = Design(DATABASE, STEPS, "Provider ids then begin at 1 again, and launchers are switched as configured")
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII only: a label may hold what UTF-8 cannot, a lone surrogate from a peer's escape, and must not stop a write."""
@@ -85,13 +92,22 @@ class Store:
         """Note that provider ids below this one may have been given out."""
         self._write(lambda connection: _raise_counter(connection, next_provider))
 
-    def record(self, rows: Sequence[Provider], gone: Sequence[int], next_provider: int) -> None:
-        """Store these providers with their services, forget those with the ids ``gone``, and reserve: all or none."""
+    def record(
+        self,
+        rows: Sequence[Provider],
+        gone: Sequence[int],
+        next_provider: int,
+        sessions: Sequence[KnownSession] = (),
+        sessions_gone: Sequence[bytes] = (),
+    ) -> None:
+        """Store these providers with their services and these sessions, forget those with the ids ``gone`` and the
+        identities ``sessions_gone``, and reserve: all or none."""
         described = [(row.id, _encode(_describe(row))) for row in rows]
 
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
+            session_rows.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
 
         self._write(work)
@@ -164,7 +180,10 @@ class Store:
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
                 raise self._database.damaged(f"provider {id} cannot be understood") from None
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
-        return Snapshot(counter[0], providers, launchers)
+        # A database of an older version is read as it is where the disk is full.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        sessions = session_rows.read(connection) if version >= SESSIONS_SINCE else ()
+        return Snapshot(counter[0], providers, launchers, sessions)
 
     def _release(self) -> None:
         self._database.close()

@@ -158,6 +158,11 @@ class Journal:
             "journal_clock.back": self._set_back,
         }
 
+    @property
+    def failures(self) -> int:
+        """Writes that failed in a row, up to now; 0 while the disk takes them."""
+        return self._writing.failures
+
     # for the wiring
 
     def start(self) -> None:

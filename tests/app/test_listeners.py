@@ -20,6 +20,7 @@ from broker.net.lines import Limits
 from broker.net.listen import CannotListen
 from broker.net.turns import Turns
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from tests.config.certificates import certificate
 
 Open = Callable[..., OpenListener]
@@ -37,7 +38,11 @@ def open_one() -> Iterator[Open]:
             raise AssertionError("nobody connects")
 
         listener = values.Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        opened.append(open_listener(reactor, "elko", listener, Door(Policy()), converse, Limits(), parts))
+        opened.append(
+            open_listener(
+                reactor, "elko", listener, Door(Policy(), Guesses(reactor.seconds)), converse, Limits(), parts
+            )
+        )
         return opened[-1]
 
     yield open_one

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from broker.core.database import StateFull, StateUnusable
 from broker.core.errors import Refusal
-from broker.core.model import BROKER, Provider, Rights, Service, Snapshot
+from broker.core.model import BROKER, KnownSession, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (
     FLUSH_ROWS,
     FLUSH_SECONDS,
@@ -50,7 +50,14 @@ class Run:
         self.snapshot = snapshot
         restored = Restored(snapshot.providers, GRACE, self.clock, lambda ids: self.recorder.forget(ids))
         self.registry = Registry(self.clock, lambda: self.recorder.next_id(), restored)
-        self.recorder = Recorder(self.registry, self.store, self.clock, self.thread, snapshot.next_provider)
+        self.recorder = Recorder(
+            self.registry,
+            self.store,
+            self.clock,
+            self.thread,
+            snapshot.next_provider,
+            [session.identity for session in snapshot.sessions],
+        )
 
     def join(self, *names: str) -> int:
         provider = self.registry.join("label", "elko", "10.0.0.1:1")
@@ -70,6 +77,19 @@ class Run:
         with closing(sqlite3.connect(os.path.join(self.directory, DATABASE))) as database:
             (mark,) = database.execute("SELECT next_provider FROM counter").fetchone()
         return int(mark)
+
+
+class Subscriber:
+    """A session that is described when it is asked for; not at all while ``topics`` is None."""
+
+    def __init__(self, identity: bytes) -> None:
+        self.identity = identity
+        self.topics: tuple[bytes, ...] | None = (b"t",)
+        self.described = 0
+
+    def known(self) -> KnownSession | None:
+        self.described += 1
+        return None if self.topics is None else KnownSession(self.identity, "", "h", 30.0, None, self.topics)
 
 
 class RecorderTests(SynchronousTestCase):
@@ -357,6 +377,108 @@ class RecorderTests(SynchronousTestCase):
         run.clock.advance(GRACE)
         run.flush()
         assert self.remembered(run) == {}
+
+    # sessions
+
+    def known(self, run: Run) -> dict[bytes, tuple[bytes, ...]]:
+        """The topics of the sessions that would be found after a kill."""
+        return {session.identity: session.topics for session in self.after_a_kill(run).sessions}
+
+    def test_sessions_are_gathered_described_when_they_are_written_and_stored(self) -> None:
+        run = self.run_
+        one, two = Subscriber(b"one"), Subscriber(b"two")
+        for session in (one, two, one):
+            run.recorder.remember_session(session.identity, session.known)
+        one.topics = (b"t", b"u")
+        run.clock.advance(FLUSH_SECONDS * 0.9)
+        assert run.thread.jobs == []
+        run.flush()
+        assert self.known(run) == {b"one": (b"t", b"u"), b"two": (b"t",)}
+        assert (one.described, two.described) == (1, 1)
+        run.recorder.forget_session(b"one")
+        run.flush()
+        assert self.known(run) == {b"two": (b"t",)}
+        assert run.clock.getDelayedCalls() == []
+
+    def test_a_session_that_came_and_went_costs_no_write(self) -> None:
+        run = self.run_
+        for number in range(100):
+            run.recorder.remember_session(b"%d" % number, Subscriber(b"%d" % number).known)
+            run.recorder.forget_session(b"%d" % number)
+        run.clock.advance(FLUSH_SECONDS)
+        assert run.thread.jobs == []
+
+    def test_a_session_that_need_not_be_stored_any_more_is_removed(self) -> None:
+        run = self.run_
+        session = Subscriber(b"one")
+        run.recorder.remember_session(b"one", session.known)
+        run.flush()
+        session.topics = None
+        run.recorder.remember_session(b"one", session.known)
+        run.flush()
+        assert self.known(run) == {}
+
+    def test_a_session_that_ends_or_begins_while_it_is_written_is_stored_as_it_is_in_the_end(self) -> None:
+        run = self.run_
+        ends, again = Subscriber(b"ends"), Subscriber(b"again")
+        for session in (ends, again):
+            run.recorder.remember_session(session.identity, session.known)
+        run.flush()
+        run.recorder.forget_session(b"again")
+        run.recorder.remember_session(b"ends", ends.known)
+        run.clock.advance(FLUSH_SECONDS)
+        run.recorder.forget_session(b"ends")
+        run.recorder.remember_session(b"again", again.known)
+        run.thread.work()
+        run.flush()
+        assert self.known(run) == {b"again": (b"t",)}
+
+    def test_sessions_of_a_failed_write_are_written_with_the_next_one(self) -> None:
+        run = self.run_
+        one, two = Subscriber(b"one"), Subscriber(b"two")
+        run.recorder.remember_session(b"one", one.known)
+        run.recorder.remember_session(b"two", two.known)
+        run.flush()
+        one.topics = (b"new",)
+        run.recorder.remember_session(b"one", one.known)
+        run.recorder.forget_session(b"two")
+        run.clock.advance(FLUSH_SECONDS)
+        with capturedLogs():
+            run.thread.fail(StateUnusable("the disk is full"))
+            one.topics = (b"newest",)
+            run.clock.advance(RETRY_SECONDS)
+            run.thread.work_all()
+        assert self.known(run) == {b"one": (b"newest",)}
+
+    def test_one_write_takes_so_many_sessions(self) -> None:
+        run = self.run_
+        for number in range(FLUSH_ROWS + 5):
+            run.recorder.remember_session(b"%d" % number, Subscriber(b"%d" % number).known)
+        run.flush()
+        assert len(self.known(run)) == FLUSH_ROWS
+        run.flush()
+        assert len(self.known(run)) == FLUSH_ROWS + 5
+
+    def test_a_session_from_before_the_restart_stays_stored_until_it_is_over(self) -> None:
+        run = self.run_
+        run.recorder.remember_session(b"one", Subscriber(b"one").known)
+        self.successResultOf(self.stopped(run))
+        second = self.start(run.directory)
+        second.join("a")
+        second.flush()
+        assert self.known(second) == {b"one": (b"t",)}
+        second.recorder.forget_session(b"one")
+        second.flush()
+        assert self.known(second) == {}
+
+    def test_sessions_that_end_with_the_broker_stay_stored(self) -> None:
+        run = self.run_
+        run.recorder.remember_session(b"one", Subscriber(b"one").known)
+        done = run.recorder.stop()
+        run.recorder.forget_session(b"one")
+        run.thread.work_all()
+        self.successResultOf(done)
+        assert [session.identity for session in self.found_after(run).sessions] == [b"one"]
 
     # the stop
 

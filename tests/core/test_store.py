@@ -18,9 +18,10 @@ from pathlib import Path
 
 import attrs
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
-from broker.core.model import Auth, Provider, Service, Snapshot
+from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
 from broker.core.room import RESERVE
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
 from tests.full_disk import no_room, on_a_small_disk
@@ -39,6 +40,12 @@ PROVIDER = Provider(
         Service("context-user", "10.0.0.7:9002", 7, protocol="http"),
         Service("Rohan", "10.0.0.7:5247", 7, info='{"topics": ["\u00e9", null]}', lasting=True),
     ),
+)
+
+
+SESSIONS = (
+    KnownSession(b"node 1", "K" * 40, "192.0.2.7", 30.0, b"0.2", (b"mcollective nodes", b"", b"\0\xff\xed\xa0\x80")),
+    KnownSession(bytes(range(1, 256)), "", "", 0.0, None, ()),
 )
 
 
@@ -85,6 +92,56 @@ def test_all_of_a_provider_comes_back(store: Store, directory: Path) -> None:
     store.switch("gatekeeper", True)
     store.switch("gatekeeper", False)
     assert reopened(store, directory, 8) == Snapshot(8, [PROVIDER], {"context": True, "gatekeeper": False})
+
+
+def test_all_of_a_session_comes_back(store: Store, directory: Path) -> None:
+    store.record([PROVIDER], [], 8, SESSIONS, [])
+    assert reopened(store, directory, 8) == Snapshot(8, [PROVIDER], {}, SESSIONS)
+    changed = attrs.evolve(SESSIONS[1], ttl=0.5)
+    store.record([], [], 8, [changed], [SESSIONS[0].identity, b"never there"])
+    assert reopened(store, directory).sessions == (changed,)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("identity", "5"),
+        ("key", "x'00'"),
+        ("address", "x'00'"),
+        ("ttl", "'long'"),
+        ("ttl", "-1"),
+        ("ttl", "9e999"),
+        ("version", "'0.2'"),
+        ("topics", "'{'"),
+        ("topics", "'[5]'"),
+        ("topics", "'\"t\"'"),
+        ("topics", "'[\"\u20ac\"]'"),
+        ("topics", "x'ff'"),
+        ("topics", "replace(hex(zeroblob(50000)), '00', '[')"),
+    ],
+)
+def test_a_session_that_cannot_be_understood_is_dropped_and_the_others_come_back(
+    directory: Path, column: str, value: str
+) -> None:
+    filled(directory, f"UPDATE session SET {column} = {value} WHERE identity = CAST('node 1' AS BLOB)")
+    store = Store(str(directory))
+    with capturedLogs() as logs:
+        assert store.open().sessions == SESSIONS[1:]
+    assert [formatEvent(event) for event in logs] == ["1 stored sessions cannot be understood, and are not restored"]
+    with capturedLogs() as logs:
+        assert reopened(store, directory).sessions == SESSIONS[1:]
+    assert logs == [], "it is not in the database any more"
+    store.close(1)
+
+
+def test_a_database_of_the_first_schema_is_brought_up_to_date(directory: Path) -> None:
+    filled(directory, "DROP TABLE session", "PRAGMA user_version = 1")
+    store = Store(str(directory))
+    snapshot = store.open()
+    assert (len(snapshot.providers), snapshot.sessions) == (499, ())
+    store.record([], [], 1, SESSIONS)
+    assert reopened(store, directory, 7) == Snapshot(7, snapshot.providers, {}, SESSIONS)
+    store.close(7)
 
 
 @pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])
@@ -246,7 +303,7 @@ def filled(directory: Path, *statements: str) -> None:
     """A state directory as a clean stop leaves it, with some providers, and then changed."""
     store = Store(str(directory))
     store.open()
-    store.record([attrs.evolve(PROVIDER, id=n) for n in range(1, 500)], [], 501)
+    store.record([attrs.evolve(PROVIDER, id=n) for n in range(1, 500)], [], 501, SESSIONS)
     store.close(501)
     with closing(sqlite3.connect(directory / DATABASE)) as database, database:
         for statement in statements:
@@ -298,7 +355,8 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path, where
     elif where == "index":  # a page that is not read at the start, but would be at a write
         with closing(sqlite3.connect(path)) as database:
             ((page, size),) = database.execute(
-                "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE type = 'index'"
+                "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size "
+                "WHERE type = 'index' AND tbl_name = 'launcher'"
             )
         content[(page - 1) * size : page * size] = garbage[:size]
     else:

@@ -19,8 +19,11 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker.config import endpoint
+from broker.core.counters import Counters
+from broker.net.limits import Complaints
 from broker.net.listen import KEEPALIVE_IDLE, CannotListen, bound, listen
-from broker.net.tls import Certificates, over_tls
+from broker.net.tls import Certificates, TlsFactory
+from broker.net.turns import Turns
 from tests.config.certificates import certificate
 
 
@@ -86,7 +89,9 @@ class Listening(TestCase):
     async def _name_shown(self, certificates: Certificates) -> str:
         factory = Greeters()
         where = endpoint.parse("tcp:0:interface=127.0.0.1")
-        port = listen(self.reactor, where, over_tls(factory, certificates))
+        complaints = Complaints(Counters(), self.reactor)
+        over_tls: Any = TlsFactory(factory, certificates, Turns(self.reactor), complaints)
+        port = listen(self.reactor, where, over_tls)
         host, _, number = bound(port).rpartition(":")
         shown: Deferred[str] = Deferred()
 
