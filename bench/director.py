@@ -89,7 +89,7 @@ class Farm:
         place = self._turn * BATCH
         for number in range(place, place + BATCH):
             name = f"context-new{number}" if new else names[number % CONTEXTS]
-            granted = self.director.reserve(number % REQUESTERS, "tcp", name, f"user-{number}", False)
+            granted = self.director.reserve(number % REQUESTERS, "tcp", name, f"user-{number}", False, BATCH)
             assert isinstance(granted, Granted)
         self.clock.advance(31)
         return BATCH

@@ -129,6 +129,7 @@ class HangingDisk(Disk):
     """A disk that does not answer for a while, once."""
 
     def __init__(self, hangs: float) -> None:
+        super().__init__()
         self._hangs = hangs
         self._due = False
         self._done = False
@@ -155,6 +156,7 @@ class Written:
         self.threads.start()
         self.journal.start()
         self.feed = Feed(registry, self.journal.put, self.journal.now, FullLoads([(("service-1*",), 1.0)]))
+        self.journal.before_flush = self.feed.catch_up
 
     def stop(self) -> Deferred[None]:
         self.feed.stop()

@@ -24,18 +24,17 @@ from tempfile import TemporaryDirectory
 
 import attrs
 import command
+import doors
 import machine
 import messages
 import servers
 import traffic
+from doors import ANSWERED_WITHIN
 from figures import KIB, MIB
 from processes import NICENESS, InProcess
 from report import table
 from servers import Server
 from swarm import Attack, Seen, good_peer, swarm
-
-ANSWERED_WITHIN = 0.050
-"""Seconds in which every other peer is to be answered."""
 
 INPUT_LIMIT = MIB * 9 // 8 + 192 * KIB
 """Bytes that the unfinished input of a connection may cost: the limit of a line, an eighth more by which a buffer that
@@ -46,6 +45,9 @@ OUTPUT_LIMIT = 4 * MIB
 
 HEAD_START = 1.0
 """Seconds in which the good peer is alone: what it measures then is the machine, not the attack."""
+
+ALONE = 3.0
+"""Seconds in which the good peers on all wires are alone."""
 
 SNAPSHOT_WITHIN = 1.0
 """Seconds from the start until a find is answered from the snapshot."""
@@ -372,6 +374,7 @@ def main() -> int:
     arguments.add_argument("--connections", type=int, default=1_000, help="hostile connections at once")
     arguments.add_argument("--seconds", type=float, default=10.0, help="of each scenario")
     titles = {scenario.name: scenario.title for scenario in SCENARIOS}
+    titles |= {door.name: f"{door.wire}: {door.title}" for door in doors.DOORS}
     titles["restart"] = "kill -9, and what is known after the next start"
     options, names = command.parsed(arguments, "scenarios", titles)
     about = command.begin()
@@ -380,6 +383,11 @@ def main() -> int:
         if scenario.name in names:
             print(f"{scenario.name} ...", file=sys.stderr, flush=True)
             outcomes.append(run(scenario, options.connections, options.seconds))
+    shares = []
+    for door in doors.DOORS:
+        if door.name in names:
+            print(f"{door.name} ...", file=sys.stderr, flush=True)
+            shares.append(doors.measure(door, options.connections, options.seconds, ALONE))
     restart = None
     if "restart" in names:
         print("restart ...", file=sys.stderr, flush=True)
@@ -391,6 +399,12 @@ def main() -> int:
         for outcome in outcomes:
             for line in outcome.unexpected:
                 print(f"{outcome.scenario}: log: {line}")
+    if shares:
+        print("\nOf its share of pings answered within 50 ms, what a good peer on each wire keeps beside the attack.\n")
+        print(table(doors.HEADINGS, [each.cells() for each in shares]))
+        for each in shares:
+            for line in each.unexpected:
+                print(f"{each.door}: log: {line}")
     if restart is not None:
         print(
             f"\nAfter kill -9 with {restart.of} providers: listening after {restart.listening:.2f} s, a find answered "
@@ -398,9 +412,16 @@ def main() -> int:
             f"(last before: {restart.last_id}): {'; '.join(restart.misses()) or 'met'}"
         )
     command.write(
-        options.json, about, scenarios=[attrs.asdict(o) for o in outcomes], restart=restart and attrs.asdict(restart)
+        options.json,
+        about,
+        scenarios=[attrs.asdict(o) for o in outcomes],
+        doors=[attrs.asdict(each) | {"kept": each.kept} for each in shares],
+        restart=restart and attrs.asdict(restart),
     )
-    return 1 if any(o.misses() for o in outcomes) or (restart is not None and restart.misses()) else 0
+    missed = [each.misses() for each in outcomes] + [each.misses() for each in shares]
+    if restart is not None:
+        missed.append(restart.misses())
+    return 1 if any(missed) else 0
 
 
 if __name__ == "__main__":

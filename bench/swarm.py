@@ -36,12 +36,14 @@ class Attack:
     """What each of the hostile connections does.
 
     It sends the pieces that ``pieces`` gives for its number, as fast as they are taken. ``reads`` says whether it reads
-    what it is sent; ``again`` whether it connects again when it is disconnected.
+    what it is sent; ``again`` whether it connects again when it is disconnected; ``hangs_up`` that it closes the
+    connection itself, and connects again, when it is sent something.
     """
 
     pieces: Callable[[int], Iterator[bytes]]
     reads: bool = True
     again: bool = True
+    hangs_up: bool = False
 
 
 @attrs.frozen
@@ -126,6 +128,9 @@ def swarm(port: int, attack: Attack, count: int, seconds: float) -> Seen:
                         disconnected(each)
                         continue
                     newlines += buffer.count(b"\n", 0, size)
+                    if attack.hangs_up:
+                        disconnected(each)
+                        continue
                 if mask & EPOLLOUT:
                     send(each)
             except BlockingIOError:

@@ -2,28 +2,30 @@
 
 Rules:
 - A line that begins with ``{`` is one message of the Elko Broker protocol; ``to`` may be left out.
-- Any other line is a command: ``help``, ``counters``, ``quit``, a view such as ``mc0 sessions``, or an op with
-  parameters: ``find service=bank wait=5``.
+- Any other line is a command: ``help``, ``status``, ``version``, ``counters``, ``quit``, a view such as
+  ``elko sessions``, or an op with parameters: ``find service=bank wait=5``.
 - A line that begins with ``director`` is for the Elko Director, where there is one: a message of its protocol, or an op
   with parameters: ``director find user=user-bob``.
-- Whoever reaches the console is an administrator; where it has a password, the first line must be that.
+- Everybody who reaches the console is an administrator; where it has a password, the first line must be that.
+- An order to servers that none of them matches is an error here; on the wire it has no answer.
 - Notices of a watch come as they happen, between the answers.
 """
 
 from __future__ import annotations
 
-import hmac
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
 import msgspec
 
 from broker.admin.commands import BROKER, DIRECTOR, Commands
+from broker.admin.reader import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_director import DirectorSession
 from broker.session.elko_director import Wiring as DirectorWiring
@@ -33,123 +35,71 @@ from broker.wire.elko.broker import LoadReport, WillServe, WontServe
 from broker.wire.elko.common import Auth
 from broker.wire.elko.vocabulary import Message
 
-MAX_LINE = 65_536
-"""Bytes of one line: more than anybody types."""
-
-DOOR = Door(Policy(diagnostics=False))
-"""The console says itself what was wrong."""
+POLICY = Policy(diagnostics=False, orders_must_reach=True)
+"""The console itself says what was wrong."""
 
 PROVIDING = (WillServe, WontServe, LoadReport)
 """What only a provider says: the console becomes one when it first does."""
 
-Views = Mapping[str, Callable[[str], object]]
-"""What can be looked at besides, by the words to type: each gives JSON for the names that match a shell pattern."""
-
 PRETTY = 1024 * 1024
 """Bytes of a message that is shown in a readable form; a larger one is a dump for programs, shown as it is."""
-
-_IAC, _SB, _SE, _WILL, _WONT, _DO, _DONT = 255, 250, 240, 251, 252, 253, 254
 
 _UNPRINTABLE = re.compile("[\x7f-\x9f]")
 """Control characters that JSON may hold unescaped: a terminal takes some for commands."""
 
+WORDS = {
+    "counters": "Shows what was counted, and how many connections and services there are now.",
+    "help": "Shows all commands, or what a command does: help find, help director dump.",
+    "quit": "Ends the session.",
+    "status": "Shows how long the broker runs, its listeners, the size of its tables, and the health of its files.",
+    "version": "Shows the version of the broker.",
+}
+"""The commands that are no ops, with what they do. ``exit`` is the same as ``quit``."""
+
+
+def _nothing() -> Mapping[str, int]:
+    return {}
+
 
 @attrs.frozen
-class Line:
-    """One line that the operator typed."""
+class Shown:
+    """What an operator can look at besides messages.
 
-    text: str
-
-
-@attrs.frozen
-class Negotiation:
-    """What the operator's telnet asked for; ``answer`` refuses it."""
-
-    answer: bytes
-
-
-class ConsoleReader:
-    """Bytes to lines, without the telnet protocol's own bytes.
-
-    Whatever the telnet offers or asks for is refused (RFC 854): so it goes on line by line, which is what the console
-    wants. A telnet that was interrupted waits for that answer and shows nothing before.
+    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` has more, by the words to
+    type: each gives JSON for the names that match a shell pattern.
     """
 
-    def __init__(self) -> None:
-        self._line = bytearray()
-        self._telnet = bytearray()
-        self._in_option = False
-
-    def feed(self, data: bytes) -> Iterator[Line | Negotiation | Malformed]:
-        """The lines that ``data`` completes, and what the telnet asked for."""
-        plain, answer = self._without_telnet(data)
-        if answer:
-            yield Negotiation(answer)
-        for line in plain.splitlines(keepends=True):
-            self._line += line
-            if len(self._line) > MAX_LINE:
-                self._line.clear()
-                yield Malformed(Reason.TOO_LARGE, f"a line has more than {MAX_LINE} bytes")
-                return
-            if line.endswith((b"\n", b"\r")):
-                text = self._line.decode("utf-8", "replace").strip("\r\n\0 \t")
-                self._line.clear()
-                if text:
-                    yield Line(text)
-
-    @property
-    def pending(self) -> int:
-        """Bytes held of a line that is not complete."""
-        return len(self._line)
-
-    def _without_telnet(self, data: bytes) -> tuple[bytes, bytes]:
-        """``data`` without telnet commands (which several reads may bring), and what is to be answered to them."""
-        if _IAC not in data and not self._telnet and not self._in_option:
-            return data, b""
-        plain, answer = bytearray(), bytearray()
-        for byte in data:
-            if self._telnet:
-                command = self._telnet
-                command.append(byte)
-                if len(command) == 2 and _WILL <= byte <= _DONT:
-                    continue
-                if len(command) == 2 and byte == _IAC and not self._in_option:
-                    plain.append(_IAC)
-                if len(command) == 3 and command[1] in (_WILL, _DO):
-                    answer += bytes((_IAC, _DONT if command[1] == _WILL else _WONT, byte))
-                self._in_option = byte == _SB if len(command) == 2 and byte in (_SB, _SE) else self._in_option
-                self._telnet.clear()
-            elif byte == _IAC:
-                self._telnet.append(byte)
-            elif not self._in_option:
-                plain.append(byte)
-        return bytes(plain), bytes(answer)
+    counts: Callable[[], Mapping[str, int]] = _nothing
+    status: Callable[[], Mapping[str, object]] = _nothing
+    version: str = ""
+    views: Mapping[str, Callable[[str], object]] = attrs.field(factory=dict)
 
 
 class ConsoleSession:
     """One operator's conversation with the console.
 
-    ``counts`` gives the broker's counters, by name; ``director`` is the wiring of the Elko Director, if there is one.
+    ``director`` is the wiring of the Elko Director, if there is one.
     """
 
     def __init__(
         self,
         wiring: Wiring,
-        counts: Callable[[], Mapping[str, int]],
-        views: Views,
+        shown: Shown,
         password: str | None,
+        guesses: Guesses,
         peer: Peer,
         director: DirectorWiring | None = None,
     ) -> None:
         self._peer = peer
-        self._counts = counts
-        self._views = views
+        self._shown = shown
         self._password = password
+        self._guesses = guesses
         self._listening: set[Commands] | None = None
-        self._session = BrokerSession(wiring, DOOR, _Printer(peer, partial(self._close, BROKER)))
+        door = Door(POLICY, guesses)
+        self._session = BrokerSession(wiring, door, _Printer(peer, partial(self._close, BROKER)))
         self._sessions: dict[Commands, Session] = {BROKER: self._session}
         if director is not None:
-            self._sessions[DIRECTOR] = DirectorSession(director, DOOR, _Printer(peer, partial(self._close, DIRECTOR)))
+            self._sessions[DIRECTOR] = DirectorSession(director, door, _Printer(peer, partial(self._close, DIRECTOR)))
         if password is None:
             self._enter()
         else:
@@ -193,8 +143,10 @@ class ConsoleSession:
 
     def _check(self, text: str) -> None:
         assert self._password is not None
-        if not hmac.compare_digest(text.encode(), self._password.encode()):
-            self.refuse(Refusal(Reason.WRONG_CREDENTIALS, "wrong password"))
+        try:
+            self._guesses.check(self._peer.address, text, self._password)
+        except Refusal as refusal:
+            self.refuse(refusal)
             return
         self._password = None
         self._enter()
@@ -232,29 +184,67 @@ class ConsoleSession:
         except ValueError as error:
             self.refuse(Refusal(Reason.SYNTAX, f"not a command: {error}"))
             return
-        view = self._views.get(" ".join((word, *arguments[:1])))
-        if word == "help":
-            self._print(_help(arguments, tuple(self._sessions), self._views))
-        elif view is not None:
-            self._print(_pretty(msgspec.json.encode(view(*(arguments[1:2] or "*")))))
-        elif word in ("quit", "exit"):
-            self._peer.close()
+        try:
+            self._run(word, arguments)
+        except Malformed as malformed:
+            self.refuse(malformed)
+
+    def _run(self, word: str, arguments: list[str]) -> None:
+        view = self._shown.views.get(" ".join((word, *arguments[:1])))
+        if view is not None:
+            self._print_json(view(" ".join(arguments[1:]) if arguments[1:] else "*"))
+        elif word == "help":
+            self._print(self._help(arguments))
+        elif word == DIRECTOR.prefix and DIRECTOR in self._sessions:
+            if not arguments:
+                raise Malformed(Reason.UNKNOWN_OP, "director is the beginning of commands; try help director")
+            self._send(DIRECTOR, DIRECTOR.typed(arguments[0], arguments[1:]))
+        elif near := sorted(name for name in self._shown.views if name.startswith(f"{word} ")):
+            typed = " ".join((word, *arguments))[:40]
+            raise Malformed(Reason.UNKNOWN_OP, f"there is no command {typed!r}, but {' and '.join(near)}")
+        elif word not in WORDS and word != "exit":
+            self._send(BROKER, BROKER.typed(word, arguments))
+        elif arguments:
+            raise Malformed(Reason.PARAMETER, f"{word} takes no parameters")
         elif word == "counters":
-            counts = [f"{name} {count}" for name, count in sorted(self._counts().items())]
+            counts = [f"{name} {count}" for name, count in sorted(self._shown.counts().items())]
             self._print("\n".join(counts or ["nothing was counted yet"]))
+        elif word == "status":
+            self._print_json(self._shown.status())
+        elif word == "version":
+            self._print(f"elkobroker {self._shown.version}")
         else:
-            try:
-                if word == DIRECTOR.prefix and DIRECTOR in self._sessions:
-                    self._send(DIRECTOR, DIRECTOR.typed(arguments[0] if arguments else "", arguments[1:]))
-                else:
-                    self._send(BROKER, BROKER.typed(word, arguments))
-            except Malformed as malformed:
-                self.refuse(malformed)
+            self._peer.close()
 
     def _send(self, dialect: Commands, message: Message) -> None:
         if isinstance(message, PROVIDING) and message.to != "admin" and not self._session.is_client:
             self._session.receive(Auth("client", label="console"))
         self._sessions[dialect].receive(message)
+
+    def _help(self, words: Sequence[str]) -> str:
+        """All that can be typed, or what one command does. Raises `Malformed` if there is no such command."""
+        name = " ".join(words)
+        dialects = [*self._sessions]
+        if name in WORDS:
+            return f"{name}\n  {WORDS[name]}"
+        if name in self._shown.views:
+            return f"{name} [PATTERN]\n  Shows all, or those that match a shell pattern such as a*."
+        for dialect in dialects:
+            op = name.removeprefix(dialect.prefix).strip()
+            if op in dialect.messages and name == dialect.name(op):
+                return dialect.help(op)
+        if name and name == DIRECTOR.prefix and DIRECTOR in dialects:
+            return "\n".join(DIRECTOR.list())
+        if name:
+            raise Malformed(Reason.UNKNOWN_OP, f"there is no command {name[:40]!r}; help alone shows all")
+        lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
+        lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
+        lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
+        lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
+        return "\n".join(lines)
+
+    def _print_json(self, value: object) -> None:
+        self._print(_pretty(msgspec.json.encode(value)))
 
     def _print(self, text: str) -> None:
         self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
@@ -268,6 +258,7 @@ class _Printer:
         self.address = f"console {peer.address}"
         self.local = True
         self.close = close
+        self.write_first = self.write
         self.debug = peer.debug
 
     @property
@@ -299,15 +290,3 @@ def _pretty(data: bytes) -> str:
 def _printable(text: str) -> str:
     """The same JSON without what a terminal takes for commands."""
     return _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
-
-
-def _help(words: Sequence[str], dialects: Sequence[Commands], views: Views) -> str:
-    """What can be typed; or one op with its parameters."""
-    for dialect in dialects:
-        op = " ".join(words).removeprefix(dialect.prefix).strip()
-        if " ".join((*dialect.prefix.split(), op)) == " ".join(words) and op in dialect.messages:
-            return dialect.help(op)
-    lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
-    lines += [f"  {dialect.usage(op)}" for dialect in dialects for op in sorted(dialect.messages)]
-    lines += [f"  {name} [PATTERN]" for name in sorted(views)]
-    return "\n".join([*lines, "  counters", "  help [OP]", "  quit"])

@@ -23,7 +23,9 @@ from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from broker.admin import listeners as listener_views
-from broker.admin.console import ConsoleReader, ConsoleSession
+from broker.admin.console import ConsoleSession, Shown
+from broker.admin.elko import views as elko_views
+from broker.admin.reader import ConsoleReader
 from broker.app.director import DirectorPart
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.listeners import (
@@ -39,6 +41,7 @@ from broker.app.listeners import (
 )
 from broker.app.parts import Parts
 from broker.app.signals import reload_on_hangup, stop_once
+from broker.app.status import elko_places, places, status, version
 from broker.app.zeromq import ZmqWires, sockets
 from broker.config import endpoint as endpoints
 from broker.config import values
@@ -47,6 +50,7 @@ from broker.config.errors import BadConfig
 from broker.config.reload import refused
 from broker.config.validate import effective_offer
 from broker.core.counters import Counters
+from broker.core.database import StateError, StateFull
 from broker.core.interfaces import Beats, IControl
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
@@ -54,7 +58,7 @@ from broker.core.model import Launcher, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
 from broker.core.restored import Restored
-from broker.core.store import StateError, Store
+from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.logs import Level
 from broker.net.limits import Complaints
@@ -66,6 +70,7 @@ from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.turns import Turns
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
 from broker.session.farm_topics import FarmTopics
@@ -135,6 +140,8 @@ class Daemon(TwistedService):
         self.journal: JournalWriter | None = None
         self._console_password = config.console.password
         self._ending = False
+        self._console_guesses = Guesses(reactor.seconds)
+        self._started = reactor.seconds()
 
     # the service
 
@@ -155,13 +162,11 @@ class Daemon(TwistedService):
             raise
 
     def _start(self) -> None:
+        self._started = self._reactor.seconds()
         self._descriptors = _raise_descriptor_limit()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
-        try:
-            snapshot = self._store.open()
-        except StateError as error:
-            raise StartFailed(str(error)) from None
+        snapshot = self._open_store()
         try:
             self.parts = self._build(snapshot)
         except StateError as error:
@@ -172,6 +177,7 @@ class Daemon(TwistedService):
         except StartFailed:
             self._undo_start(snapshot)
             raise
+        self.counters.include(self._counts)
         self._listeners_changed()
         self.parts.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
@@ -245,13 +251,25 @@ class Daemon(TwistedService):
 
     # building
 
+    def _open_store(self) -> Snapshot:
+        """Open the store, or look at it if its disk is full: then the recorder says so, and opens it later."""
+        try:
+            try:
+                return self._store.open()
+            except StateFull:
+                return self._store.look()
+        except StateError as error:
+            raise StartFailed(str(error)) from None
+
     def _build(self, snapshot: Snapshot) -> Parts:
         clock = self._reactor
         threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
         in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, self._reactor, threads)
         restored = Restored(snapshot.providers, self._config.broker.grace, clock, lambda ids: recorder.forget(ids))
         registry = Registry(clock, lambda: recorder.next_id(), restored)
-        recorder = Recorder(registry, self._store, clock, in_thread, snapshot.next_provider)
+        recorder = Recorder(
+            registry, self._store, clock, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
+        )
         threads.start()
         programs = Programs(self._reactor)
 
@@ -303,7 +321,7 @@ class Daemon(TwistedService):
         if config.console.enabled:
             self._add_console(config.console)
         try:
-            self.zmq.add(openings, config, snapshot.providers, self._state, self.parts, self._beats(), self._room())
+            self.zmq.add(openings, config, snapshot, self._state, self.parts, self._beats(), self._room())
             openings.open(config.broker.strict_listeners)
         except (CannotListen, OSError) as error:
             raise StartFailed(str(error)) from None
@@ -311,7 +329,9 @@ class Daemon(TwistedService):
     def _add_console(self, config: values.Console) -> None:
         endpoint = endpoints.parse(config.endpoint)
         factory = self._factory("console", self._converse_with_operator, CONSOLE_LIMITS, endpoint)
-        console = self.console = StreamListener(self._reactor, endpoint, factory)
+        console = self.console = StreamListener(
+            self._reactor, endpoint, factory, factory, self.parts.turns, self.parts.complaints
+        )
 
         def bind() -> str:
             where = console.open()
@@ -350,7 +370,14 @@ class Daemon(TwistedService):
     ) -> LineFactory:
         parts = self.parts
         return LineFactory(
-            wire, converse, limits, parts.turns, parts.complaints, self._reactor, half_close=endpoint.kind != "tls"
+            wire,
+            converse,
+            limits,
+            parts.turns,
+            parts.complaints,
+            self._reactor,
+            half_close=endpoint.kind != "tls",
+            guarded=False,  # the console's reader knows telnet's own bytes, and sees to that
         )
 
     def _room(self) -> int:
@@ -379,12 +406,32 @@ class Daemon(TwistedService):
         return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)
 
     def _converse_with_operator(self, peer: Peer) -> tuple[Reader, Session]:
-        parts = self.parts
-        shown = listener_views.views(self.openings.states, self._reactor) | self.zmq.views()
+        wiring = self.parts.wiring
+        views = elko_views(wiring) | listener_views.views(self.openings.states, self._reactor) | self.zmq.views()
+        shown = Shown(self.counters.all, self._status, version(), views)
         director = None if self.director is None else self.director.wiring
         return ConsoleReader(), ConsoleSession(
-            parts.wiring, self.counters.all, shown, self._console_password, peer, director
+            wiring, shown, self._console_password, self._console_guesses, peer, director
         )
+
+    def _status(self) -> dict[str, object]:
+        return status(self.parts, self.journal, self._started, self._reactor.seconds(), self._places())
+
+    def _places(self) -> Iterator[dict[str, object]]:
+        yield from elko_places("elko", self.listeners)
+        if self.director is not None:
+            yield from elko_places("director", self.director.listeners)
+        if self.console is not None:
+            yield from places("console", "console", self.console)
+        yield from self.zmq.places()
+        for missing in self.openings.states():
+            if not missing.ready:
+                yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
+
+    def _counts(self) -> dict[str, int]:
+        """How many there are now, beside what the counters count."""
+        sizes = {f"registry.{name}": size for name, size in self.parts.registry.sizes().items()}
+        return {**sizes, "elko.connections": sum(len(each.lines.connections) for each in self.listeners)}
 
     def _offer_own(self) -> None:
         self.parts.registry.offer_own(list(self._own_services()))

@@ -135,7 +135,8 @@ class DirectorPart:
         self.stop_listening().addCallback(lambda _: self.close())
 
     def _policy(self, listener: values.DirectorListener) -> Policy:
-        return attrs.evolve(base_policy(listener, self._config), waits=listener.limits.watches)
+        limits = listener.limits
+        return attrs.evolve(base_policy(listener, self._config), waits=limits.watches, reservations=limits.reservations)
 
     def _limits(self, listener: values.DirectorListener) -> Limits:
         within = 0.0 if listener.allow_before_auth else listener.limits.authenticate_within
@@ -146,4 +147,4 @@ class DirectorPart:
 
 
 def _settings(config: values.Director) -> Settings:
-    return Settings(config.load_bump, config.reservation, config.providers)
+    return Settings(config.load_bump, config.reservation, config.providers, config.user_reservations)

@@ -49,7 +49,7 @@ class JournalWriter:
 
     def counts(self) -> Mapping[str, int]:
         """What is counted here."""
-        return self.journal.counts()
+        return {**self.journal.counts(), **self.feed.counts()}
 
     def abandon(self) -> None:
         """Let go of everything, where the reactor does not run: the start failed, and nothing was written."""
@@ -82,9 +82,9 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     except OSError:
         threads.stop()
         raise
-    return JournalWriter(
-        where, segments, journal, Feed(registry, journal.put, journal.now, _full_loads(config)), threads
-    )
+    feed = Feed(registry, journal.put, journal.now, _full_loads(config))
+    journal.before_flush = feed.catch_up
+    return JournalWriter(where, segments, journal, feed, threads)
 
 
 def _limits(config: values.Journal) -> Limits:

@@ -17,15 +17,18 @@ from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.validate import effective_auth
 from broker.core.model import BROKER, Auth, Service
+from broker.net.limits import Complaints
 from broker.net.lines import Accepting, Limits, LineFactory, LineProtocol
 from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
 from broker.net.opening import Openings
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
-from broker.net.tls import Certificates, over_tls
+from broker.net.tls import Certificates, TlsFactory
+from broker.net.turns import Turns
 from broker.net.websocket import WebSockets
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.peer import Peer, Reader, Session
 
 L = TypeVar("L", values.Listener, values.DirectorListener)
@@ -52,12 +55,15 @@ class Carrier(Protocol):
 class StreamListener:
     """A listener of streams. ``port`` is None until it is open, ``certificates`` also where it has no TLS.
 
-    ``protocol`` is what a service descriptor says of it.
+    ``protocol`` is what a service descriptor says of it; ``lines`` has its connections.
     """
 
     reactor: Any
     endpoint: Endpoint
     carrier: Carrier
+    lines: LineFactory
+    turns: Turns
+    complaints: Complaints
     protocol: str = "tcp"
     port: IListeningPort | None = None
     certificates: Certificates | None = None
@@ -70,9 +76,9 @@ class StreamListener:
         except (OSError, ValueError) as error:
             raise CannotListen(str(error)) from None
         factory: Any = self.carrier
-        self.port = listen(
-            self.reactor, self.endpoint, factory if certificates is None else over_tls(factory, certificates)
-        )
+        if certificates is not None:
+            factory = TlsFactory(factory, certificates, self.turns, self.complaints)
+        self.port = listen(self.reactor, self.endpoint, factory)
         self.carrier.port = cast(Accepting, self.port)
         self.certificates = certificates
         return bound(self.port)
@@ -102,8 +108,18 @@ def make_listener(
 ) -> NamedListener:
     """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
     endpoint = endpoints.parse(listener.endpoint)
-    carrier = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
-    return NamedListener(reactor, endpoint, carrier, _protocol(listener, endpoint), name=listener.name, door=door)
+    carrier, lines = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
+    return NamedListener(
+        reactor,
+        endpoint,
+        carrier,
+        lines,
+        parts.turns,
+        parts.complaints,
+        _protocol(listener, endpoint),
+        name=listener.name,
+        door=door,
+    )
 
 
 def title(wire: str, listener: values.ElkoListener) -> str:
@@ -126,7 +142,7 @@ def add_listeners(
     """Make listeners, for ``openings`` to open. ``first_required``: the start fails without the first of them."""
     made: list[NamedListener] = []
     for listener in listeners:
-        door = Door(policy(listener))
+        door = Door(policy(listener), Guesses(reactor.seconds))
         each = make_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
         openings.add(
             title(wire, listener),
@@ -224,8 +240,8 @@ def _carrier(
     converse: Converse,
     limits: Limits,
     parts: Parts,
-) -> Any:
-    """The factory that the listener's port gets: a `Carrier`."""
+) -> tuple[Any, LineFactory]:
+    """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
     path = "/" if listener.path is None else listener.path
     origins = Origins(listener.origins)
     on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
@@ -239,11 +255,11 @@ def _carrier(
         parts.complaints,
         reactor,
         half_close=endpoint.kind != "tls",
-        http=listener.transport == "websocket",
+        guarded=listener.transport == "tcp",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, path, origins)
-    return RtcpFactory(lines) if listener.transport == "rtcp" else lines
+        return LongPollFactory(lines, path, origins), lines
+    return RtcpFactory(lines) if listener.transport == "rtcp" else lines, lines
 
 
 def _certificates(endpoint: Endpoint) -> Certificates | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -13,6 +13,7 @@ from broker.config import values
 from broker.config.validate import effective_mc0_auth
 from broker.config.zendpoint import parse
 from broker.core.interfaces import ILeases, ITopics
+from broker.core.model import KnownSession
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
@@ -20,7 +21,7 @@ from broker.net.zap import Gate
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
 from broker.net.zsocket import ZSocket, unbound
-from broker.session.mc0 import Mc0
+from broker.session.mc0 import Mc0, Record
 from broker.session.mc0_admission import Admission
 from broker.session.topic_rules import TopicRule
 
@@ -70,12 +71,17 @@ def make_mc0(
     topics: ITopics,
     leases: ILeases,
     complaints: Complaints,
+    record: Record,
+    known: Sequence[KnownSession],
     turns: Turns,
     clock: Any,
     in_thread: Callable[..., Deferred[Any]],
     room: int,
 ) -> Mc0Listener:
-    """Make the wire, for ``room`` connections at most, without binding it."""
+    """Make the wire, for ``room`` connections at most, without binding it.
+
+    ``record`` keeps sessions for the next start, ``known`` are those from before this one.
+    """
     curve = effective_mc0_auth(config) == "curve"
     keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
     options = Options(
@@ -88,14 +94,17 @@ def make_mc0(
     )
     socket = ZSocket(context, options, turns, WIRE)
     connections = Connections(context, socket, turns, complaints, clock, WIRE, config.handshake)
-    admission = Admission((lambda key: "") if keys is None else keys.name_of, _rules(config))
-    sessions = Mc0(socket, connections, topics, leases, admission, complaints, config.sessions, config.subscriptions)
+    admission = Admission(None if keys is None else keys.name_of, _rules(config))
+    sessions = Mc0(
+        socket, connections, topics, leases, admission, complaints, record, config.sessions, config.subscriptions
+    )
     if curve:
         gate.domain(
             WIRE.encode(), keys, keys is None, lambda address: connections.admit(min(room, sessions.most_sessions))
         )
     if keys is not None:
         keys.changed.append(sessions.revoke)
+    sessions.restore(known, curve)
     return Mc0Listener(config, socket, connections, keys, sessions, admission)
 
 

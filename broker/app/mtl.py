@@ -25,6 +25,7 @@ from twisted.python.threadpool import ThreadPool
 from broker.config import values
 from broker.config.validate import effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.config.zendpoint import parse
+from broker.core.database import StateFull
 from broker.core.interfaces import ILeases, IRegistry, ITopics
 from broker.core.queue_recorder import QueueRecorder
 from broker.core.queue_settings import Death
@@ -32,6 +33,7 @@ from broker.core.queue_settings import Rule as QueueRule
 from broker.core.queue_settings import Settings as QueueSettings
 from broker.core.queue_store import QueueStore
 from broker.core.queues import Queues
+from broker.core.room import is_full
 from broker.core.topics import Topics
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
@@ -40,6 +42,7 @@ from broker.net.zap import Gate
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
 from broker.net.zsocket import ZSocket, lose, unbound
+from broker.session.backoff import Delays
 from broker.session.mtl.accounts import Accounts
 from broker.session.mtl.control import WIRE, Control
 from broker.session.mtl.data import Data, shared
@@ -51,7 +54,7 @@ from broker.session.mtl.profiles.service import Services
 from broker.session.mtl.profiles.test import FanOut
 from broker.session.mtl.profiles.topic import Topic
 from broker.session.mtl.rights import Rule, Rulebook
-from broker.session.mtl.sasl import CHECKS, Delays, Mechanisms
+from broker.session.mtl.sasl import CHECKS, Mechanisms
 from broker.session.mtl.settings import Settings
 
 DATA = "mtl-data"
@@ -208,7 +211,12 @@ def make_mtl(
         if accounts is not None:
             undo.callback(accounts.stop)
         store = QueueStore(state)
-        rows = store.open(clock.seconds())
+        full: StateFull | None = None
+        try:
+            rows = store.open(clock.seconds())
+        except StateFull as error:
+            full = error
+            rows = store.look(clock.seconds())
         undo.pop_all()
     key_user = _nobody if keys is None else keys.name_of
     threads = [ThreadPool(0, most, name) for name, most in (("mtl passwords", CHECKS), ("mtl queues", 1))]
@@ -224,7 +232,7 @@ def make_mtl(
     settings = _settings(config)
     data_leases = DataLeases(leases, settings)
     data = Data(data_socket, leases, data_leases, complaints, settings)
-    recorder = QueueRecorder(store, leases, clock, disk, rows)
+    recorder = QueueRecorder(store, leases, clock, disk, rows, full)
     queues = Queues(leases, _queue_rules(config), recorder)
     queues.restore(rows)
     spaces: dict[str, ITopics] = {config.hosts[0]: topics}
@@ -368,7 +376,7 @@ def _port(address: str) -> int:
 
 
 def _secret(state: str) -> bytes:
-    """What is in the file, which is made if need be. Raises OSError."""
+    """The content of the file, which is made if need be; on a full disk, one for this run. Raises OSError."""
     path = Path(state) / SECRET
     try:
         secret = path.read_bytes()
@@ -377,12 +385,16 @@ def _secret(state: str) -> bytes:
     if len(secret) != SECRET_BYTES:
         secret = os.urandom(SECRET_BYTES)
         new = path.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(descriptor, secret)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        new.rename(path)
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.write(descriptor, secret)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            new.rename(path)
+        except OSError as error:
+            if not is_full(error, state):
+                raise
     return secret

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,9 +21,9 @@ from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.config.zendpoint import parse
 from broker.core.counters import Counters
+from broker.core.database import StateError
 from broker.core.interfaces import Beats
-from broker.core.model import Provider
-from broker.core.store import StateError
+from broker.core.model import KnownSession, Provider, Snapshot
 from broker.net.listen import CannotListen
 from broker.net.opening import Openings
 from broker.net.zap import Gate
@@ -57,7 +57,7 @@ class ZmqWires:
         self,
         openings: Openings,
         config: values.Config,
-        known: Sequence[Provider],
+        known: Snapshot,
         state: str,
         parts: Parts,
         beats: Beats | None,
@@ -65,7 +65,7 @@ class ZmqWires:
     ) -> None:
         """Have ``openings`` open them, for ``room`` connections of each socket.
 
-        ``known`` are the providers from before a restart. Raises OSError; then `abandon` closes what is open.
+        ``known`` is what was stored before a restart. Raises OSError; then `abandon` closes what is open.
         """
         if not sockets(config):
             return
@@ -74,10 +74,10 @@ class ZmqWires:
         context = self._context = ZContext(self._reactor)
         gate, self._handshakes = open_gate(context, parts.complaints, self._reactor, parts.turns)
         if config.mc0.enabled:
-            make = partial(self._make_mc0, context, gate, room)
+            make = partial(self._make_mc0, context, gate, known.sessions, room)
             openings.add("mc0", parse(config.mc0.endpoint).where, self._bind_mc0, make)
         if config.dbp.enabled:
-            make = partial(self._make_dbp, context, known, beats)
+            make = partial(self._make_dbp, context, known.providers, beats)
             openings.add("dbp", parse(config.dbp.endpoint).where, self._bind_dbp, make)
         if config.mtl.enabled:
             make = partial(self._make_mtl, state, context, gate, room)
@@ -104,6 +104,18 @@ class ZmqWires:
             mtl = self.mtl
             shown |= mtl_views.views(mtl.control, mtl.data, mtl.queues.describe, self._parts.leases)
         return shown
+
+    def places(self) -> Iterator[dict[str, object]]:
+        """The open sockets, as `broker.app.status` lists them."""
+        if self.mc0 is not None and self.mc0.address:
+            yield {"wire": "mc0", "address": self.mc0.address}
+        if self.dbp is not None and self.dbp.address:
+            yield {"wire": "dbp", "address": self.dbp.address}
+            yield {"wire": "dbp", "name": "heartbeats", "address": self.dbp.udp_address}
+        if self.mtl is not None and self.mtl.address:
+            yield {"wire": "mtl", "address": self.mtl.address}
+            if self.mtl.data_address != self.mtl.address:
+                yield {"wire": "mtl", "name": "data", "address": self.mtl.data_address}
 
     def close(self) -> Deferred[None]:
         """Close them in good order. Fires when what they keep is on the disk."""
@@ -139,7 +151,7 @@ class ZmqWires:
 
     # Each wire is made once, and bound as often as it takes.
 
-    def _make_mc0(self, context: ZContext, gate: Gate, room: int) -> None:
+    def _make_mc0(self, context: ZContext, gate: Gate, known: Sequence[KnownSession], room: int) -> None:
         if self.mc0 is not None:
             return
         parts = self._parts
@@ -151,6 +163,8 @@ class ZmqWires:
                 parts.topics,
                 parts.leases,
                 parts.complaints,
+                parts.recorder,
+                known,
                 parts.turns,
                 self._reactor,
                 parts.in_thread,

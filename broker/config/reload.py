@@ -29,6 +29,7 @@ RELOADABLE = (
     "director.providers",
     "director.load_bump",
     "director.reservation",
+    "director.user_reservations",
     "director.listeners[*].allow",
     "director.listeners[*].auth",
     "director.listeners[*].code",

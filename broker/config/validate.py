@@ -72,7 +72,7 @@ CONNECTION_RANGES: dict[str, tuple[float, float]] = {
 RANGES = {**CONNECTION_RANGES, "waits": (0, 100_000), "services": (0, 100_000)}
 """The same of `Limits`."""
 
-DIRECTOR_LIMITS = {**CONNECTION_RANGES, "watches": (0, 1_000)}
+DIRECTOR_LIMITS = {**CONNECTION_RANGES, "watches": (0, 1_000), "reservations": (1, 10_000)}
 """The same of `DirectorLimits`."""
 
 DIRECTOR_RANGES: dict[str, tuple[float, float]] = {
@@ -81,6 +81,8 @@ DIRECTOR_RANGES: dict[str, tuple[float, float]] = {
     "load_bump": (0, 1),
     # with less, no user comes in time; and nobody waits an hour
     "reservation": (1, 3_600),
+    # all of one user are looked at where there are too many
+    "user_reservations": (1, 100),
 }
 """The least and the most of each number of the director, in the units of `Director`."""
 

@@ -55,6 +55,8 @@ class DirectorLimits(ConnectionLimits):
 
     watches: int = 1_000
     """Contexts and users that one administrator may watch."""
+    reservations: int = 100
+    """Reservations that one connection may have whose users have not come yet, unless it is a Context Server's."""
 
 
 @attrs.frozen
@@ -181,6 +183,8 @@ class Director:
     """What placing a context on a server adds to the load that it reported, until it reports again."""
     reservation: float = 30.0
     """Time that a reservation takes up room before its user has come: as long as the servers keep it."""
+    user_reservations: int = 10
+    """Reservations that one user may have, for different contexts, before coming to any of them."""
     listeners: tuple[DirectorListener, ...] = (DirectorListener(),)
 
 

@@ -31,6 +31,8 @@ class Reason(enum.Enum):
     """An operation before `auth`, or one of a role that was never authenticated."""
     WRONG_CREDENTIALS = ("wrong-credentials", True)
     """`auth` with the wrong mode, a wrong password, or for a role that the listener does not serve."""
+    TOO_MANY_GUESSES = ("too-many-guesses", True)
+    """A password from an address that sent wrong ones, before its back-off was over. It was not compared."""
     ALREADY_AUTHENTICATED = ("already-authenticated", True)
     """A second `auth` for the same role."""
     TOO_SLOW_TO_AUTHENTICATE = ("too-slow-to-authenticate", True)

@@ -51,6 +51,9 @@ class IRegistry(Interface):
         `Refusal` that says why.
         """
 
+    def problem(service: Service, rights: Rights) -> Refusal | None:
+        """A `Refusal` that says why `offer` adds no such service, however much room there is; None if it does."""
+
     def withdraw(provider: int, names: Iterable[str]) -> None:
         """Remove all services of the provider with one of these names, in every protocol. Unknown names are ignored."""
 
@@ -63,12 +66,12 @@ class IRegistry(Interface):
         """
 
     def load(provider: int, load: float) -> None:
-        """Set a provider's load; a negative one counts as 0.0."""
+        """Set a provider's load. Raises `Refusal` PARAMETER for one that is none (`checked_load`)."""
 
     def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """The services of that name and protocol, in the order in which they were offered.
 
-        With ``restored``, and where no live one is known, those remembered from before a restart.
+        With ``restored`` those from before a restart follow that no live one has replaced, each marked so.
         """
 
     def find(name: str, seconds: float | None) -> Deferred[Service]:
@@ -209,7 +212,11 @@ class Leased(Protocol):
     """What is looked at when it is due."""
 
     def check(self, now: float) -> float | None:
-        """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time."""
+        """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time.
+
+        ``now`` may be less than `ILeases.now`, and so than the stamp of a message: in a loop that is slow, it is the
+        time up to which all that came in has been read.
+        """
 
 
 class ILease(Interface):
@@ -235,18 +242,20 @@ class ILeases(Interface):
         "the next message may lie unread while a late tick counts; with this no peer that is in time is thought silent."
     )
 
+    slack_exact: float = Attribute("The same for stamps by `moment`, which are exact: a smaller part of ``slack``.")
+
     def moment() -> float:
         """Life time at this moment: ``now``, and what the clock did since the last tick, as far as a tick counts it.
 
-        For exact stamps: with these, half of ``slack`` is enough. Never falls, and ``now`` is never less at the next
+        For exact stamps: with these, ``slack_exact`` is enough. Never falls, and ``now`` is never less at the next
         tick. While nothing is held it is ``now``.
         """
 
     stalled: float = Attribute("Seconds that did not count, in all: those in which the broker stood still.")
 
     def hold(leased: Leased, due: float) -> ILease:
-        """Have ``leased`` checked, not before ``due`` and not more than a tick after it; at the next tick if that is
-        past. A check that fails is logged and ends the lease.
+        """Have ``leased`` checked, not before ``due`` and not more than a tick after it, or two in a loop that is slow;
+        at the next tick if that is past. A check that fails is logged and ends the lease.
         """
 
     def look() -> None:

@@ -8,8 +8,11 @@ suspended with its machine, or kept busy by something else.
 Rules:
 - While anything is held there is a tick every `TICK` seconds, by one timer. With nothing held there is no timer, and
   life time stands still.
-- At a tick, life time goes on by what the clock did since the last one, up to `TICK` + `TOLERANCE`. What is beyond is a
-  stall: it is added up in ``stalled``, and a long one is logged. A clock that is set forward looks the same.
+- At a tick, life time goes on by what the clock did since the last one, up to `LATEST`: in a loop that is slow, but
+  turns, silence takes no longer than on the clock. What is beyond is a stall: it is added up in ``stalled``, and a long
+  one is logged. A clock that is set forward looks the same.
+- At a tick that is late by more than `TOLERANCE`, leases are checked for the time in which they would have been checked
+  by a punctual one: what came in meanwhile lies unread. It is read before the next tick, which checks for all of it.
 - `Leases.moment` is life time between two ticks. The next tick counts no less than it did, also when the clock is set
   back; when the last lease ends before it, life time stands still there. So it never falls.
 - A clock that is set back costs no life time, and adds none. Twisted's timers do not run until it has caught up; `look`
@@ -38,12 +41,19 @@ nothing is due takes a few microseconds; what 40 of them a second cost is the wa
 that is slow at it, where half as many cost 2 %."""
 
 TOLERANCE = 0.025
-"""Seconds by which a tick may be late and still count: several turns of a busy loop. With `TICK` it is how much life
-time can pass between two reads of the sockets."""
+"""Seconds by which a tick may be late and leases still be checked for all of the time since the last one: several turns
+of a busy loop. With `TICK` it is how long a message may lie unread that a check should have known of."""
 
-SLACK = 2 * (TICK + TOLERANCE)
-"""Seconds; see `ILeases.slack`. Once for a stamp that is as old as the last tick, and once for a message that lies
-unread while a late tick counts."""
+LATEST = 0.25
+"""Seconds between two ticks that count in full. A loop that still turns four times a second, on a machine that starves
+it, ends a silent peer as soon as the clock says, within the 5 intervals that a wire promises; where it counted less,
+silence would last a multiple of them. Beyond it the broker stood still, and cannot tell silence from its own."""
+
+SLACK_EXACT = TICK + TOLERANCE
+"""Seconds; see `ILeases.slack_exact`. For a message that lies unread at a tick that is just not late."""
+
+SLACK = LATEST + SLACK_EXACT
+"""Seconds; see `ILeases.slack`. Also for a stamp that is as old as the last tick, in a loop that is slow."""
 
 LONG_STALL = 1.0
 """Seconds; a longer stall is logged. No work of a sound broker takes so long."""
@@ -76,6 +86,7 @@ class Leases:
 
     log = Logger()
     slack = SLACK
+    slack_exact = SLACK_EXACT
 
     def __init__(self, clock: IReactorTime) -> None:
         self.now = 0.0
@@ -83,13 +94,15 @@ class Leases:
         self._clock = clock
         self._moment = 0.0
         """The last that `moment` gave."""
+        self._until = 0.0
+        """Life time at the last tick that leases were checked for; less than ``now`` if the tick was late."""
         self._at = 0.0
         """The clock at the last tick, or at the beginning of ticking."""
         self._timer: IDelayedCall | None = None
         self._held = 0
         self._slots: dict[int, dict[Lease, None]] = {}
         self._slot = 0
-        """The number of the slot of ``now``: there is none before it."""
+        """The number of the slot of ``until``: there is none before it."""
         self._warned: float | None = None
 
     def __len__(self) -> int:
@@ -108,7 +121,7 @@ class Leases:
     def moment(self) -> float:
         if self._timer is None:
             return self.now
-        passed = min(self._clock.seconds() - self._at, TICK + TOLERANCE)
+        passed = min(self._clock.seconds() - self._at, LATEST)
         self._moment = moment = max(self._moment, self.now, self.now + passed)
         return moment
 
@@ -153,7 +166,7 @@ class Leases:
             if leased is None:
                 continue  # one that a check before it has cancelled
             try:
-                again = leased.check(self.now)
+                again = leased.check(self._until)
                 if again is not None and lease.leased is not None:
                     lease.due = again
                     self._place(lease)
@@ -164,10 +177,10 @@ class Leases:
 
     def _count(self, passed: float, now: float) -> None:
         """So much of the clock's time has passed since the last tick."""
-        stall = passed - TICK - TOLERANCE
+        stall = passed - LATEST
         if stall > 0:
             self.stalled += stall
-            passed = TICK + TOLERANCE
+            passed = LATEST
             if stall > LONG_STALL and (self._warned is None or not 0 <= now - self._warned < WARN_EVERY):
                 self._warned = now
                 self.log.warn(
@@ -175,13 +188,15 @@ class Leases:
                     seconds=stall,
                     all=self.stalled,
                 )
+        read = self.now
         if passed > 0:
             self.now += passed
         self.now = max(self.now, self._moment)
+        self._until = min(self.now, read + TICK + TOLERANCE)
 
     def _due(self) -> list[Lease]:
         """Take out of their slots all leases that are due."""
-        now = self.now
+        now = self._until
         slot = int(now / TICK)
         due: list[Lease] = []
         for number in range(self._slot, slot):

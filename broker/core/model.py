@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Sequence
 from fnmatch import translate
 from functools import lru_cache
 
 import attrs
+
+from broker.core.errors import Reason, Refusal
 
 BROKER = 0
 """The provider id of the broker itself. Peers get ids from 1 upwards."""
@@ -156,12 +159,31 @@ class Launcher:
 
 
 @attrs.frozen
+class KnownSession:
+    """A subscriber's session as it outlasts a restart.
+
+    ``identity`` is unique among them; ``key`` is the peer's public key in Z85, empty without one; ``ttl`` is in
+    seconds, 0 for none; ``version`` is the peer's own word for its protocol, None if it gave none. ``topics`` are all
+    that it asked for.
+    """
+
+    identity: bytes
+    key: str
+    address: str
+    ttl: float
+    version: bytes | None
+    topics: tuple[bytes, ...]
+
+
+@attrs.frozen
 class Snapshot:
-    """What the store gives back at start: the next provider id, the last known providers, the launchers' switches."""
+    """What the store gives back at start: the next provider id, the last known providers, the launchers' switches, and
+    the last known sessions of subscribers."""
 
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
+    sessions: tuple[KnownSession, ...] = ()
 
 
 @attrs.frozen
@@ -171,6 +193,14 @@ class TopicInfo:
     name: bytes
     subscribers: int
     published: int
+
+
+def checked_load(load: float) -> float:
+    """That load, in whatever measure the farm's servers share. Raises `Refusal` PARAMETER for one that is none: a
+    negative number, an infinite one, or a NaN."""
+    if not (math.isfinite(load) and load >= 0):
+        raise Refusal(Reason.PARAMETER, "a load is a finite number that is not negative")
+    return load
 
 
 def is_own(topic: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 Rules:
 - What is to be written is gathered for `COMMIT_SECONDS`, or until there are `COMMIT_MESSAGES`, and goes into one
-  transaction, in a thread. One at a time: what comes meanwhile is the next one.
+  transaction, in a thread. One at a time: what comes meanwhile is in the next ones, each of a bounded size.
 - An author hears of a message when the transaction that it is in is on the disk, and of all of its messages in that
   transaction together. Authors hear in the order of their messages.
 - A message that is gone before it is written is not written. One that was dead gave way to another one in its queue's
@@ -24,12 +24,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.database import StateError, StateFull
 from broker.core.interfaces import ILeases
 from broker.core.queue import Queue
 from broker.core.queue_parts import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queue_roles import Author, Restored
-from broker.core.queue_store import Batch, QueueStore, Row
-from broker.core.store import StateError
+from broker.core.queue_store import COMMIT_BYTES, COMMIT_GONE, Batch, QueueStore, Row
+from broker.core.trouble import Trouble
 
 COMMIT_SECONDS = 0.005
 """How long messages are gathered: about as long as a disk takes to write them."""
@@ -43,12 +44,6 @@ MOST_GATHERED = 10_000
 MOST_GATHERED_BYTES = 64 * 1024 * 1024
 """Bytes of those: what a disk writes in a second or so."""
 
-RETRY_SECONDS = 1.0
-"""The wait after a first failed transaction; it doubles with each further one."""
-
-RETRY_SECONDS_MOST = 30.0
-"""The longest wait: the disk may be full for hours, and is written soon after it is not."""
-
 _Gathered = tuple[Message, Author | None, Any]
 
 
@@ -56,7 +51,7 @@ class QueueRecorder:
     """See `broker.core.queue_roles.Keeper`.
 
     ``in_thread`` runs a function with arguments in a worker thread, and returns a Deferred of its result. ``rows`` are
-    what the store had when it was opened.
+    what the store had when it was opened, or looked at: ``full`` says why it could not be opened.
     """
 
     log = Logger()
@@ -68,6 +63,7 @@ class QueueRecorder:
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
         rows: Iterable[Restored] = (),
+        full: StateFull | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -88,10 +84,21 @@ class QueueRecorder:
         self._queues_gone: list[int] = []
         self._timer: IDelayedCall | None = None
         self._writing = False
-        self._failures = 0
+        self._trouble = Trouble(
+            self.log,
+            clock,
+            StateError,
+            "messages of durable queues could not be kept: {why}. It is tried again, every {most:g} seconds at the "
+            "latest; until it succeeds writers to these queues are told to wait",
+            "messages of queues are kept again, after {failures} failures",
+        )
         self._stopped: Deferred[None] | None = None
         self._gave_up = False
         """The last transaction, the one of the stop, failed."""
+        if full is not None:
+            self.takes = False
+            self._trouble.add(Failure(full))
+            self._schedule()
 
     # from queues
 
@@ -101,11 +108,11 @@ class QueueRecorder:
         self._gathered.append((message, author, token))
         self._bytes += message.size
         gathered = len(self._gathered)
-        if gathered >= MOST_GATHERED or self._bytes >= MOST_GATHERED_BYTES:
+        if not self._has_room:
             self.takes = False
         if self._timer is None:
             self._schedule()
-        elif gathered == COMMIT_MESSAGES and not self._failures:
+        elif gathered == COMMIT_MESSAGES and not self._trouble.failures:
             self._timer.reset(0)  # not here and now: an author is never told while it puts
 
     def remove(self, message: Message) -> None:
@@ -145,15 +152,22 @@ class QueueRecorder:
 
     def counts(self) -> Mapping[str, int]:
         """What happened so far, by a name."""
-        return {"batches": self.batches, "kept": self.kept, "not_kept": self.not_kept, "failures": self._failures}
+        return {
+            "batches": self.batches,
+            "kept": self.kept,
+            "not_kept": self.not_kept,
+            "failures": self._trouble.failures,
+        }
 
     # writing
 
+    @property
+    def _has_room(self) -> bool:
+        return len(self._gathered) < MOST_GATHERED and self._bytes < MOST_GATHERED_BYTES
+
     def _schedule(self) -> None:
         if self._timer is None and not self._writing and self._stopped is None:
-            wait = COMMIT_SECONDS
-            if self._failures:
-                wait = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), RETRY_SECONDS_MOST)
+            wait = self._trouble.wait if self._trouble.failures else COMMIT_SECONDS
             self._timer = self._clock.callLater(wait, self._timed)
 
     def _timed(self) -> None:
@@ -165,25 +179,27 @@ class QueueRecorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        gathered, self._gathered, self._bytes = self._gathered, [], 0
-        self.takes = not self._failures and self._stopped is None
-        batch = self._batch([message for message, _, _ in gathered if message.state != GONE])
+        gathered = self._next_part()
+        self.takes = not self._trouble.failures and self._stopped is None and self._has_room
+        batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
         if batch.queues or batch.rows or batch.counts or batch.gone or batch.queues_gone:
             writing = self._in_thread(self._store.write, batch)
-        elif self._failures:
+        elif self._trouble.failures:
             writing = self._in_thread(self._store.probe)
         else:
             self._tell(gathered)
+            if self._gathered:
+                self._schedule()
             return
         self._writing = True
         writing.addCallbacks(self._written, self._failed, (gathered, batch), {}, (gathered, batch), {})
         writing.addErrback(lambda failure: self.log.failure("a defect in keeping messages of queues", failure))
         writing.addBoth(self._next)
 
-    def _batch(self, messages: list[Message]) -> Batch:
+    def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
         epoch = self._clock.seconds() - self._leases.now
         rows: list[Row] = []
-        for message in messages:
+        for message, _ in messages:
             message.kept = WRITING
             queue = message.queue
             if not queue.number:
@@ -193,9 +209,26 @@ class QueueRecorder:
             expires = None if message.deadline == inf else message.deadline + epoch
             body = message.body if type(message.body) is bytes else bytes(message.body)
             rows.append((message.order, queue.number, message.count, expires, message.death, message.head, body))
-        batch = Batch(list(self._queues.values()), rows, list(self._counts.items()), self._gone, self._queues_gone)
-        self._counts, self._gone, self._queues_gone = {}, [], []
+        # One that died is gone for the sake of one that is gathered: it is not taken away before that is written.
+        most = 0 if self._gathered else COMMIT_GONE
+        gone, self._gone = self._gone[:most], self._gone[most:]
+        queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
+        urgent = all(author is None for _, author in messages)
+        batch = Batch(list(self._queues.values()), rows, list(self._counts.items()), gone, queues_gone, urgent)
+        self._counts = {}
         return batch
+
+    def _next_part(self) -> list[_Gathered]:
+        """Take what goes into one transaction of what is gathered."""
+        count = size = 0
+        for message, _, _ in self._gathered:
+            if size >= COMMIT_BYTES:
+                break
+            size += message.size
+            count += 1
+        part, self._gathered = self._gathered[:count], self._gathered[count:]
+        self._bytes -= size
+        return part
 
     def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
         self.batches += 1
@@ -208,24 +241,14 @@ class QueueRecorder:
                     self._gone.append(message.order)
             else:
                 message.kept = NOT_KEPT  # it was gone before
-        if self._failures:
-            self.log.info("messages of queues are kept again, after {failures} failures", failures=self._failures)
-            self._failures = 0
+        if self._trouble.failures:
+            self._trouble.over()
             self.takes = self._stopped is None
         self._tell(gathered)
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
-        if not isinstance(failure.value, StateError):
-            self.log.failure("a defect in keeping messages of queues", failure)
-        self._failures += 1
+        self._trouble.add(failure)
         self._gave_up = self._stopped is not None
-        if self._failures == 1:
-            self.log.error(
-                "messages of durable queues could not be kept: {why}. It is tried again, every {most:g} seconds at the "
-                "latest; until it succeeds writers to these queues are told to wait",
-                why=failure.value,
-                most=RETRY_SECONDS_MOST,
-            )
         self.takes = False
         self._counts = dict(batch.counts) | self._counts
         self._gone = [*batch.gone, *self._gone]
@@ -241,7 +264,7 @@ class QueueRecorder:
         self._writing = False
         if self._stopped is not None:
             self._finish()
-        elif self._failures:
+        elif self._trouble.failures:
             self._schedule()
         elif len(self._gathered) >= COMMIT_MESSAGES:
             self._commit()
@@ -250,7 +273,7 @@ class QueueRecorder:
 
     def _finish(self) -> None:
         """The recorder stops and nothing is being written: write what is left, or close."""
-        if (self._gathered or self._gone or self._counts or self._queues_gone) and not self._gave_up:
+        while (self._gathered or self._gone or self._counts or self._queues_gone) and not self._gave_up:
             self._commit()
             if self._writing:
                 return

@@ -1,17 +1,20 @@
-"""Keeps the store in step with the registry, without disk work in the reactor thread.
+"""Keeps the store in step with the registry and with subscribers' sessions, without disk work in the reactor thread.
 
 Rules:
 - A change marks its provider; marked providers are written together, a moment later, in one transaction, in a thread.
   One write at a time; a write that fails is tried again, with what has changed meanwhile.
 - So after a kill the store is at most that moment behind: what it lacks, live peers say again.
-- A provider that came and went before it was ever written is not written at all.
-- An id is given out only below a mark that is in the store: after a kill, ids go on from the mark.
+- A provider, or a session, that came and went before it was ever written is not written at all.
+- An id is given out only below a mark that is in the store: after a kill, ids go on from the mark. While the store
+  cannot be written and that mark is reached, ids are taken by the clock, far above all others: a later start has later
+  ones, and one that finds the old mark gives out lower ones.
 - Providers from before the restart stay stored until `Recorder.forget`: the recorder only touches what it is told of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -19,25 +22,29 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.database import StateError, StateFull
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Change, Kind
-from broker.core.store import StateError, Store
+from broker.core.model import BROKER, Change, Kind, KnownSession
+from broker.core.store import Store
+from broker.core.trouble import Trouble
 
 FLUSH_SECONDS = 0.25
 """How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""
 
 FLUSH_ROWS = 1_000
-"""Providers in one write. Their values are built in the reactor thread: about a millisecond's work."""
+"""Providers, and sessions, in one write. Their values are built in the reactor thread: about a millisecond's work for
+each of the two."""
 
 RESERVE = 1_024
 """Ids reserved ahead: more than join in the time of one write, and a kill wastes no more of them than this."""
 
-RETRY_SECONDS = 1.0
-"""The wait after a first failed write; it doubles with each further one."""
+IDS_A_SECOND = 1_000_000
+"""Ids that the clock gives for each of its seconds, more than are ever given out: so those of a later time are higher.
+They are exact in JSON's numbers until the year 2255."""
 
-RETRY_SECONDS_MOST = 30.0
-"""The longest wait after a failed write: the disk may be full for hours, and is written soon after it is not."""
+Describe = Callable[[], KnownSession | None]
+"""Gives a session as it is now; None if it is not to be stored after all."""
 
 _STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
 """The changes that are written. Loads come often, and are old by the time of a restart."""
@@ -47,8 +54,9 @@ class Recorder:
     """Writes what ``registry`` tells to ``store``, and gives out provider ids that are never used again.
 
     ``in_thread`` runs a function with arguments in a worker thread, in the order of the calls, and returns a Deferred
-    of its result. ``next_provider`` is the one of the store's snapshot. The first ids are
-    reserved here and now, on the disk: raises `StateError` if that fails.
+    of its result. ``next_provider`` is the one of the store's snapshot, and ``sessions`` has the identities of its
+    sessions. The first ids are reserved here and now, on the disk. If that is full, ids are taken by the clock until
+    the store can be written. Raises `StateError` if reserving fails for any other reason.
     """
 
     log = Logger()
@@ -60,6 +68,7 @@ class Recorder:
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
         next_provider: int,
+        sessions: Iterable[bytes] = (),
     ) -> None:
         self._registry = registry
         self._store = store
@@ -70,19 +79,46 @@ class Recorder:
         self._mark = next_provider + RESERVE
         """Ids below this one may be given out: the store knows."""
         self._reserving = False
-        store.reserve(self._mark)
+        self._trouble = Trouble(
+            self.log,
+            clock,
+            StateError,
+            "the state could not be stored: {why}. Peers are served all the same. It is tried again, every {most:g} "
+            "seconds at the latest; if the broker is killed before that succeeds, its next start knows less",
+            "the state is being stored again, after {failures} failures",
+        )
 
         self._marked: dict[int, None] = {}
         """Ids to be written, the longest marked first."""
         self._stored: set[int] = set()
         """Ids that this run has written, or may have."""
+        self._sessions: dict[bytes, Describe | None] = {}
+        """Sessions to be written by their identities, the longest marked first; None for one that is over."""
+        self._sessions_stored = set(sessions)
+        """Identities of sessions that are in the store, or may be."""
         self._timer: IDelayedCall | None = None
         self._writing: Deferred[Any] | None = None
-        self._failures = 0
         self._gave_up = False
         """The last write, the one of the stop, failed."""
         self._stopped: Deferred[None] | None = None
         self._watch = registry.watch(self._changed, _STORED)
+        try:
+            store.reserve(self._mark)
+        except StateFull as error:
+            self._mark = self._next
+            self._failed(Failure(error))
+
+    # for operators
+
+    @property
+    def failures(self) -> int:
+        """Writes that failed in a row, up to now; 0 while the store works."""
+        return self._trouble.failures
+
+    @property
+    def pending(self) -> int:
+        """Providers that are still to be written."""
+        return len(self._marked)
 
     # ids
 
@@ -90,14 +126,13 @@ class Recorder:
         """A provider id that was never given out before, not before a restart either.
 
         Touches the disk only if ids are taken faster than a thread can reserve them. While the store cannot be written
-        and its reserve is used up, ids are given out all the same, so that the farm goes on: they may then come again
-        after a kill, and the log says so. Raises `Refusal` once the recorder stops.
+        and its reserve is used up, ids are taken by the clock. Raises `Refusal` once the recorder stops.
         """
         if self._stopped is not None:
             raise Refusal(Reason.INTERNAL, "the broker is stopping")
         if self._next >= self._mark:
             self._reserve_now()
-        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._failures:
+        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._trouble.failures:
             self._reserve_ahead()
         id = self._next
         self._next += 1
@@ -110,23 +145,25 @@ class Recorder:
 
         def failed(failure: Failure) -> None:
             self._reserving = False
-            self._thread_failed(failure)
+            self._failed(failure)
 
         self._reserving = True
         mark = self._next + RESERVE
         self._in_thread(self._store.reserve, mark).addCallbacks(reserved, failed)
 
     def _reserve_now(self) -> None:
-        if self._failures:  # known to fail: the retry, not each peer that joins, finds out when it works again
-            return
         mark = self._next + RESERVE
-        self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
-        try:
-            self._store.reserve(mark)
-        except StateError as error:
-            self._failed(error)
-        else:
-            self._mark = mark
+        if not self._trouble.failures:  # else the retry, not each peer that joins, finds out when it works again
+            self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
+            try:
+                self._store.reserve(mark)
+            except StateError as error:
+                self._failed(Failure(error))
+            else:
+                self._mark = mark
+                return
+        self._next = max(self._next, int(self._clock.seconds() * IDS_A_SECOND))
+        self._mark = self._next + RESERVE
 
     # providers
 
@@ -135,6 +172,26 @@ class Recorder:
         if self._stopped is None:
             self._marked.update(dict.fromkeys(ids))
             self._schedule()
+
+    # sessions
+
+    def remember_session(self, identity: bytes, describe: Describe) -> None:
+        """The session of that identity began or changed: it is described when it is written, and stored then."""
+        if self._stopped is None:
+            self._sessions[identity] = describe
+            self._schedule()
+
+    def forget_session(self, identity: bytes) -> None:
+        """The session of that identity is over, or is not to be stored any more."""
+        if self._stopped is not None:
+            return
+        if identity in self._sessions_stored:
+            self._sessions[identity] = None
+            self._schedule()
+        else:
+            self._sessions.pop(identity, None)
+
+    # the end
 
     def stop(self) -> Deferred[None]:
         """Write all that is still to be written, then close the store with the exact next id.
@@ -163,16 +220,18 @@ class Recorder:
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._timer is None and self._writing is None and (self._marked or self._failures):
-            wait = FLUSH_SECONDS
-            if self._failures:
-                wait = min(RETRY_SECONDS * 2 ** min(self._failures - 1, 10), RETRY_SECONDS_MOST)
+        if self._timer is None and self._writing is None and (self._due() or self._trouble.failures):
+            wait = self._trouble.wait if self._trouble.failures else FLUSH_SECONDS
             self._timer = self._clock.callLater(wait, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
-        if self._marked or self._failures:
+        if self._due() or self._trouble.failures:
             self._write()
+
+    def _due(self) -> bool:
+        """Whether anything is to be written."""
+        return bool(self._marked or self._sessions)
 
     def _write(self) -> None:
         """Start one write of what has been marked longest."""
@@ -186,19 +245,29 @@ class Recorder:
             else:
                 rows.append(provider)
                 self._stored.add(id)
+        sessions = dict(islice(self._sessions.items(), FLUSH_ROWS))
+        known, over = [], []
+        for identity, describe in sessions.items():
+            del self._sessions[identity]
+            session = None if describe is None else describe()
+            if session is None:
+                over.append(identity)
+            else:
+                known.append(session)
+                self._sessions_stored.add(identity)
         mark = self._next + RESERVE
 
         def written(_: object) -> None:
             self._stored.difference_update(gone)
+            self._sessions_stored.difference_update(over)
             self._mark = max(self._mark, mark)
-            if self._failures:
-                self.log.info("the state is being stored again, after {failures} failures", failures=self._failures)
-                self._failures = 0
+            self._trouble.over()
 
         def failed(failure: Failure) -> None:
             self._marked = dict.fromkeys(ids) | self._marked
+            self._sessions = sessions | self._sessions
             self._gave_up = self._stopped is not None
-            self._thread_failed(failure)
+            self._failed(failure)
 
         def ended(_: object) -> None:
             self._writing = None
@@ -207,29 +276,17 @@ class Recorder:
             else:
                 self._finish()
 
-        writing = self._writing = self._in_thread(self._store.record, rows, gone, mark)
+        writing = self._writing = self._in_thread(self._store.record, rows, gone, mark, known, over)
         writing.addCallbacks(written, failed).addBoth(ended)
 
-    def _thread_failed(self, failure: Failure) -> None:
-        if not isinstance(failure.value, StateError):
-            self.log.failure("a defect in storing the state", failure)
-        self._failed(failure.value)
-
-    def _failed(self, error: BaseException | None) -> None:
-        self._failures += 1
-        if self._failures == 1:
-            self.log.error(
-                "the state could not be stored: {why}. It is tried again, every {most:g} seconds at the latest; if the "
-                "broker is killed before that succeeds, its next start knows less and may give out the same ids again",
-                why=error,
-                most=RETRY_SECONDS_MOST,
-            )
+    def _failed(self, failure: Failure) -> None:
+        self._trouble.add(failure)
         if self._stopped is None:
             self._schedule()
 
     def _finish(self) -> None:
         """The recorder stops and nothing is being written: write what is left, or close."""
-        if self._marked and not self._gave_up:
+        if self._due() and not self._gave_up:
             self._write()
             return
 

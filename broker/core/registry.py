@@ -4,8 +4,8 @@ Rules:
 - Every change raises the revision by one and is kept for a while (`watches`).
 - A method first makes all its changes and collects who must hear of them; then it tells them: for each service first
   the waiting finds in the order in which they came, then the watchers (`telling`).
-- Waits, monitors and watches hear of live registrations only; what is remembered from before a restart (`restored`)
-  answers plain lookups.
+- Waits, monitors and watches hear of live registrations only. Plain lookups are answered with what is remembered from
+  before a restart too (`restored`), but for places at which a live service of that name is.
 - All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
 """
 
@@ -20,7 +20,19 @@ from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Change, Kind, Load, Provider, Rights, Service
+from broker.core.model import (
+    BROKER,
+    MAX_INFO,
+    MAX_NAME,
+    MAX_TEXT,
+    Change,
+    Kind,
+    Load,
+    Provider,
+    Rights,
+    Service,
+    checked_load,
+)
 from broker.core.restored import Restored
 from broker.core.telling import Telling
 from broker.core.waits import Waits
@@ -51,31 +63,47 @@ class _Member:
 class _Same:
     """The services of one name and protocol, in the order in which they were offered."""
 
-    __slots__ = ("_services", "all")
+    __slots__ = ("_behind", "_services", "_with_restored", "all")
 
     def __init__(self) -> None:
         self._services: dict[int, Service] = {}
         self.all: tuple[Service, ...] = ()
         """All of them; empty when they have to be gathered again."""
+        self._with_restored: tuple[Service, ...] = ()
+        """The same with those from before a restart behind them."""
+        self._behind: tuple[Service, ...] = ()
+        """The remembered services when these were gathered."""
 
     def add(self, service: Service) -> None:
         self._services[id(service)] = service
-        self.all = ()
+        self._changed()
 
     def remove(self, service: Service) -> bool:
         """Returns whether none is left."""
         del self._services[id(service)]
-        self.all = ()
+        self._changed()
         return not self._services
 
     def replace(self, old: Service, new: Service) -> None:
         """Put ``new`` in the place of ``old``."""
         self._services = {id(each): each for each in (new if s is old else s for s in self._services.values())}
-        self.all = ()
+        self._changed()
 
     def gather(self) -> tuple[Service, ...]:
         self.all = tuple(self._services.values())
         return self.all
+
+    def with_restored(self, restored: tuple[Service, ...]) -> tuple[Service, ...]:
+        """All of them, and behind them those of ``restored`` that are elsewhere."""
+        if not self._with_restored or self._behind is not restored:
+            live = self.all or self.gather()
+            places = {service.hostport for service in live}
+            self._with_restored = (*live, *(service for service in restored if service.hostport not in places))
+            self._behind = restored
+        return self._with_restored
+
+    def _changed(self) -> None:
+        self.all = self._with_restored = ()
 
 
 @implementer(IRegistry)
@@ -116,6 +144,7 @@ class Registry:
         member = self._members.pop(provider, None)
         if member is None:
             return
+        self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, why=why))
         self._tell(changes)
@@ -126,6 +155,14 @@ class Registry:
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
+
+    def sizes(self) -> dict[str, int]:
+        """How many ``providers``, ``services`` (the broker's own included) and ``waits`` there are now."""
+        return {
+            "providers": len(self._members) - 1,
+            "services": self._service_count,
+            "waits": len(self._waits),
+        }
 
     # services
 
@@ -138,7 +175,7 @@ class Registry:
         added: list[Service] = []
         refused: list[Refusal] = []
         for service in services:
-            problem = _problem(service, rights)
+            problem = self.problem(service, rights)
             if problem is None and len(added) >= room:
                 problem = Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
             if problem is None and len(added) >= room_in_all:
@@ -149,6 +186,16 @@ class Registry:
                 refused.append(problem)
         self._add(member, added)
         return refused
+
+    def problem(self, service: Service, rights: Rights) -> Refusal | None:
+        name = service.name
+        if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
+            return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
+        if not rights.permits(name):
+            return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
+        if not service.hostport:
+            return Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: nobody could connect to it")
+        return _too_long(service)
 
     def offer_own(self, services: Sequence[Service]) -> None:
         """The broker's own services from now on. They may have any name, and nobody can withdraw them."""
@@ -164,6 +211,7 @@ class Registry:
         if member is None or provider == BROKER:
             return
         unwanted = set(names)
+        self._restored.withdrawn(provider, unwanted)
         gone = [service for service in member.services if service.name in unwanted]
         member.services = [service for service in member.services if service.name not in unwanted]
         self._tell(self._remove(provider, gone))
@@ -192,9 +240,12 @@ class Registry:
 
     def lookup(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
-        if same is not None:
-            return same.all or same.gather()
-        return self._restored.lookup(name, protocol) if restored else ()
+        remembered = self._restored.lookup(name, protocol) if restored else ()
+        if same is None:
+            return remembered
+        if remembered:
+            return same.with_restored(remembered)
+        return same.all or same.gather()
 
     def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
         if name is not None and protocol is not None:
@@ -209,10 +260,11 @@ class Registry:
     # loads
 
     def load(self, provider: int, load: float) -> None:
+        load = checked_load(load)
         member = self._members.get(provider)
         if member is None:
             return
-        member.load = load = 0.0 if load < 0 else load
+        member.load = load
         member.heard = self._clock.seconds()
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
@@ -269,7 +321,7 @@ class Registry:
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
         self._service_count += len(services)
         member.heard = self._clock.seconds()
-        self._restored.returned(member.label, member.wire, services)
+        self._restored.returned(member.id, member.label, member.wire, services)
         for service, change in zip(services, changes, strict=True):
             for wait in self._waits.of(service.name):
                 self._telling.add(wait, service)
@@ -288,16 +340,6 @@ class Registry:
                 del self._index[key]
         self._service_count -= len(services)
         return [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
-
-
-def _problem(service: Service, rights: Rights) -> Refusal | None:
-    """Why this service may not be added; None if it may."""
-    name = service.name
-    if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
-        return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
-    if not rights.permits(name):
-        return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
-    return _too_long(service)
 
 
 def _too_long(service: Service) -> Refusal | None:

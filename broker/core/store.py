@@ -1,62 +1,53 @@
-"""What must survive a restart, in one SQLite database in the state directory.
+"""The state that must survive a restart, in one SQLite database in the state directory (`broker.core.database`).
 
 Rules:
 - One broker per state directory: an exclusive lock on the file ``lock``, which holds the broker's process id. The
   kernel releases it when the process dies, so there is no stale lock.
-- Every method writes one transaction, on disk when it returns: a broker killed at any moment finds at its next start
-  all that was acknowledged, and of what was being written all or nothing.
+- Every method writes one transaction, which is on the disk when it returns.
 - The counter of provider ids only rises, until `Store.close` sets it to the exact next id.
-- The database holds secrets (`Auth.code`): file 0600, directory 0700.
-- What cannot be understood is never changed or deleted here; the error says how to move it away.
+- The directory is private (0700), since the database holds secrets (`Auth.code`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
-import shlex
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.core.model import Auth, Provider, Service, Snapshot
+from broker.core import session_rows
+from broker.core.database import Database, Design, StateFull, StateInUse
+from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
+from broker.core.room import Reserve, is_full
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
 
-SCHEMA = 1
-"""The version of the tables below, kept in ``PRAGMA user_version``."""
 
-BUSY_SECONDS = 1.0
-"""How long a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because the
-reactor thread may be waiting too."""
-
-_TABLES = """
+STEPS = (
+    """
 CREATE TABLE counter (only INTEGER PRIMARY KEY CHECK (only = 1), next_provider INTEGER NOT NULL);
 INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
-"""
+""",
+    session_rows.TABLE,
+)
+"""The tables of version 1, and what makes each further version out of the one before."""
 
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+SCHEMA = len(STEPS)
+"""The version of the tables, kept in ``PRAGMA user_version``."""
+
+SESSIONS_SINCE = 2
+"""The first version that has the table of sessions."""
+
+_DESIGN = Design(DATABASE, STEPS, "Provider ids then begin at 1 again, and launchers are switched as configured")
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII only: a label may hold what UTF-8 cannot, a lone surrogate from a peer's escape, and must not stop a write."""
-
-
-class StateError(Exception):
-    """The state directory cannot be used; the text tells a person why, and what to do."""
-
-
-class StateInUse(StateError):
-    """Another broker has the state directory."""
-
-
-class StateUnusable(StateError):
-    """The state directory or its database cannot be read, written or understood."""
 
 
 class Store:
@@ -64,62 +55,96 @@ class Store:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._path = os.path.join(directory, DATABASE)
-        self._mutex = threading.Lock()
+        self._database = Database(directory, _DESIGN)
+        self._reserve = Reserve(directory)
         self._lock: int | None = None
-        self._connection: sqlite3.Connection | None = None
 
     def open(self) -> Snapshot:
         """Take the lock, make what is not there yet, and return what was stored.
 
-        Raises `StateInUse` or `StateUnusable`; then nothing is held, and nothing that was there has changed.
+        Raises `StateInUse`, `StateFull` or another `StateUnusable`; then nothing is held, and nothing that was there
+        has changed.
         """
-        with self._mutex:
-            try:
-                os.makedirs(self._directory, mode=0o700, exist_ok=True)
-                self._lock = self._take_lock()
-                self._connection = self._connect()
-                return self._read(self._connection)
-            except (sqlite3.Error, OSError) as error:
-                self._release()
-                raise self._unusable(error) from error
-            except BaseException:
-                self._release()
-                raise
+        try:
+            self._hold()
+            snapshot = self._database.open(self._read)
+        except BaseException:
+            self._release()
+            raise
+        self._reserve.take()
+        return snapshot
+
+    def look(self) -> Snapshot:
+        """Take the lock, and return what was stored, without writing, after `open` has raised `StateFull`.
+
+        From then on, every method that writes tries to open the database first. Raises `StateInUse` or `StateUnusable`,
+        with nothing held.
+        """
+        try:
+            with contextlib.suppress(StateFull):  # there is not even room for the lock, or for the directory
+                self._hold()
+            return self._database.look(self._read, Snapshot(1, [], {}))
+        except BaseException:
+            self._release()
+            raise
 
     def reserve(self, next_provider: int) -> None:
         """Note that provider ids below this one may have been given out."""
-        with self._transaction() as connection:
-            _raise_counter(connection, next_provider)
+        self._write(lambda connection: _raise_counter(connection, next_provider))
 
-    def record(self, rows: Sequence[Provider], gone: Sequence[int], next_provider: int) -> None:
-        """Store these providers with their services, forget those with the ids ``gone``, and reserve: all or none."""
+    def record(
+        self,
+        rows: Sequence[Provider],
+        gone: Sequence[int],
+        next_provider: int,
+        sessions: Sequence[KnownSession] = (),
+        sessions_gone: Sequence[bytes] = (),
+    ) -> None:
+        """Store these providers with their services and these sessions, forget those with the ids ``gone`` and the
+        identities ``sessions_gone``, and reserve: all or none."""
         described = [(row.id, _encode(_describe(row))) for row in rows]
-        with self._transaction() as connection:
+
+        def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
+            session_rows.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
+
+        self._write(work)
 
     def switch(self, name: str, on: bool) -> None:
         """Note whether the launcher of that name is wanted."""
-        with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?)", (name, int(on)))
+        self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?)", (name, on)))
 
     def close(self, next_provider: int) -> None:
         """The end of a clean run: store the exact next id and release the directory, even if storing fails.
 
         Harmless when not open.
         """
-        if self._connection is None:
-            return
         try:
-            with self._transaction() as connection:
-                connection.execute("UPDATE counter SET next_provider = ?", (next_provider,))
+            if self._database.is_open:
+                self._database.write(
+                    lambda connection: connection.execute("UPDATE counter SET next_provider = ?", (next_provider,))
+                )
         finally:
-            with self._mutex:
-                self._release()
+            self._release()
 
     # inside
+
+    def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        if self._lock is None and not self._database.is_open:
+            with contextlib.suppress(StateFull):
+                self._hold()
+        self._database.write(work)
+
+    def _hold(self) -> None:
+        """Have the directory, and its lock."""
+        try:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            if self._lock is None:
+                self._lock = self._take_lock()
+        except OSError as error:
+            raise self._database.unusable(error) from error
 
     def _take_lock(self) -> int:
         path = os.path.join(self._directory, LOCK)
@@ -127,7 +152,11 @@ class Store:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(lock, 0)
-            os.write(lock, f"{os.getpid()}\n".encode())
+            try:
+                os.write(lock, f"{os.getpid()}\n".encode())
+            except OSError as error:
+                if not is_full(error, self._directory):  # else nobody will be told who has it
+                    raise
         except BlockingIOError:
             holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(lock)
@@ -140,103 +169,27 @@ class Store:
             raise
         return lock
 
-    def _connect(self) -> sqlite3.Connection:
-        # SQLite would create the file with the umask's mode; the files that it keeps beside it take over this one's.
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(file).st_mode & 0o077:
-                os.fchmod(file, 0o600)
-        finally:
-            os.close(file)
-        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA:
-            raise StateUnusable(
-                f"the database {self._path} was written by a newer elkobroker "
-                f"(schema {version}, this one knows {SCHEMA}): run that version; or {self._move_away()}"
-            )
-        (damage,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if damage != "ok":
-            raise self._damaged(damage)
-        if version < SCHEMA:
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if tables:
-                raise StateUnusable(f"the database {self._path} is not one of elkobroker's; {self._move_away()}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        if version < SCHEMA:
-            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-
     def _read(self, connection: sqlite3.Connection) -> Snapshot:
         counter = connection.execute("SELECT next_provider FROM counter").fetchone()
         if counter is None or not isinstance(counter[0], int):
-            raise self._damaged("the counter of provider ids is missing")
+            raise self._database.damaged("the counter of provider ids is missing")
         providers = []
         for id, described in connection.execute("SELECT id, described FROM provider ORDER BY id"):
             try:
                 providers.append(_provider(id, json.loads(described)))
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-                raise self._damaged(f"provider {id} cannot be understood") from None
+                raise self._database.damaged(f"provider {id} cannot be understood") from None
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
-        return Snapshot(counter[0], providers, launchers)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex:
-            connection = self._connection
-            if connection is None:
-                raise StateUnusable(f"the database {self._path} is not open")
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-            except sqlite3.Error as error:
-                raise self._unusable(error) from error
+        # A database of an older version is read as it is where the disk is full.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        sessions = session_rows.read(connection) if version >= SESSIONS_SINCE else ()
+        return Snapshot(counter[0], providers, launchers, sessions)
 
     def _release(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._database.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _unusable(self, error: sqlite3.Error | OSError) -> StateUnusable:
-        if isinstance(error, OSError):
-            if isinstance(error, (FileExistsError, NotADirectoryError)):
-                return StateUnusable(f"the state directory {self._directory} is not a directory; give another one")
-            return StateUnusable(
-                f"the state directory {self._directory} cannot be used: {error.strerror} "
-                f"({error.filename or self._directory}); give another one, or make it usable for user {os.geteuid()}"
-            )
-        # the primary code is in the low byte; errors that Python itself raises have none
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
-            return self._damaged(str(error))
-        return StateUnusable(f"the database {self._path} cannot be used: {error}")
-
-    def _damaged(self, how: str) -> StateUnusable:
-        return StateUnusable(
-            f"the database {self._path} is damaged ({how}); to keep it and start anew, {self._move_away()}"
-        )
-
-    def _move_away(self) -> str:
-        directory = shlex.quote(self._directory)
-        return (
-            f"move it away: (cd {directory} && mkdir kept && mv {DATABASE}* kept/). "
-            "Provider ids then begin at 1 again, and launchers are switched as configured"
-        )
 
 
 def _raise_counter(connection: sqlite3.Connection, next_provider: int) -> None:

@@ -28,10 +28,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.room import is_full
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.rest import rest
 from broker.export.segments import Segments
-from broker.export.trouble import Seldom, Trouble, tell
+from broker.export.trouble import Seldom, tell, trouble
 
 FLUSH_SECONDS = 1.0
 """How long records gather before they are appended: a kill of the broker loses no more than these."""
@@ -74,6 +75,8 @@ class Journal:
         self._segments = segments
         self._common = common(segments.broker, segments.boot)
 
+        self.before_flush: Callable[[], None] = lambda: None
+        """Called each time before what waits is handed over: the last moment to put something."""
         self._queue: list[Record] = []
         self._room = segments.limits.queue
         self._turned_away = 0
@@ -103,9 +106,9 @@ class Journal:
         """Records of which a text was changed. The thread counts them."""
         self._mended_told = 0
         """Those of them that the log tells of."""
-        self._writing = Trouble("the metrics journal cannot be written: records are lost")
-        self._sealing = Trouble("a segment of the metrics journal cannot be sealed")
-        self._retaining = Trouble("old segments of the metrics journal cannot be deleted")
+        self._writing = trouble(clock, "the metrics journal cannot be written: records are lost")
+        self._sealing = trouble(clock, "a segment of the metrics journal cannot be sealed")
+        self._retaining = trouble(clock, "old segments of the metrics journal cannot be deleted")
         self._full = Seldom()
         self._mending = Seldom()
 
@@ -155,11 +158,24 @@ class Journal:
             "journal_clock.back": self._set_back,
         }
 
+    @property
+    def failures(self) -> int:
+        """Writes that failed in a row, up to now; 0 while the disk takes them."""
+        return self._writing.failures
+
     # for the wiring
 
     def start(self) -> None:
-        """Take the directory, and begin. Raises OSError where that fails; then nothing is held. To be called once."""
-        self._segments.open()
+        """Take the directory, and begin. To be called once.
+
+        On a full disk the directory is taken by the first write that succeeds. Raises OSError where it cannot be taken
+        for any other reason; then nothing is held.
+        """
+        try:
+            self._segments.open()
+        except OSError as error:
+            if not is_full(error, self._segments.directory):
+                raise
         self._running = True
         self._queue.insert(0, self._alive("start"))
         self._synced_at = self._clock.seconds()
@@ -225,6 +241,7 @@ class Journal:
         self.put(self._alive())
 
     def _flush(self) -> None:
+        self.before_flush()
         self._flush_due = True
         self._go_on()
 

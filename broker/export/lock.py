@@ -44,16 +44,16 @@ class Lock:
             return
         self.release()
         self._disk.make_directory(self._directory)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        file = self._disk.open(self._path, os.O_RDWR | os.O_CREAT, 0o640)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(file, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(file)
+            self._disk.close(file)
             text = f"another broker writes to this journal (process {holder}): give each its own directory"
             raise JournalInUse(errno.EAGAIN, text, self._directory) from None
         except BaseException:
-            os.close(file)
+            self._disk.close(file)
             raise
         self._file = file
         with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
@@ -63,5 +63,5 @@ class Lock:
     def release(self) -> None:
         """Let it go. Harmless when it is not held."""
         if self._file is not None:
-            os.close(self._file)
+            self._disk.close(self._file)
             self._file = None

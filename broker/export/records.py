@@ -47,6 +47,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     rtt_ms: float | None = None
     sent_ts: int | None = None
     dropped: int | None = None
+    coalesced: int | None = None
     why: str | None = None
 
 

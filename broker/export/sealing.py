@@ -66,7 +66,7 @@ class Sealing:
         try:
             if self._compression is None:
                 target = self._target(path)
-                if _is_sealed(path, target):
+                if _is_sealed(self._disk, path, target):
                     self._replace(path, target)
                     return True
                 self._disk.make_directory(os.path.dirname(target))
@@ -97,7 +97,7 @@ class Sealing:
 
     def _target(self, path: str) -> str:
         """Where a file goes when it is sealed."""
-        moment = _first_moment(path)
+        moment = _first_moment(self._disk, path)
         name = os.path.basename(path) + SUFFIX
         return os.path.join(self._directory, f"date={moment.date()}", f"hour={moment:%H}", name)
 
@@ -112,10 +112,10 @@ class _Compression:
         # zlib's own gzip header has no time and no name in it, so the same lines give the same bytes.
         self._compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         self._source_path = source
-        self._source: int | None = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        self._source: int | None = disk.open(source, os.O_RDONLY)
         self._file: int | None = None
         try:
-            self._file = os.open(self.unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            self._file = disk.open(self.unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
         except OSError:
             self.abandon()
             raise
@@ -151,7 +151,7 @@ class _Compression:
         for file in (self._source, self._file):
             if file is not None:
                 with contextlib.suppress(OSError):
-                    os.close(file)
+                    self._disk.close(file)
         self._source = self._file = None
 
 
@@ -159,46 +159,46 @@ class _Stamped(msgspec.Struct):
     ts: int
 
 
-def _first_moment(path: str) -> datetime:
+def _first_moment(disk: Disk, path: str) -> datetime:
     """When the first record of a file happened; where it does not say so, when the file was last written."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = disk.open(path, os.O_RDONLY)
     try:
         with about(path):
             line = os.read(file, FIRST_LINE).partition(b"\n")[0]
             written = os.fstat(file).st_mtime
     finally:
-        os.close(file)
+        disk.close(file)
     try:
         return _EPOCH + timedelta(microseconds=msgspec.json.decode(line, type=_Stamped).ts)
     except (msgspec.DecodeError, OverflowError):
         return _EPOCH + timedelta(seconds=written)
 
 
-def _is_sealed(path: str, target: str) -> bool:
+def _is_sealed(disk: Disk, path: str, target: str) -> bool:
     """Whether the file is sealed there already. Raises FileExistsError if that is another one."""
     try:
-        file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        file = disk.open(target, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         with about(target):
             trailer = os.pread(file, TRAILER, max(0, os.fstat(file).st_size - TRAILER))
     finally:
-        os.close(file)
-    if trailer != _trailer(path):
+        disk.close(file)
+    if trailer != _trailer(disk, path):
         raise FileExistsError(errno.EEXIST, "another segment has this name", target)
     return True
 
 
-def _trailer(path: str) -> bytes:
+def _trailer(disk: Disk, path: str) -> bytes:
     """What a gzip file of that content ends with."""
     checksum = size = 0
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = disk.open(path, os.O_RDONLY)
     try:
         with about(path):
             while data := os.read(file, CHECKED):
                 checksum = zlib.crc32(data, checksum)
                 size += len(data)
     finally:
-        os.close(file)
+        disk.close(file)
     return checksum.to_bytes(4, "little") + (size % 2**32).to_bytes(4, "little")

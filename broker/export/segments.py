@@ -76,6 +76,7 @@ class Segments:
         for name in (broker, boot):
             if not BROKER_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be part of a file name: letters, digits, dots, dashes and _ only")
+        self.directory = directory
         self._open_directory = os.path.join(directory, "open")
         self._sealed_directory = os.path.join(directory, "segments")
         self._stem = f"{broker}-{boot}"
@@ -121,12 +122,14 @@ class Segments:
 
         Raises `JournalInUse` where another has it, and after any error holds nothing.
         """
-        self._lock.take()
+        self._disk.hold_spares()
         try:
+            self._lock.take()
             for directory in (self._open_directory, self._sealed_directory):
                 self._disk.make_directory(directory)
         except BaseException:
             self._lock.release()
+            self._disk.drop_spares()
             raise
 
     def recover(self) -> None:
@@ -134,6 +137,8 @@ class Segments:
 
         A file that cannot be recovered stays as it is, for the next start; after the others, the first error is raised.
         """
+        self._disk.hold_spares()
+        self._lock.take()  # which a full disk may have kept `open` from
         failed: OSError | None = None
         for entry in entries(self._open_directory):
             if not _SEGMENT.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
@@ -154,6 +159,7 @@ class Segments:
         self._sealing.abandon()
         self._drop_file()
         self._lock.release()
+        self._disk.drop_spares()
 
     # the open file
 
@@ -222,7 +228,7 @@ class Segments:
             self._number += 1
             path = os.path.join(self._open_directory, f"{self._stem}-{self._number}.jsonl")
             with contextlib.suppress(FileExistsError):  # not ours: the next number, then
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+                file = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
         self._file, self._path, self._opened = file, path, now
         self._good = 0
         self._named = False
@@ -251,12 +257,12 @@ class Segments:
     def _drop_file(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # whether its lines are on the disk was settled by sync
-                os.close(self._file)
+                self._disk.close(self._file)
         self._file, self._path, self._good, self._torn = None, "", 0, False
 
     def _cut(self, path: str) -> bool:
         """Cut a torn last line off a file of an earlier start. Returns whether anything is left; else it is gone."""
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = self._disk.open(path, os.O_RDWR)
         try:
             with about(path):
                 size = os.fstat(file).st_size
@@ -266,7 +272,7 @@ class Segments:
                     self.torn += 1
                 self._disk.sync(file)
         finally:
-            os.close(file)
+            self._disk.close(file)
         if not whole:
             self._disk.remove(path)
         return whole > 0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-RETRY_SECONDS = 1.0
-"""The wait after a first failure of the disk; it doubles with each further one."""
-
-RETRY_SECONDS_MOST = 30.0
-"""The longest wait after a failure: a disk may be full for hours, and is written soon after it is not."""
+from broker.core.trouble import Trouble
 
 COMPLAINT_SECONDS = 60.0
 """The time between two log lines about something that happens often."""
@@ -20,28 +17,15 @@ COMPLAINT_SECONDS = 60.0
 _log = Logger()
 
 
-class Trouble:
-    """Failures of one kind of work: they are counted, and logged when they begin and when they end."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.failures = 0
-        """One after the other, up to now."""
-        self.errors = 0
-
-    def add(self, failure: Failure) -> float:
-        """One more. Returns how long to wait before the next try."""
-        self.failures += 1
-        self.errors += 1
-        if self.failures == 1:
-            tell(failure, "{what}: {why}. It is tried again, and the log says when that succeeds", what=self._text)
-        return min(RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10), RETRY_SECONDS_MOST)
-
-    def over(self) -> None:
-        """It succeeded."""
-        if self.failures:
-            _log.info("no longer, after {failures} failures: {what}", failures=self.failures, what=self._text)
-            self.failures = 0
+def trouble(clock: IReactorTime, text: str) -> Trouble:
+    """Failures of the disk at one kind of work; ``text`` says what fails."""
+    return Trouble(
+        _log,
+        clock,
+        OSError,
+        f"{text}: {{why}}. It is tried again, and the log says when that succeeds",
+        f"no longer, after {{failures}} failures: {text}",
+    )
 
 
 class Seldom:

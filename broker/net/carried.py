@@ -240,3 +240,7 @@ class Patience:
     def lasts(self) -> bool:
         """Count one more. Returns whether it may go on."""
         return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
+
+    def untouched(self) -> bool:
+        """Whether the connection sent no nonsense of late."""
+        return self._bucket.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())

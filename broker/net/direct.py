@@ -43,3 +43,13 @@ def send_now(transport: Connection, data: bytes) -> bytes:
     except OSError:
         return data  # it has no room, or is lost: the ordinary way finds out
     return data[sent:] if sent < len(data) else b""
+
+
+def push(connection: Connection | None) -> None:
+    """Send now what waits for the next turn of the reactor, as far as the kernel takes it.
+
+    A connection that is being closed is left alone: the reactor closes it when all is sent, and must see that.
+    """
+    if connection is None or connection.disconnecting or connection._writeDisconnecting or nothing_waits(connection):
+        return
+    connection.doWrite()

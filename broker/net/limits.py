@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -17,6 +17,11 @@ ADDRESSES = 10_000
 
 COMPLAIN_EVERY = 60.0
 """Seconds between two log lines on the same address and reason. The counters count every one."""
+
+LINES = 200
+"""Log lines on one reason of one wire: at once, and in each `COMPLAIN_EVERY`. So a farm of some hundred machines that
+all make the same mistake is logged whole; and forged source addresses, of which a datagram costs nothing, cannot fill a
+disk: 30,000 of them had made 9,000 lines."""
 
 MAX_SHOWN = 1_000
 """Characters of a peer's text that one log line shows."""
@@ -92,13 +97,18 @@ class Seldom(Generic[K]):
 
 
 class Complaints:
-    """Counts what peers did wrong, and logs it at most once a minute for each address and reason."""
+    """Counts what peers did wrong, and logs it: at most one line a minute for each address and reason, and at most
+    `LINES` for each wire and reason. The number of lines that this leaves out is logged, in one line a minute."""
 
     log = Logger()
 
     def __init__(self, counters: Counters, clock: IReactorTime) -> None:
         self._counters = counters
+        self._clock = clock
         self._logged: Seldom[tuple[str, str]] = Seldom(clock)
+        self._lines: Rates[tuple[str, str]] = Rates(clock)
+        self._left_out: Counter[tuple[str, str]] = Counter()
+        """Lines that were not logged since the last summary, by wire and reason."""
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
         """Count what needs no log line."""
@@ -108,14 +118,36 @@ class Complaints:
         """A peer of that wire, at that address, was refused something."""
         code = refusal.reason.code
         self._counters.count(f"{wire}_refused", code)
-        if self._logged.due((address, code)):
+        if self._due(wire, address, code):
             text = refusal.summary[:MAX_SHOWN]
             self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
 
     def failed(self, wire: str, address: str) -> None:
         """A message of that peer made the broker fail: the exception being handled is logged."""
-        if self._logged.due((address, "failure")):
+        if self._due(wire, address, "failure"):
             self.log.failure("a message of the {wire} peer {address} made the broker fail", wire=wire, address=address)
+
+    def _due(self, wire: str, address: str, code: str) -> bool:
+        """Whether a line on this may be logged now; it is taken to be."""
+        if not self._logged.due((address, code)):
+            return False
+        if self._lines.take((wire, code), LINES / COMPLAIN_EVERY, LINES):
+            return True
+        if not self._left_out:
+            self._clock.callLater(COMPLAIN_EVERY, self._summarize)
+        self._left_out[wire, code] += 1
+        return False
+
+    def _summarize(self) -> None:
+        left_out, self._left_out = self._left_out, Counter()
+        for (wire, code), count in left_out.items():
+            self.log.warn(
+                "{wire}: {reason}: {count} more lines, of other addresses, were left out in the last {seconds:g} s",
+                wire=wire,
+                reason=code,
+                count=count,
+                seconds=COMPLAIN_EVERY,
+            )
 
 
 class Deadlines(Generic[K]):

@@ -3,21 +3,23 @@
 The way of a message: `LineProtocol.dataReceived` → `Reader.feed` → session → registry → session → `LineProtocol.write`.
 
 Rules:
-- Output is gathered while input is handled, and written at once when that is done.
+- Input is handled by the scheduler (`turns.py`), a quantum of time at a go.
+- Output is gathered while input is handled, and written at once when that is done. What another connection must receive
+  first (`write_first`) is written before.
 - While a peer does not read, nothing more of it is handled or read. What it must be told meanwhile (notices) is kept up
   to a limit; over it, or when it has read nothing for a time, it is disconnected.
 - A close is orderly: what is still to be sent goes first, then the end of output; input is read and thrown away until
   the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
   deadline.
 - The peer's end of input is not the end of output: it gets the answers to what it sent.
-- Who begins with a request of HTTP is turned away: any web page can make the browser of who reads it send one, with
-  lines of its own choice in it, to a port of this machine.
+- A connection that begins as a browser's does is turned away before anything of it is handled (`wire/opening.py`): any
+  web page can make a browser send lines of the page's choice to a port of this machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any
 from typing import Protocol as TypingProtocol
 
@@ -39,14 +41,17 @@ from zope.interface import implementer
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.direct import nothing_waits, plain_socket, send_now, unsent
 from broker.net.limits import MAX_SHOWN, Bucket, Complaints, Deadlines, Rates
+from broker.net.scheduled import STRIKES, Scheduled
 from broker.net.turns import Turns
 from broker.session.peer import Reader, Session
+from broker.wire.opening import Opening, opening
 
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
 
-HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
-"""What a browser, or a proxy, begins with. No message of ours does."""
+OPENING = 8_192
+"""Bytes of a first line of which it is not known yet whether it is a request of HTTP: browsers' request lines are no
+longer. A message begins with a brace, and so is known to be none at once."""
 
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port does not speak HTTP.\n"
@@ -64,8 +69,9 @@ HALF_CLOSED = 60.0
 SHORT = 4_096
 """Bytes of a read that an ordinary peer sends: a registration or some finds. What has more waits for the rounds."""
 
-COSTLY, STRIKES = 0.001, 3
-"""Seconds that a quantum of an ordinary peer does not take, and how often that may happen."""
+CHEAP, UNWATCHED = 0.000_02, 8
+"""Seconds that a message takes at most where the clock is looked at only after so many: looking costs a tenth of a
+microsecond, and a ping one."""
 
 UNFINISHED = 256 * 1024 * 1024
 """Bytes of unfinished lines and blocks that a listener's connections may hold together; ordinary ones hold none."""
@@ -97,7 +103,7 @@ class Limits:
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
-class LineProtocol(Protocol):
+class LineProtocol(Scheduled, Protocol):
     """One connection. To its session it is the `broker.session.peer.Peer`."""
 
     factory: LineFactory
@@ -105,23 +111,21 @@ class LineProtocol(Protocol):
     log = Logger()
 
     # Class attributes: most connections never change them, which makes an idle one small.
-    _rest: Iterator[Any] | None = None  # what was read and is still to be handled
-    _held = b""  # what a transport delivered although it was told to stop reading
     _out_size = 0
     _direct = False  # a plain socket: output may be given to the kernel at once
     _serving = False  # handling messages: output is gathered
     _enough = False  # this quantum wrote a batch, and ends
-    _queued = False  # will be served in the next turns
     _flushing = False  # will be flushed in the next turn
+    _first = False  # will be flushed before anything else is written
+    _authenticated = False
     _paused = False  # the peer does not read
-    _stopped_reading = False
     _input_ended = False
     _lingering = False  # for answers, after the end of input
     _closing = False
-    _begun = False  # something was read
+    _begun = False  # the first line is none of a browser's
+    _opening = b""  # what was read before that is known
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # how much was unsent when its time to read or to close began
-    _strikes = 0  # how often of late serving it took long
     _pending = 0  # bytes of an unfinished line or block, as accounted
     _refusals: Bucket | None = None
     _debugs: Bucket | None = None
@@ -141,9 +145,9 @@ class LineProtocol(Protocol):
         self.transport.registerProducer(self, True)
         self._socket = plain_socket(self.transport)
         self._direct = self._socket is self.transport
-        if self._direct:
+        if self._direct and not self._authenticated:
             self.transport.bufferSize = SHORT  # nobody has much to say before it says who it is
-        self.factory.connected(self)
+        self.factory.connected(self, self._authenticated)
         if self._turned_away is not None:
             self._session.refuse(self._turned_away)
 
@@ -151,21 +155,10 @@ class LineProtocol(Protocol):
         if self._closing:
             return
         if not self._begun:
-            self._begun = True
-            if data.startswith(HTTP) and not self.factory.http:
-                self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
-                self.write(NOT_HTTP)
-                self.close()
+            data = self._opened(data)
+            if not data:
                 return
-        if self._rest is not None:
-            self._held += data
-            self._stop_reading()
-            return
-        self._rest = self._reader.feed(data)
-        self._queued = True
-        self.factory.turns.serve(self, self._ordinary(data))
-        if self._rest is not None:
-            self._stop_reading()
+        self.take(data, self._ordinary(data))
 
     def readConnectionLost(self) -> None:
         self._input_ended = True
@@ -180,7 +173,7 @@ class LineProtocol(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
-        self._rest = None
+        self.drop()
         self._out.clear()
         self._session.lost()
         self.factory.unfinished -= self._pending
@@ -197,21 +190,34 @@ class LineProtocol(Protocol):
         self._paused = False
         self.factory.stalls.discard(self)
         self.flush()
-        if self._paused or self._closing or self._serving:
-            return
-        if self._rest is None:
-            self._read_on()
-        elif not self._queued:
-            self._queued = True
-            self.factory.turns.serve_later(self)
+        if not self._paused and not self._closing and not self._serving:
+            self.go_on()
 
     def stopProducing(self) -> None:
         """The transport is gone; `connectionLost` says so too."""
 
-    # from the turns
+    # from the scheduler
+
+    @property
+    def turns(self) -> Turns:
+        """The scheduler."""
+        return self.factory.turns
+
+    @property
+    def lane(self) -> object:
+        """The listener."""
+        return self.factory
+
+    def steps(self, data: bytes) -> Iterator[Any]:
+        """The messages in ``data``: handled as they are asked for, in `serve`."""
+        return self._reader.feed(data)
+
+    def held_up(self) -> bool:
+        """Whether the peer does not read."""
+        return self._paused
 
     def serve(self) -> bool:
-        """Handle a quantum of what was read. Returns whether it wants another turn for the rest."""
+        """Handle what was read until the quantum is over. Returns whether there is more."""
         rest = self._rest
         if rest is None or self._paused:
             self._queued = False
@@ -219,11 +225,9 @@ class LineProtocol(Protocol):
         self._serving = True
         self._enough = False
         session = self._session
-        handled = 0
-        turns = self.factory.turns
-        quantum = turns.quantum(self._queued)
-        out_size = self._out_size
-        for handled, item in enumerate(islice(rest, quantum), 1):  # noqa: B007
+        left = self.factory.turns.left
+        before, step, unwatched = left(), 1, 1
+        for item in rest:
             try:
                 if item.__class__ is Malformed:
                     session.malformed(item)
@@ -234,14 +238,16 @@ class LineProtocol(Protocol):
                 session.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
             if self._enough or self._paused or self._closing:
                 break
-            # What is answered ends with a batch. What is not may cost milliseconds: a thousand may watch that service.
-            if self._out_size == out_size and turns.over():
-                break
-            out_size = self._out_size
+            unwatched -= 1
+            if not unwatched:
+                now = left()
+                if now <= 0:
+                    break
+                step = unwatched = UNWATCHED if before - now < step * CHEAP else 1
+                before = now
         else:
-            if handled < quantum:
-                self._rest = self._reader.feed(self._held) if self._held else None
-                self._held = b""
+            self._rest = self._reader.feed(self._held) if self._held else None
+            self._held = b""
         self._serving = False
         self.flush()
         self._account()
@@ -254,22 +260,21 @@ class LineProtocol(Protocol):
         self._queued = not self._paused
         return self._queued
 
-    def took(self, seconds: float) -> None:
-        """Hear how long a quantum took. One that took long may have been held up by others: only a habit counts."""
-        if seconds > COSTLY:
-            self._strikes = min(self._strikes + 1, 2 * STRIKES)
-        elif self._strikes:
-            self._strikes -= 1
-
     def flush(self) -> None:
-        """Write what was gathered, unless the peer does not read."""
-        self._flushing = False
+        """Write what was gathered, unless the peer does not read. What others must receive first goes before."""
+        hurried, self._first, self._flushing = self._first, False, False
+        if self.factory.turns.first:
+            self.factory.turns.flush_first()
         while self._out and not self._paused and not self._closing:
             data = self._take()
             if self._direct:
                 data = send_now(self.transport, data)
             if data:
                 self.transport.write(data)
+        if hurried and not self._direct:
+            push = getattr(self.transport, "push", None)
+            if push is not None:
+                push()
 
     # from the session
 
@@ -301,15 +306,23 @@ class LineProtocol(Protocol):
             self._flushing = True
             self.factory.turns.flush_later(self)
 
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any connection is sent from now on."""
+        self.write(data)
+        if self._out and not self._first and not self._paused:
+            self._first = True
+            self.factory.turns.flush_before(self)
+
     def close(self) -> None:
         """Send what is still to be sent, and close in good order."""
         if self._closing:
             return
         if self._out:
+            self.factory.turns.flush_first()
             self.transport.write(b"".join(self._out))
         self._closing = True
         self._out.clear()
-        self._rest = None
+        self.drop()
         self._session.lost()
         self.factory.logins.discard(self)
         self.transport.unregisterProducer()
@@ -320,8 +333,8 @@ class LineProtocol(Protocol):
             self.transport.loseConnection()
         else:
             self.transport.loseWriteConnection()
-            if self._stopped_reading:
-                self.transport.resumeProducing()
+        if self._stopped_reading and not self._input_ended:
+            self.transport.resumeProducing()  # to see the end of input
         self._close_in_time()
 
     def refused(self, refusal: Refusal) -> bool:
@@ -344,7 +357,8 @@ class LineProtocol(Protocol):
             self.factory.complaints.count(f"{self.factory.wire}_debug", "not-logged")
 
     def authenticated(self) -> None:
-        """It said who it is: it may stay."""
+        """It said who it is: it may stay. A session may know that before the connection is made."""
+        self._authenticated = True
         self.factory.logins.discard(self)
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
@@ -397,6 +411,26 @@ class LineProtocol(Protocol):
         self._out_size -= len(data)
         return data
 
+    def _opened(self, data: bytes) -> bytes:
+        """All that was read since the beginning, once it is known to be no browser's; nothing before, nor if it is."""
+        if self.factory.guarded and not data.startswith(b"{"):
+            data = self._opening + data
+            verdict = opening(data.translate(None, b"\0"))
+            self._opening = data if verdict is Opening.UNDECIDED else b""
+            if verdict is not Opening.TEXT:
+                if verdict is Opening.HTTP:
+                    self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
+                    self.write(NOT_HTTP)
+                    self.close()
+                elif verdict is Opening.BINARY:
+                    self.refused(Refusal(Reason.SYNTAX, f"the connection begins with {verdict.value}"))
+                    self.close()
+                elif len(data) > OPENING:
+                    self._session.refuse(Refusal(Reason.TOO_LARGE, "the first line is too long, and no message"))
+                return b""
+        self._begun = True
+        return data
+
     def _end_of_input(self) -> None:
         if self._lingering:
             return
@@ -436,15 +470,17 @@ class LineProtocol(Protocol):
                 text = "too much unfinished input is held for all peers together: closing"
                 self._session.refuse(Refusal(Reason.TOO_LARGE, text))
 
-    def _stop_reading(self) -> None:
-        if not self._stopped_reading and not self._closing:
-            self._stopped_reading = True
+    def pause_reading(self) -> None:
+        """Tell the transport to read no more for now."""
+        if not self._closing:
             self.transport.pauseProducing()
 
+    def resume_reading(self) -> None:
+        """Tell the transport to read on."""
+        self.transport.resumeProducing()
+
     def _read_on(self) -> None:
-        if self._stopped_reading:
-            self._stopped_reading = False
-            self.transport.resumeProducing()
+        super()._read_on()
         if self._input_ended:
             self._end_of_input()
 
@@ -453,8 +489,8 @@ class LineFactory(Factory):
     """One listener: its limits, and its connections.
 
     ``wire`` names what is spoken, in counters and the log; ``converse`` makes the reader and the session of a new peer.
-    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot); ``http`` that a
-    connection begins with a request of HTTP.
+    ``half_close`` says that the transport can end its output alone (TCP and unix can, TLS cannot); ``guarded`` that
+    connections which begin as a browser's do are turned away here. Otherwise what is spoken sees to that.
     """
 
     noisy = False
@@ -468,10 +504,10 @@ class LineFactory(Factory):
         complaints: Complaints,
         clock: IReactorTime,
         half_close: bool = True,
-        http: bool = False,
+        guarded: bool = True,
     ) -> None:
         self.wire = wire
-        self.http = http
+        self.guarded = guarded
         self.converse = converse
         self.limits = limits
         self.turns = turns
@@ -498,10 +534,10 @@ class LineFactory(Factory):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
         return LineProtocol(self, host, port, local, turned_away)
 
-    def connected(self, connection: LineProtocol) -> None:
+    def connected(self, connection: LineProtocol, authenticated: bool = False) -> None:
         """One more; while there are as many as may be, further ones wait in the kernel's queue."""
         self.connections.add(connection)
-        if self.limits.authenticate_within:
+        if self.limits.authenticate_within and not authenticated:
             self.logins.add(connection, self.limits.authenticate_within)
         if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
             self._full = True

@@ -2,6 +2,8 @@
 
 Rules:
 - A page whose Origin is not allowed is refused whatever it asks for; programs send no Origin.
+- Requests are handled in turns (`scheduled.py`): what a connection sent is parsed and answered a request at a time. A
+  connection whose request waits for its answer, or that does not read its answers, has no turn.
 - A request must be complete within `REQUEST_WITHIN`, its body no longer than `MAX_BODY`, and what all bodies hold
   together counts as unfinished input does.
 - Connections are reused; which session a request is for, its path alone says.
@@ -11,21 +13,27 @@ Rules:
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
+from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import connectionDone
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, HTTPFactory
 from twisted.web.http import Request as HttpRequest
+from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.carried import ID_BITS, Listener, Patience, Sockets, Unfinished
+from broker.net.direct import plain_socket, push
 from broker.net.limits import Deadlines
 from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
 from broker.net.longpoll_session import Clocks, LongPollSession
 from broker.net.origins import FROM_ELSEWHERE, Origins, not_allowed
+from broker.net.scheduled import Scheduled, sliced
+from broker.net.turns import Turns
 from broker.wire.elko import longpoll as wire
 
 MAX_BODY = 1_048_576
@@ -71,14 +79,13 @@ class LongPollRequest(HttpRequest):
             return
         self.method, self.uri, self.clientproto = command, path, version
         self.channel.unfinished.hold(0)
-        factory = self.channel.factory
-        factory.arriving.discard(self.channel)
-        factory.serve(self)
+        self.channel.factory.arriving.discard(self.channel)
+        self.channel.received = self
 
     def text(self, header: str) -> str | None:
-        """A header of the request."""
-        value = self.requestHeaders.getRawHeaders(header)
-        return None if value is None else str(value[-1])
+        """A header of the request. Bytes that are no ASCII stand for themselves (ISO 8859-1), as RFC 9110 has it."""
+        value = self.requestHeaders.getRawHeaders(header.encode())
+        return None if value is None else value[-1].decode("latin-1")
 
     @property
     def local(self) -> bool:
@@ -103,7 +110,9 @@ class LongPollRequest(HttpRequest):
         self.responseHeaders.setRawHeaders("Content-Type", [content_type])
         self.responseHeaders.setRawHeaders("Content-Length", [str(len(body))])
         self.write(body)  # type: ignore[no-untyped-call]
+        channel = self.channel
         self.finish()  # type: ignore[no-untyped-call]
+        channel.push()
 
     def last(self) -> None:
         """Close the connection after the answer."""
@@ -115,25 +124,71 @@ class LongPollRequest(HttpRequest):
         self.content = BytesIO()
         channel = self.channel
         channel.unfinished.hold(0)
-        channel.refused(Refusal(Reason.TOO_LARGE, f"the body of a request has more than {MAX_BODY} bytes"))
-        channel.write(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")  # type: ignore[no-untyped-call]
-        channel.hang_up()
+        refusal = Refusal(Reason.TOO_LARGE, f"the body of a request has more than {MAX_BODY} bytes")
+        channel.refused(refusal)
+        channel.last_words(413, "Content Too Large", refusal.text)
 
 
-class LongPollChannel(HTTPChannel):
+@implementer(IPushProducer)
+class _Reading:
+    """The transport that Twisted's HTTP sees: both it and the scheduler may stop the reading."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._paused = self._waits = False
+
+    def pauseProducing(self) -> None:
+        """Twisted's HTTP wants no more for now."""
+        self._paused = True
+        self._transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Twisted's HTTP reads on."""
+        self._paused = False
+        if not self._waits:
+            self._transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """The transport is gone; `connectionLost` says so too."""
+
+    def wait(self) -> None:
+        """The scheduler wants no more for now."""
+        self._waits = True
+        self._transport.pauseProducing()
+
+    def go_on(self) -> None:
+        """The scheduler reads on."""
+        self._waits = False
+        if not self._paused:
+            self._transport.resumeProducing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class LongPollChannel(Scheduled, HTTPChannel):
     """One connection."""
 
     factory: LongPollFactory
     transport: Any
     requestFactory = LongPollRequest
     unfinished: Unfinished
+    received: LongPollRequest | None = None
+    """A request that is complete, and still to be served."""
+    _arriving = False
+    _answering = False  # a request is served, and not answered yet
+    _stalled = False  # the peer does not read
+
+    def makeConnection(self, transport: Any) -> None:
+        self._socket = plain_socket(transport)
+        if isinstance(transport, Connection):
+            transport.bufferSize = SHORT  # a peer waits with as little as this
+        self.host = getattr(transport.getPeer(), "host", "unix")
+        super().makeConnection(_Reading(transport))  # type: ignore[no-untyped-call]
 
     def connectionMade(self) -> None:
-        if isinstance(self.transport, Connection):
-            self.transport.bufferSize = SHORT  # the requests of one read are handled in one go
         self.unfinished = Unfinished(self.factory.lines)
         self._patience = Patience(self.factory.lines.clock.seconds)
-        self._arriving = False
         self.factory.sockets.add(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
 
@@ -141,13 +196,70 @@ class LongPollChannel(HTTPChannel):
         if not self.requests and not self._arriving:
             self._arriving = True
             self.factory.arriving.add(self, REQUEST_WITHIN)
-        super().dataReceived(data)  # type: ignore[no-untyped-call]
+        self.take(data, self._patience.untouched())
+
+    # for the scheduler
+
+    @property
+    def turns(self) -> Turns:
+        """The scheduler."""
+        return self.factory.lines.turns
+
+    @property
+    def lane(self) -> object:
+        """The listener."""
+        return self.factory
+
+    def steps(self, data: bytes) -> Iterator[None]:
+        """Parse a piece, or serve a request, in one step."""
+        for piece in sliced(data):
+            super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            yield
+            while (request := self.received) is not None:
+                self.received = None
+                self._answering = True
+                self.factory.serve(request)
+                yield
+
+    def held_up(self) -> bool:
+        """Whether a request waits for its answer, or the peer does not read."""
+        return self._answering or self._stalled
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self.transport.wait()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self.transport.go_on()
+
+    def failed(self) -> None:
+        """A request made the broker fail."""
+        self.factory.lines.complaints.failed(self.factory.lines.wire, self.host)
+
+    # for Twisted
 
     def requestDone(self, request: LongPollRequest) -> None:
         self._arriving = False
+        self._answering = False
         super().requestDone(request)  # type: ignore[no-untyped-call]
+        self.go_on()
+
+    def pauseProducing(self) -> None:
+        self._stalled = True
+        super().pauseProducing()  # type: ignore[no-untyped-call]
+
+    def resumeProducing(self) -> None:
+        self._stalled = False
+        super().resumeProducing()  # type: ignore[no-untyped-call]
+        self.go_on()
+
+    def push(self) -> None:
+        """Send what is written now, not in the next turn of the reactor."""
+        push(self._socket)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.drop()
         self.unfinished.hold(0)
         self.factory.arriving.discard(self)
         self.factory.leaving.discard(self)
@@ -161,15 +273,22 @@ class LongPollChannel(HTTPChannel):
     def _respondToBadRequestAndDisconnect(self) -> None:
         """What came is no HTTP. (Twisted's own name: it has no other place where that could be counted.)"""
         self.refused(Refusal(Reason.SYNTAX, "http: no request of HTTP"))
-        self.factory.leaving.add(self, CLOSE_WITHIN)
-        super()._respondToBadRequestAndDisconnect()  # type: ignore[no-untyped-call]
+        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1, or its head is too long")
 
     def lineLengthExceeded(self, line: bytes) -> None:
         """A line of the head is too long."""
         self._respondToBadRequestAndDisconnect()
 
+    def last_words(self, status: int, phrase: str, text: str) -> None:
+        """Answer what is no whole request, with a sentence, and close."""
+        body = f"{text}\n".encode()
+        head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        self.hang_up()
+
     def hang_up(self) -> None:
         """Close when all is sent."""
+        self.drop()
         self.factory.leaving.add(self, CLOSE_WITHIN)
         self.loseConnection()  # type: ignore[no-untyped-call]
 
@@ -180,7 +299,7 @@ class LongPollChannel(HTTPChannel):
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns whether the connection may go on."""
         lines = self.factory.lines
-        lines.complaints.add(lines.wire, getattr(self.transport.getPeer(), "host", "unix"), refusal)
+        lines.complaints.add(lines.wire, self.host, refusal)
         return self._patience.lasts()
 
 
@@ -214,8 +333,9 @@ class LongPollFactory(Listener, HTTPFactory):
         """Answer a request, or have its session do it."""
         origin = request.text("Origin")
         asked = wire.request(request.uri.decode("latin-1"), self._root)
-        if not self.origins.allow(origin):
-            self._refuse(request, 403, not_allowed(origin))
+        site = request.text("Sec-Fetch-Site")
+        if not self.origins.allow(origin, site):
+            self._refuse(request, 403, not_allowed(origin, site))
         elif request.method == b"OPTIONS":
             self._preflight(request)
         elif request.method != b"POST" and (request.method != b"GET" or isinstance(asked, wire.Xmit)):

@@ -10,6 +10,7 @@ Rules:
 - While no select is pending, output is kept up to `FULL`; more waits in the `LineProtocol`, with its limits.
 - A session ends after ``http_timeout`` without a pending request, at `disconnect`, and when the broker closes it: then
   the last words, and the number `LAST`, answer the pending select or the next one.
+  At the stop of the listener, a session with no last words and no select ends at once.
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ class LongPollSession(Carried):
         if self._select is not None:
             self._answer()
             self.end()
+        elif self.lines.stopping and not self._out:
+            self.end()  # nobody is to be told anything: the stop waits for no further request
         self._note()
 
     def registerProducer(self, producer: LineProtocol, streaming: bool) -> None:

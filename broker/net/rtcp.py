@@ -9,12 +9,15 @@ Rules:
 - A peer that is silent for ``rtcp_timeout`` is gone; the broker itself is silent for half of that at most. Without a
   connection a session lasts ``rtcp_disconnected``. A connection must begin or resume one within `FIRST_REQUEST`.
 - What is no request is counted and not answered; before a session has begun it closes the connection.
+- Requests are handled in turns (`scheduled.py`). While a peer does not read, or its session has
+  enough, its connection has none.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IPushProducer
@@ -25,13 +28,20 @@ from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.carried import ID_BITS, Carried, Listener, Patience, Sockets, Unfinished
+from broker.net.direct import send_now
 from broker.net.limits import Deadlines
 from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
+from broker.net.scheduled import Scheduled
+from broker.net.turns import Turns
 from broker.wire.elko import rtcp as wire
 from broker.wire.elko.blocks import END
 
 FIRST_REQUEST = 60.0
 """Seconds that a connection may take to begin or resume a session, as with the original."""
+
+
+BLOCKS = 16
+"""Blocks that are delivered together: their answers go out in one write."""
 
 
 class RtcpSession(Carried):
@@ -61,7 +71,7 @@ class RtcpSession(Carried):
         self._factory.absent.discard(self)
         self.heard()
         if not self.reading:
-            socket.transport.pauseProducing()
+            socket.pause_reading()
 
     def detach(self) -> None:
         """Its connection is lost: it may come back."""
@@ -94,7 +104,7 @@ class RtcpSession(Carried):
         """Send over its connection, if it has one."""
         self._factory.quiet.add(self, self.lines.limits.rtcp_timeout / 2)
         if self._socket is not None:
-            self._socket.transport.write(data)
+            self._socket.write(data)
 
     # from its LineProtocol
 
@@ -138,7 +148,7 @@ class RtcpSession(Carried):
         """Read no more for now."""
         super().pauseProducing()
         if self._socket is not None:
-            self._socket.transport.pauseProducing()
+            self._socket.pause_reading()
 
     def resumeProducing(self) -> None:
         """Read on."""
@@ -163,7 +173,7 @@ class RtcpSession(Carried):
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
-class RtcpSocket(Protocol):
+class RtcpSocket(Scheduled, Protocol):
     """One connection, which carries a session or none yet."""
 
     factory: RtcpFactory
@@ -171,6 +181,7 @@ class RtcpSocket(Protocol):
 
     def __init__(self, factory: RtcpFactory, address: IAddress | None) -> None:
         self.factory = factory
+        self.host = getattr(address, "host", "unix")
         self.session: RtcpSession | None = None
         self._address = address
         self._reader = wire.Reader()
@@ -178,10 +189,12 @@ class RtcpSocket(Protocol):
         self._patience = Patience(factory.lines.clock.seconds)
         self._closing = False
         self._stalled = False
+        self._direct = False
 
     def connectionMade(self) -> None:
-        if isinstance(self.transport, Connection):
-            self.transport.bufferSize = SHORT  # the requests of one read are handled in one go
+        self._direct = isinstance(self.transport, Connection)
+        if self._direct:
+            self.transport.bufferSize = SHORT  # a peer waits with as little as this
         self.transport.registerProducer(self, True)
         self.factory.sockets.add(self)
         self.factory.idle.add(self, FIRST_REQUEST)
@@ -191,16 +204,61 @@ class RtcpSocket(Protocol):
             return
         if self.session is not None:
             self.session.heard()
+        self.take(data, self._patience.untouched())
+
+    # for the scheduler
+
+    @property
+    def turns(self) -> Turns:
+        """The scheduler."""
+        return self.factory.lines.turns
+
+    @property
+    def lane(self) -> object:
+        """The listener."""
+        return self.factory
+
+    def steps(self, data: bytes) -> Iterator[None]:
+        """Take one request in each step. Blocks that follow each other are delivered together."""
         blocks: list[bytes] = []
         for request in self._reader.feed(data):
-            if blocks and not isinstance(request, wire.Block):
+            if len(blocks) == BLOCKS or not isinstance(request, wire.Block):
                 self._deliver(blocks)  # what may close comes after them
+                yield
             self._take(request, blocks)
             if self._closing:
-                break
+                return
         self._deliver(blocks)
+        yield
+
+    def held_up(self) -> bool:
+        """Whether the peer does not read, or its session has enough."""
+        return self._stalled or (self.session is not None and not self.session.reading)
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self.transport.pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Read on, unless something else holds it up."""
+        if not self.held_up():
+            self.transport.resumeProducing()
+
+    def done(self) -> None:
+        """All that was read has been handled."""
         if not self._unfinished.hold(0 if self._closing else self._reader.pending):
             self._refused(Refusal(Reason.TOO_LARGE, "too much unfinished input is held for all peers together"))
+
+    def failed(self) -> None:
+        """A request made the broker fail."""
+        self.factory.lines.complaints.failed(self.factory.lines.wire, self.host)
+
+    def write(self, data: bytes) -> None:
+        """Send, at once where the kernel takes it."""
+        if self._direct and not self._closing:
+            data = send_now(self.transport, data)
+        if data:
+            self.transport.write(data)
 
     def readConnectionLost(self) -> None:
         """The peer sends no more: the connection is over, and the session may go on over another one."""
@@ -217,6 +275,7 @@ class RtcpSocket(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
+        self.drop()
         self._unfinished.hold(0)
         for deadlines in (self.factory.idle, self.factory.closes):
             deadlines.discard(self)
@@ -229,6 +288,7 @@ class RtcpSocket(Protocol):
             return
         self._closing = True
         self._reader = wire.Reader()
+        self.drop()
         self._unfinished.hold(0)
         self.factory.idle.discard(self)
         self.factory.closes.add(self, self.factory.lines.limits.stalled_after)
@@ -253,8 +313,11 @@ class RtcpSocket(Protocol):
         """The transport is gone; `connectionLost` says so too."""
 
     def read_on(self) -> None:
-        """Read, unless the peer does not, or its session has enough."""
-        if not self._stalled and (self.session is None or self.session.reading):
+        """One of those that held it up does not any more."""
+        if self._rest is not None:
+            self.go_on()
+        elif not self.held_up():
+            self._stopped_reading = False
             self.transport.resumeProducing()
 
     def hang_up(self) -> None:
@@ -331,7 +394,7 @@ class RtcpSocket(Protocol):
 
     def _error(self, name: str) -> None:
         """Refuse a request, in the protocol's own way."""
-        self.transport.write(wire.error(name))
+        self.write(wire.error(name))
         self._refused(Refusal(Reason.PARAMETER, f"rtcp: {name}"))
 
     def _refused(self, refusal: Refusal) -> None:
@@ -340,7 +403,7 @@ class RtcpSocket(Protocol):
         if self.session is not None:
             patient = self.session.line.refused(refusal)
         else:
-            lines.complaints.add(lines.wire, getattr(self._address, "host", "unix"), refusal)
+            lines.complaints.add(lines.wire, self.host, refusal)
             # a browser that a page makes send its requests here begins with a line that is none
             patient = self._patience.lasts() and refusal.reason is not Reason.SYNTAX
         if refusal.reason.fatal or not patient:

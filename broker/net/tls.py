@@ -1,14 +1,31 @@
-"""TLS on a listener, with certificates that can be exchanged while it runs."""
+"""TLS on a listener, with certificates that can be exchanged while it runs.
+
+Rules:
+- Records are decrypted in turns (`scheduled.py`): a handshake costs a millisecond of CPU, and waits for the rounds.
+- What a record holds is handed to the protocol above within the same quantum. While that protocol reads no more,
+  nothing is decrypted for it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
-from twisted.internet.protocol import Factory
-from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.tcp import Connection
+from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
+
+from broker.net.direct import push
+from broker.net.limits import Complaints
+from broker.net.scheduled import Scheduled, sliced
+from broker.net.turns import Turns
+
+READ = 4_096
+"""Bytes of one read: a handshake takes three of them at most, and a peer waits with as little as this."""
 
 SESSIONS = b"elkobroker"
 """Under this name OpenSSL keeps the sessions that clients resume; without one it refuses those that it verified a
@@ -56,6 +73,94 @@ class Certificates:
         return context
 
 
-def over_tls(factory: Factory, certificates: Certificates) -> Any:
-    """The same factory, spoken to over TLS."""
-    return TLSMemoryBIOFactory(certificates, isClient=False, wrappedFactory=factory)
+class TlsConnection(Scheduled, BufferingTLSTransport):
+    """One connection: the transport of the protocol above."""
+
+    factory: TlsFactory
+    transport: Any
+    _reading = True  # the protocol above reads
+
+    def makeConnection(self, transport: Any) -> None:
+        self._socket = transport if isinstance(transport, Connection) else None
+        if self._socket is not None:
+            self._socket.bufferSize = READ
+        self.host = getattr(transport.getPeer(), "host", "unix")
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def dataReceived(self, data: bytes) -> None:
+        self.take(data, self._handshakeDone)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.drop()
+        super().connectionLost(reason)
+
+    def push(self) -> None:
+        """Send now what was written, not in the next turn of the reactor."""
+        self._aggregator.flush()
+        push(self._socket)
+
+    # for the scheduler
+
+    @property
+    def turns(self) -> Turns:
+        """The scheduler."""
+        return self.factory.turns
+
+    @property
+    def lane(self) -> object:
+        """The listener."""
+        return self.factory
+
+    def steps(self, data: bytes) -> Iterator[None]:
+        """Decrypt a piece in each step."""
+        for piece in sliced(data):
+            super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            yield
+
+    def held_up(self) -> bool:
+        """Whether the protocol above reads no more for now."""
+        return not self._reading
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self.transport.pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._reading:
+            self.transport.resumeProducing()
+
+    def failed(self) -> None:
+        """What was read made the broker fail."""
+        self.factory.complaints.failed("tls", self.host)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.abortConnection()  # type: ignore[no-untyped-call]
+
+    # for the protocol above
+
+    def pauseProducing(self) -> None:
+        """Read no more for now."""
+        self._reading = False
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Read on."""
+        self._reading = True
+        if self._rest is not None:
+            self.go_on()
+        else:
+            self._stopped_reading = False
+            self.transport.resumeProducing()
+
+
+class TlsFactory(TLSMemoryBIOFactory):
+    """A listener's factory, spoken to over TLS."""
+
+    protocol = TlsConnection
+
+    def __init__(self, factory: Factory, certificates: Certificates, turns: Turns, complaints: Complaints) -> None:
+        super().__init__(certificates, isClient=False, wrappedFactory=factory)
+        self.turns = turns
+        self.complaints = complaints

@@ -1,16 +1,24 @@
-"""Who is served when, so that no peer keeps the others waiting.
+"""The scheduler: all handling of input goes through it, so that no peer delays the others.
 
 Rules:
+- The unit is time. A connection is served for one quantum, `QUANTUM` seconds, and goes on in its next turn. A request,
+  a frame, a message or a command costs what it takes; one that takes longer than a quantum ends the quantum.
 - A peer that sends little at a time and causes little work is *ordinary*: it is served at once, as long as all that is
   served at once takes no more than `TURN` in one turn of the reactor.
 - All others, and what a peer has beyond its quantum, are served in rounds: in each turn of the reactor for `TURN`
   seconds, ordinary ones first, and at least one of the others. A connection is not read from before it was served.
+- In the rounds listeners take turns, and within a listener the addresses (`lanes.py`).
+- A connection may hand what it read to another one, as a TLS connection does: that is served at once as part of the
+  same quantum while the quantum lasts, and in the rounds after that.
 - A connection that many peers share (a ZeroMQ socket) is served at once in the same way, and what is left in every
   turn, before the rounds: one quantum, for `TURN` seconds at most.
-- Output that was not caused by the peer's own messages (notices) is gathered, and flushed in the next turn, for `TURN`
-  seconds at most; then the reactor sees to others in between.
 
-So a thousand peers that flood the broker wait for each other, and a peer that does not flood it waits for none of them.
+Order of output between connections:
+- What a quantum wrote to its own connection goes out at the end of the quantum.
+- What it wrote to others (notices) is gathered, and flushed in the next turn, for `TURN` seconds at most; then the
+  reactor sees to others in between.
+- What another connection must receive *first* goes out before anything else that is written from then on, to whichever
+  connection. A connection whose peer does not read keeps it, and delays nobody.
 """
 
 from __future__ import annotations
@@ -22,36 +30,46 @@ from typing import Protocol, TypeVar
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from broker.net.lanes import Lanes, Placed
+
 T = TypeVar("T")
 
 TURN = 0.005
 """Seconds: a tenth of the 50 ms in which every peer is to be answered. A turn has three such shares, each of which may
 end with one quantum too many, and the reads and accepts between them."""
 
+QUANTUM = 0.001
+"""Seconds for which a connection is served in one go: a thousand ordinary messages, or some HTTP requests. The longer,
+the fewer writes; the shorter, the sooner it is the turn of the next one. Five fit into a turn."""
+
 ROUND = 100
 """Connections served in the rounds of one turn: they will be read again in the next, at some 40 µs each."""
 
-QUANTUM = 64
-"""Messages handled in one go: well under a millisecond of ordinary ones."""
+MESSAGES = 64
+"""Messages that a shared connection takes in one quantum."""
 
-QUANTUM_ALONE = 256
+MESSAGES_ALONE = 256
 """The same while no other connection has more to do: fewer, larger writes."""
 
 
-class Connection(Protocol):
-    """Who may have something left."""
+class Shared(Protocol):
+    """A connection of many peers."""
 
     def serve(self) -> bool:
-        """Handle the next quantum. Returns whether there is more."""
+        """Handle input until `Turns.over`. Returns whether there is more."""
 
     def took(self, seconds: float) -> None:
-        """Hear how long that took."""
-
-    def flush(self) -> None:
-        """Write what was gathered."""
+        """Take note of how long that took."""
 
     def abort(self) -> None:
         """Close at once."""
+
+
+class Connection(Shared, Placed, Protocol):
+    """A connection of one peer."""
+
+    def flush(self) -> None:
+        """Write what was gathered."""
 
 
 class Turns:
@@ -61,64 +79,96 @@ class Turns:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._ordinary: deque[Connection] = deque()
-        self._others: deque[Connection] = deque()
-        self._shared: deque[Connection] = deque()
+        self._ordinary: Lanes[Connection] = Lanes()
+        self._others: Lanes[Connection] = Lanes()
+        self._shared: deque[Shared] = deque()
         self._unflushed: deque[Connection] = deque()
-        self._serving = False
+        self.first: list[Connection] = []
+        """Connections with output that goes out before anything else."""
+        self._rounds = False
         self._flushing = False
+        self._serving = False
         self._spent = 0.0
         self._resetting = False
         self._end = 0.0
+
+    def left(self) -> float:
+        """Seconds that are left of the quantum; zero or less when it is over."""
+        return self._end - self._clock.seconds()
 
     def over(self) -> bool:
         """Whether the connection that is being served has been served for long enough."""
         return self._clock.seconds() >= self._end
 
-    def quantum(self, queued: bool) -> int:
-        """How many messages a connection may handle now; ``queued`` says that it is served in the rounds."""
-        others = len(self._ordinary) + len(self._others) - queued
-        return QUANTUM if others > 0 else QUANTUM_ALONE
+    @property
+    def busy(self) -> bool:
+        """Whether any connection waits for its turn."""
+        return self._rounds
+
+    def messages(self) -> int:
+        """The number of messages that a shared connection may handle now."""
+        return MESSAGES if self._ordinary or self._others else MESSAGES_ALONE
 
     def serve(self, connection: Connection, ordinary: bool) -> None:
-        """It has messages: serve it at once if it may be, and what is left in the rounds."""
-        if ordinary and self._spent < TURN:
-            if not self._serve_at_once(connection):
+        """It has input: serve it at once if it may be, and what is left in the rounds."""
+        if self._serving:
+            if not self.over():
+                if not self._guarded(connection, connection.serve):
+                    return
+                ordinary = False
+        elif ordinary and self._spent < TURN:
+            if not self._serve_at_once(connection, QUANTUM if self._ordinary or self._others else TURN):
                 return
             ordinary = False
         self.serve_later(connection, ordinary)
 
     def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
-        """It has messages: serve it in the rounds."""
+        """It has input: serve it in the rounds."""
         (self._ordinary if ordinary else self._others).append(connection)
         self._begin_rounds()
 
-    def serve_shared(self, connection: Connection) -> None:
+    def serve_shared(self, connection: Shared) -> None:
         """It has messages of many peers: serve it at once if it may be, and what is left in each turn."""
-        if self._spent >= TURN or self._serve_at_once(connection):
+        if self._spent >= TURN or self._serve_at_once(connection, TURN):
             self._shared.append(connection)
             self._begin_rounds()
 
     def flush_later(self, connection: Connection) -> None:
         """It has gathered output."""
         self._unflushed.append(connection)
-        if not self._flushing:
-            self._flushing = True
-            self._clock.callLater(0, self._flush)
+        self._flush_soon()
 
-    def _serve_at_once(self, connection: Connection) -> bool | None:
+    def flush_before(self, connection: Connection) -> None:
+        """It has gathered output that goes out before anything else is written."""
+        self.first.append(connection)
+        self._flush_soon()
+
+    def flush_first(self) -> None:
+        """Write what goes out before anything else; to be called before anything is written."""
+        first, self.first = self.first, []
+        for connection in first:
+            self._guarded(connection, connection.flush)
+
+    def _serve_at_once(self, connection: Shared, seconds: float) -> bool | None:
         """Serve one quantum now. Returns whether there is more."""
-        start = self._clock.seconds()
-        self._end = start + TURN
-        more = self._guarded(connection, connection.serve)
-        took = self._clock.seconds() - start
-        connection.took(took)
+        took, more = self._quantum(connection, seconds)
         self._spend(took)
         return more
 
+    def _quantum(self, connection: Shared, seconds: float) -> tuple[float, bool | None]:
+        """Serve a connection for so long. Returns how long it took, and whether there is more."""
+        start = self._clock.seconds()
+        self._end = start + seconds
+        self._serving = True
+        more = self._guarded(connection, connection.serve)
+        self._serving = False
+        took = self._clock.seconds() - start
+        connection.took(took)
+        return took, more
+
     def _begin_rounds(self) -> None:
-        if not self._serving:
-            self._serving = True
+        if not self._rounds:
+            self._rounds = True
             self._clock.callLater(0, self._round)
 
     def _spend(self, seconds: float) -> None:
@@ -134,32 +184,35 @@ class Turns:
 
     def _round(self) -> None:
         for _ in range(len(self._shared)):
-            self._serve_first(self._shared, self._shared)
+            shared = self._shared.popleft()
+            if self._quantum(shared, TURN)[1]:
+                self._shared.append(shared)
         end = self._clock.seconds() + TURN
         left = ROUND
-        while self._ordinary and left and self._serve_first(self._ordinary, self._others) < end:
+        while self._ordinary and left and self._serve_first(self._ordinary) < end:
             left -= 1
-        while self._others and self._serve_first(self._others, self._others) < end and left:
+        while self._others and self._serve_first(self._others) < end and left:
             left -= 1
-        self._serving = bool(self._shared or self._ordinary or self._others)
-        if self._serving:
+        self._rounds = bool(self._shared or self._ordinary or self._others)
+        if self._rounds:
             self._clock.callLater(0, self._round)
 
-    def _serve_first(self, queue: deque[Connection], then: deque[Connection]) -> float:
-        """Serve the first of a queue, which goes to the end of the queue ``then`` if it has more. Returns the time."""
-        connection = queue[0]
-        start = self._clock.seconds()
-        self._end = start + TURN
-        more = self._guarded(connection, connection.serve)
-        now = self._clock.seconds()
-        queue.popleft()
-        connection.took(now - start)
-        if more:
-            then.append(connection)
-        return now
+    def _serve_first(self, queue: Lanes[Connection]) -> float:
+        """Serve the next one of a queue, which waits with the others if it has more. Returns the time."""
+        connection = queue.popleft()
+        alone = not self._ordinary and not self._others
+        if self._quantum(connection, TURN if alone else QUANTUM)[1]:
+            self._others.append(connection)
+        return self._clock.seconds()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._clock.callLater(0, self._flush)
 
     def _flush(self) -> None:
         end = self._clock.seconds() + TURN
+        self.flush_first()
         unflushed = self._unflushed
         for _ in range(len(unflushed)):
             connection = unflushed.popleft()
@@ -170,7 +223,7 @@ class Turns:
         if self._flushing:
             self._clock.callLater(0, self._flush)
 
-    def _guarded(self, connection: Connection, act: Callable[[], T]) -> T | None:
+    def _guarded(self, connection: Shared, act: Callable[[], T]) -> T | None:
         """A defect of ours costs the connection that met it, and keeps nobody else waiting."""
         try:
             return act()

@@ -160,7 +160,7 @@ class UdpSocket:
         """Read and handle the next quantum. Returns whether there may be more."""
         turns = self._turns
         self._queued = False
-        left = turns.quantum(queued=False)
+        left = turns.messages()
         read: Callable[[socket.socket, int], None] = self._read if self._dropped is None else self._read_counting
         while self._socket is not None:
             try:

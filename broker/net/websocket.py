@@ -10,11 +10,13 @@ Rules:
   It may come in any number of frames. A binary message closes the connection, and so does a breach of the protocol.
 - Each message that is sent is a text message of its own, in one frame, without a newline.
 - Close frames are handled in order: what came before is answered before. Ours is the last thing sent.
+- Frames may come in the packet of the handshake.
 - A ping is answered, and one is sent after `PING_EVERY`, so that proxies do not take a quiet connection for a dead one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +44,8 @@ from broker.wire.elko.blocks import END
 
 PING_EVERY = 30.0
 """Seconds between pings: half of what common proxies allow a silent connection."""
+
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 _STATUS = {
     400: "Bad Request",
@@ -122,6 +126,11 @@ class WebSocket:
         if self.ws.state is ConnectionState.OPEN:
             self._line.write(self._shared.framed(data, self.ws))
 
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any other peer is sent from now on."""
+        if self.ws.state is ConnectionState.OPEN:
+            self._line.write_first(self._shared.framed(data, self.ws))
+
     def close(self) -> None:
         """Send what is still to be sent, and close in good order."""
         if self.ws.state is ConnectionState.CONNECTING:
@@ -187,11 +196,11 @@ class WebSocket:
             self._shared.pings.add(self, PING_EVERY)
 
     def _requested(self, event: Request) -> None:
-        origins = [value.decode("latin-1") for name, value in event.extra_headers if name == b"origin"]
+        origin, site = _header(event, b"origin"), _header(event, b"sec-fetch-site")
         if event.target.partition("?")[0] != self._shared.path:
             self._reject(404, Refusal(Reason.HANDSHAKE, f"there is no WebSocket at {event.target[:200]!r}"))
-        elif not all(map(self._shared.origins.allow, origins)):
-            self._reject(403, not_allowed(origins[0]))
+        elif not self._shared.origins.allow(origin, site):
+            self._reject(403, not_allowed(origin, site))
         else:
             self._elsewhere = any(name.decode("latin-1") in _FROM_ELSEWHERE for name, _ in event.extra_headers)
             self._line.write(self.ws.send(AcceptConnection()))
@@ -249,6 +258,7 @@ class _Frames:
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self._reader = socket.reader
+        self._tail = b""
 
     @property
     def pending(self) -> int:
@@ -257,6 +267,22 @@ class _Frames:
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """The messages and events that ``data`` completes."""
+        while data:
+            piece, data = self._head(data) if isinstance(self._socket.ws, WSConnection) else (data, b"")
+            yield from self._events(piece)
+
+    def _head(self, data: bytes) -> tuple[bytes, bytes]:
+        """``data`` up to the end of the handshake's head, and the frames behind it, which wsproto would lose."""
+        before = len(self._tail)
+        end = _END_OF_HEAD.search(self._tail + data)
+        if end is None:
+            self._tail = (self._tail + data)[-3:]
+            return data, b""
+        at = end.end() - before
+        self._tail = b""
+        return data[:at], data[at:]
+
+    def _events(self, data: bytes) -> Iterator[Any]:
         ws = self._socket.ws
         try:
             ws.receive_data(data)
@@ -273,6 +299,12 @@ class _Frames:
                 yield from self._reader.feed(text + END if event.message_finished else text)
             else:
                 yield event
+
+
+def _header(request: Request, name: bytes) -> str | None:
+    """A header of a handshake, given in lower case, in ISO 8859-1; all of them where it comes more than once."""
+    values = [value.decode("latin-1") for key, value in request.extra_headers if key == name]
+    return ", ".join(values) if values else None
 
 
 def _answer(status: int, text: str) -> bytes:

@@ -177,7 +177,7 @@ class ZSocket(ZmqConnection):  # type: ignore[misc]
     def serve(self) -> bool:
         """Receive and handle the next quantum. Returns whether there may be more."""
         turns, inbox, events = self._turns, self._inbox, self._events
-        left = turns.quantum(queued=False)
+        left = turns.messages()
         self._reading, self._queued = True, False
         try:
             while self.factory is not None:

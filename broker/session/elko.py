@@ -26,6 +26,9 @@ from broker.wire.elko import common as wire
 from broker.wire.elko.blocks import encode
 from broker.wire.elko.vocabulary import Message
 
+ALL = "all"
+"""The name in an administrator's order that means every server."""
+
 Operation = Callable[[Any, Any], None]
 """A method of a session, and the message that it takes."""
 
@@ -114,6 +117,10 @@ class ElkoSession:
         if refusal.reason.fatal or not patient:
             self._peer.close()
 
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any other peer is sent from now on."""
+        self._peer.write_first(data)
+
     # what a protocol says
 
     def _admit(self, role: Role, message: wire.Auth) -> None:
@@ -124,6 +131,11 @@ class ElkoSession:
         """Whether the peer stays connected, however much is refused."""
         return False
 
+    def _reached(self, op: str, to: str, servers: int) -> None:
+        """An order to those that ``to`` names was given to so many servers. Raises `Refusal` where none is an error."""
+        if not servers and to != ALL and self._door.policy.orders_must_reach:
+            raise Refusal(Reason.NOT_REGISTERED, f"{op}: no server is called {to[:40]!r}")
+
     # common to all objects
 
     def _auth(self, message: wire.Auth) -> None:
@@ -133,7 +145,7 @@ class ElkoSession:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the object {message.to!r} has no role")
         if role in self._roles:
             raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
-        policy.check(role, message.auth)
+        self._door.check(role, message.auth, self._peer.address)
         self.trusted = policy.code is not None or self._peer.local
         self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
         self._admit(role, message)
@@ -177,7 +189,12 @@ class ElkoSession:
         return Refusal(Reason.NOT_AUTHENTICATED, f"{op}: not authenticated to {message.to!r}")
 
 
-_SILENT = {Reason.NOT_AUTHENTICATED, Reason.WRONG_CREDENTIALS, Reason.ALREADY_AUTHENTICATED}
+_SILENT = {
+    Reason.NOT_AUTHENTICATED,
+    Reason.WRONG_CREDENTIALS,
+    Reason.TOO_MANY_GUESSES,
+    Reason.ALREADY_AUTHENTICATED,
+}
 """What the original closes the connection for without a word, and so do listeners that behave like it."""
 
 COMMON: Needs = {

@@ -22,7 +22,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
 from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service
 from broker.session.auth import Door, Role
-from broker.session.elko import COMMON, ElkoSession, Needs, Objects
+from broker.session.elko import ALL, COMMON, ElkoSession, Needs, Objects
 from broker.session.elko_descriptors import (
     DEFAULT_PROTOCOL,
     Encoded,
@@ -48,13 +48,13 @@ LONG = 10 * 365 * 86_400
 PROBLEMS_TOLD = 3
 """How many refused services of one offer are told to the peer: the first ones show what is wrong."""
 
-ALL = "all"
-"""The ``server`` of reinit and shutdown that means every provider."""
-
 
 @attrs.frozen
 class Wiring:
-    """What all sessions of the daemon share. ``roster`` holds the session of each Elko provider, by its id."""
+    """What all sessions of the daemon share.
+
+    ``sessions`` holds all of them, the oldest first, and ``roster`` that of each Elko provider, by its id.
+    """
 
     registry: IRegistry
     notices: Notices
@@ -62,6 +62,22 @@ class Wiring:
     control: IControl
     encoded: Encoded = attrs.field(factory=Encoded)
     roster: dict[int, BrokerSession] = attrs.field(factory=dict)
+    sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class PeerInfo:
+    """One connected peer, for people. ``provider`` is its id in the registry, None if it is no provider.
+
+    ``roles`` are those that it authenticated for, in order; ``waits`` is how many of its finds wait or monitor.
+    """
+
+    address: str
+    label: str
+    roles: tuple[Role, ...]
+    trusted: bool
+    provider: int | None
+    waits: int
 
 
 class BrokerSession(ElkoSession):
@@ -75,6 +91,7 @@ class BrokerSession(ElkoSession):
         self._as = "client"
         self._provider: int | None = None
         self._waits: dict[IWait | Deferred[None], bool] | None = None
+        wiring.sessions[self] = None
 
     # what the connection calls
 
@@ -93,6 +110,15 @@ class BrokerSession(ElkoSession):
         self._ended = True
         for wait in list(self._waits or ()):
             self._drop(wait)
+        self._wiring.sessions.pop(self, None)
+
+    # what others ask
+
+    @property
+    def info(self) -> PeerInfo:
+        """The peer as operators see it."""
+        roles = tuple(sorted(self._roles))
+        return PeerInfo(self._peer.address, self._label, roles, self.trusted, self._provider, len(self._waits or ()))
 
     @property
     def is_client(self) -> bool:
@@ -194,6 +220,8 @@ class BrokerSession(ElkoSession):
         assert self._provider is not None
         services: list[Service] = []
         refused: list[Refusal] = []
+        if message.services is msgspec.UNSET:
+            raise Refusal(Reason.PARAMETER, "willserve: the parameter services is missing")
         for desc in message.services or ():
             if desc.provider is not None and desc.provider != -1:
                 text = (
@@ -204,6 +232,8 @@ class BrokerSession(ElkoSession):
             service = offered(desc, self._provider)
             if service is not None:
                 services.append(service)
+            elif desc.failure is None:
+                refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
         refused += self._wiring.registry.offer(services, self._door.policy.rights)
         if refused:
             more = len(refused) - PROBLEMS_TOLD
@@ -216,7 +246,8 @@ class BrokerSession(ElkoSession):
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
-        self._wiring.registry.load(self._provider, message.factor)
+        # The original takes a negative load for 0, and says nothing.
+        self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
 
     # admin
 
@@ -252,14 +283,15 @@ class BrokerSession(ElkoSession):
             notices.watch_loads(self, message.load)
 
     def _reinit(self, message: wire.Reinit) -> None:
-        for session in self._sessions(message.server):
+        sessions = self._sessions("reinit", message.server)
+        for session in sessions:
             session.reinit()
         if message.self_:
             self._wiring.control.reinitialize()
 
     def _shutdown(self, message: wire.Shutdown) -> None:
         kill = message.kill is True
-        sessions = self._sessions(message.server)
+        sessions = self._sessions("shutdown", message.server)
         for session in sessions:
             session.shut_down(kill)
         if sessions and message.server not in (None, ALL) and not message.cluster:
@@ -286,13 +318,16 @@ class BrokerSession(ElkoSession):
             or any(service.hostport == server for service in provider.services)
         ]
 
-    def _sessions(self, server: str | None) -> list[BrokerSession]:
+    def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
+        """The Elko providers that an order is for. Raises `Refusal` if there are none, and that is an error here."""
         roster = self._wiring.roster
         if server is None:
             return []
         if server == ALL:
             return list(roster.values())
-        return [roster[provider.id] for provider in self._matching(server) if provider.id in roster]
+        sessions = [roster[provider.id] for provider in self._matching(server) if provider.id in roster]
+        self._reached(op, server, len(sessions))
+        return sessions
 
     def _room_for_wait(self, message: wire.Find) -> None:
         """Raise `Refusal` if a standing find may not be kept."""

@@ -94,6 +94,8 @@ class DirectorSession(ElkoSession):
     # authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
+        if self._server is not None:
+            self._server.relabel(self._label)
         if role == "provider":
             try:
                 self._server = self._wiring.director.join(self._label, _Told(self))
@@ -126,10 +128,16 @@ class DirectorSession(ElkoSession):
         patient = True
         try:
             answer = self._wiring.director.reserve(
-                self, message.protocol, message.context, message.user, internal=self._server is not None
+                self,
+                message.protocol,
+                message.context,
+                message.user,
+                internal=self._server is not None,
+                most=self._door.policy.reservations,
             )
         except Refusal as refusal:
-            patient = self._peer.refused(refusal)
+            # A gatekeeper whose users come all at once is over its limit, and speaks the protocol.
+            patient = self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
             answer = core.Denied(message.context, refusal.text)
         if isinstance(answer, core.Granted):
             reply: wire.Reserved | wire.Denied = wire.Reserved(
@@ -245,13 +253,14 @@ class DirectorSession(ElkoSession):
 
     def _reinit(self, message: wire.Reinit) -> None:
         if message.provider is not None:
-            self._wiring.director.reinit(message.provider)
+            self._reached("reinit", message.provider, self._wiring.director.reinit(message.provider))
         if message.director:
             self._wiring.control.reinitialize()
 
     def _shutdown(self, message: wire.Shutdown) -> None:
         if message.provider is not None:
-            self._wiring.director.shutdown(message.provider, message.kill is True)
+            told = self._wiring.director.shutdown(message.provider, message.kill is True)
+            self._reached("shutdown", message.provider, told)
         if message.director:
             self._wiring.control.shut_down()
 
@@ -296,9 +305,10 @@ class _Told:
         self._session = session
 
     def hear(self, told: core.Order | core.ContextPlace | core.UserPlace) -> None:
-        """Pass it on."""
+        """Pass it on. A server knows of a reservation before its user does, who may use it at once."""
         session = self._session
-        session.write(session._wiring.words.of(told))
+        write = session.write_first if isinstance(told, core.DoReserve) else session.write
+        write(session._wiring.words.of(told))
 
 
 def _one_of(op: str, context: str | None, user: str | None) -> tuple[str, str]:

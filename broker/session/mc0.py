@@ -7,13 +7,16 @@ Rules (mc0 0.3; the marked ones are what the only real client, MCollective's con
 - The MESSAGEs of a PUT go out before its OK.
 - A session that is not heard of for 1.05 TTL ends, without a word.
 - (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent nothing else.
-- (!) A peer that has no session any more, after a restart or a silence, is not told: its NOOPs begin a new session,
-  which has no TTL and so is sent no NOOP. That is how its connector notices. So refusals that are no answer to an ID
-  are kept from peers that have not sent CONNECT.
+- Sessions outlast a restart: what CONNECT, SUB and UNSUB made of them is recorded, and taken up at the next start for
+  one TTL. The peers' sockets connect again by themselves, and say nothing of their own accord for up to a heartbeat.
+- (!) A peer that has no session any more, after a silence or without the record, is not told: its NOOPs begin a new
+  session, which has no TTL and so is sent no NOOP. That is how its connector notices. So refusals that are no answer to
+  an ID are kept from peers that have not sent CONNECT.
 - (!) A SUB that is refused is answered with ERROR; but the connector ends when it reads that. It says VERSION 0.2:
   there the answer is OK, and what was refused is only counted, logged and shown.
 - An identity belongs to the first client key that used it. When another key uses it, the messages are dropped and the
-  session ends, for what it would be sent would reach the wrong peer.
+  session ends, for what it would be sent would reach the wrong peer. Where any key is allowed the identity is free
+  again with the end of the session, and the other key begins its own with that same message.
 - What is refused otherwise is answered with ERROR; what is too short to be a message is not answered.
 """
 
@@ -21,15 +24,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
+from broker.core.model import KnownSession
 from broker.session.mc0_admission import Admission
+from broker.session.mc0_answers import Answers
 from broker.session.mc0_session import Session, shown
-from broker.session.router import Complaints, Part, Router, Sent
+from broker.session.router import Complaints, Part, Router, Sender, Sent
 from broker.wire import mc0 as wire
 
 EXPIRES = 1.05
@@ -50,14 +55,8 @@ LOOK_AFTER = 60.0
 """Seconds between two looks at whether the client of a session without a TTL is still there. It may connect again until
 then, and go on."""
 
-ANSWER_AGAIN = 0.25
-"""Seconds after which answers that found no room are tried again."""
-
 MAX_IDENTITY = 255
 """Bytes: what ZeroMQ's document allows. libzmq takes longer ones from peers."""
-
-MAX_ANSWERS = 100
-"""Answers that may wait for a peer that does not read: behind the thousand messages that libzmq holds for it."""
 
 MAX_REFUSED = 100
 """Refused topics that are remembered of a session, to be shown, and to be taken when the rules change."""
@@ -67,6 +66,16 @@ MAX_VERSION = 16
 
 CONNECTOR = b"0.2"
 """The VERSION that the real connector says. It speaks 0.3 for all that; nobody else is known to say so."""
+
+
+class Record(Protocol):
+    """The record of sessions that outlasts the broker."""
+
+    def remember_session(self, identity: bytes, describe: Callable[[], KnownSession | None]) -> None:
+        """The session of that identity changed: it is described when it is written."""
+
+    def forget_session(self, identity: bytes) -> None:
+        """The session of that identity is over."""
 
 
 class Mc0:
@@ -86,6 +95,7 @@ class Mc0:
         leases: ILeases,
         admission: Admission,
         complaints: Complaints,
+        record: Record,
         sessions: int,
         subscriptions: int,
     ) -> None:
@@ -95,14 +105,14 @@ class Mc0:
         self._leases = leases
         self._admission = admission
         self._complaints = complaints
+        self._record = record
         self.most_sessions = sessions
         self.most_subscriptions = subscriptions
         self.published = 0
         self.delivered = 0
         self._sessions: dict[bytes, Session] = {}
         self._connections: dict[int, Session] = {}
-        self._unanswered: dict[Session, None] = {}
-        self._answering = False
+        self._answers = Answers(router, leases, self._dropped)
         self._verbs: dict[type, Callable[[Session, Any], None]] = {
             wire.Put: self._put,
             wire.Noop: self._noop,
@@ -126,7 +136,7 @@ class Mc0:
                 return
         session.heard = self._leases.now
         if session.answers:
-            self._answer(session)
+            self._answers.resume(session)
         try:
             message = wire.parse(frames)
         except wire.BadMessage as malformed:
@@ -181,8 +191,10 @@ class Mc0:
             session.rights = self._admission.rights(session.key_name)
             lost = [topic for topic in session.topics if not session.rights.may_subscribe(topic)]
             again = [topic for topic in session.refused if session.rights.may_subscribe(topic)]
-            self._unsubscribe(session, [*lost, *again])
-            self._subscribe_as_may_be(session, [*again, *lost])
+            if lost or again:
+                self._unsubscribe(session, [*lost, *again])
+                self._subscribe_as_may_be(session, [*again, *lost])
+                self._keep(session)
 
     def revoke(self, keys: Collection[str]) -> None:
         """These client keys are not allowed any more: their sessions end."""
@@ -198,6 +210,42 @@ class Mc0:
         """All sessions, the oldest first."""
         return self._sessions.values()
 
+    # from before a restart
+
+    def restore(self, known: Iterable[KnownSession], keyed: bool) -> None:
+        """Take up these sessions for one TTL from now, or `LOOK_AFTER` without one.
+
+        ``keyed`` says that all peers have keys; else none has. Sessions that may not be taken up are forgotten.
+        """
+        taken = dropped = 0
+        for each in known:
+            try:
+                self._restore(each, keyed)
+                taken += 1
+            except Refusal as refusal:
+                dropped += 1
+                self._record.forget_session(each.identity)
+                self.log.debug("mc0 session of {peer}: {why}", peer=shown(each.identity), why=refusal.text)
+        if taken or dropped:
+            self.log.info(
+                "{taken} mc0 sessions from before the restart go on, {dropped} may not", taken=taken, dropped=dropped
+            )
+
+    def _restore(self, known: KnownSession, keyed: bool) -> None:
+        """Take up one session. Raises `Refusal`."""
+        identity = known.identity
+        if not 0 < len(identity) <= MAX_IDENTITY or identity.startswith(b"\0"):
+            raise Refusal(Reason.PARAMETER, "no peer has this identity again")
+        if bool(known.key) is not keyed:
+            raise Refusal(Reason.KEY_NOT_ALLOWED, "peers had keys, or none, before the restart")
+        key_name = self._admission.admit(identity, known.key)
+        session = self._begin(identity, Sender(known.address, known.key), key_name, "restored")
+        session.version = known.version
+        session.ttl = min(max(MIN_TTL, known.ttl), wire.MAX_TTL / 1000) if known.ttl else 0.0
+        session.heard = self._leases.now
+        self._subscribe_as_may_be(session, known.topics)
+        self._wake_for(session)
+
     # who comes and goes
 
     def _admit(self, session: Session | None, identity: bytes, connection: int) -> Session:
@@ -210,19 +258,39 @@ class Mc0:
             session = None
         key_name = self._admission.admit(identity, sender.key)
         if session is None:
-            if len(self._sessions) >= self.most_sessions:
-                raise Refusal(Reason.LIMIT, f"there are {self.most_sessions} sessions already")
-            session = Session(self, identity, sender, key_name, self._admission.rights(key_name))
-            session.lease = self._leases.hold(session, self._leases.now + LOOK_AFTER)
-            session.sent = self._leases.now
-            self._sessions[identity] = session
-            self._complaints.count("mc0_sessions", "begun")
+            session = self._begin(identity, sender, key_name, "begun")
         self._disown(session)
         session.address = sender.address
         session.connection = connection
         if connection >= 0:
             self._connections[connection] = session
         return session
+
+    def _begin(self, identity: bytes, sender: Sender, key_name: str, how: str) -> Session:
+        """A new session. Raises `Refusal` where there are too many."""
+        if len(self._sessions) >= self.most_sessions:
+            raise Refusal(Reason.LIMIT, f"there are {self.most_sessions} sessions already")
+        session = Session(self, identity, sender, key_name, self._admission.rights(key_name))
+        session.lease = self._leases.hold(session, self._leases.now + LOOK_AFTER)
+        session.sent = self._leases.now
+        self._sessions[identity] = session
+        self._complaints.count("mc0_sessions", how)
+        return session
+
+    def _wake_for(self, session: Session) -> None:
+        """Have a session checked when its next NOOP is due, or its connection."""
+        session.lease.cancel()
+        due = self._leases.now + LOOK_AFTER
+        if session.ttl:
+            due = _together(self._leases.now + NOOP_AFTER * session.ttl, session.ttl)
+        session.lease = self._leases.hold(session, due)
+
+    def _keep(self, session: Session) -> None:
+        """A session changed: have it outlast a restart, or not any more."""
+        if session.lasting:
+            self._record.remember_session(session.identity, session.known)
+        else:
+            self._record.forget_session(session.identity)
 
     def _connected(self, session: Session) -> bool:
         """Whether the peer of a session without a TTL is still there."""
@@ -251,28 +319,28 @@ class Mc0:
     def _end(self, session: Session, why: str) -> None:
         del self._sessions[session.identity]
         self._disown(session)
-        self._unanswered.pop(session, None)
+        self._answers.forget(session)
         if session.answers:
             self._complaints.count("mc0_dropped", Sent.FULL.value, len(session.answers))
         self._unsubscribe(session, list(session.topics))
         session.lease.cancel()
         self._router.forget(session.identity)
+        self._record.forget_session(session.identity)
         self._complaints.count("mc0_sessions", why)
         self.log.debug("mc0 session of {peer} ended: {why}", peer=session, why=why)
 
     # the verbs
 
     def _connect(self, session: Session, message: wire.Connect) -> None:
+        before = session.version, session.ttl
         session.version = (message.version or b"")[:MAX_VERSION]
         if message.ttl is not None:
             session.ttl = max(MIN_TTL, message.ttl / 1000) if message.ttl else 0.0
+        if before != (session.version, session.ttl):
+            self._keep(session)
         self._reply(session, message.id)
         session.sent = self._leases.now
-        session.lease.cancel()
-        due = session.sent + LOOK_AFTER
-        if session.ttl:
-            due = _together(session.sent + NOOP_AFTER * session.ttl, session.ttl)
-        session.lease = self._leases.hold(session, due)
+        self._wake_for(session)
 
     def _disconnect(self, session: Session, message: wire.Disconnect) -> None:
         self._end(session, "disconnected")
@@ -280,6 +348,7 @@ class Mc0:
             self._complaints.count("mc0_dropped", "ok")
 
     def _sub(self, session: Session, message: wire.Sub) -> None:
+        before = session.asked
         if session.version == CONNECTOR:
             self._subscribe_as_may_be(session, message.topics)
         else:
@@ -288,10 +357,15 @@ class Mc0:
             except Refusal as refusal:
                 self._refuse(session, refusal, message.id)
                 return
+        if session.asked != before:
+            self._keep(session)
         self._reply(session, message.id)
 
     def _unsub(self, session: Session, message: wire.Unsub) -> None:
+        before = session.asked
         self._unsubscribe(session, message.topics)
+        if session.asked != before:
+            self._keep(session)
         self._reply(session, message.id)
 
     def _put(self, session: Session, message: wire.Put) -> None:
@@ -349,65 +423,21 @@ class Mc0:
     def _reply(self, session: Session, id: bytes | None) -> None:
         """OK, where it was asked for."""
         if id is not None:
-            self._send(session, wire.ok(id))
+            self._answers.send(session, wire.ok(id))
 
     def _malformed(self, session: Session, malformed: wire.BadMessage) -> None:
         self._complain(session, malformed)
         if not isinstance(malformed, wire.TooShort):
-            self._send(session, wire.error(malformed.reply, malformed.id))
+            self._answers.send(session, wire.error(malformed.reply, malformed.id))
 
     def _refuse(self, session: Session, refusal: Refusal, id: bytes | None) -> None:
         self._complain(session, refusal)
         if id is not None or session.version not in (None, CONNECTOR):
-            self._send(session, wire.error(refusal.text.encode(), id))
+            self._answers.send(session, wire.error(refusal.text.encode(), id))
 
     def _complain(self, session: Session, refusal: Refusal) -> None:
         refusal.summary = f"{session}: {refusal.summary}"
         self._complaints.add("mc0", session.address, refusal)
-
-    def _send(self, session: Session, frames: Sequence[Part]) -> None:
-        """Send an answer, or let it wait for room."""
-        if session.answers:
-            if len(session.answers) < MAX_ANSWERS:
-                session.answers.append(frames)
-            else:
-                self._dropped(session, Sent.FULL)
-            return
-        sent = self._router.send(session.identity, frames)
-        if sent is Sent.SENT:
-            session.sent = self._leases.now
-        elif sent is Sent.FULL:
-            session.answers.append(frames)
-            session.held = True
-            self._wait_for(session)
-        else:
-            self._dropped(session, sent)
-
-    def _wait_for(self, session: Session) -> None:
-        """Try its answers again, until they are out."""
-        self._unanswered[session] = None
-        if not self._answering:
-            self._answering = True
-            self._leases.hold(_Again(self._answer_all), self._leases.now + ANSWER_AGAIN)
-
-    def _answer_all(self, now: float) -> float | None:
-        for session in list(self._unanswered):
-            self._answer(session)
-        self._answering = bool(self._unanswered)
-        return now + ANSWER_AGAIN if self._answering else None
-
-    def _answer(self, session: Session) -> None:
-        """Send what waits, as far as there is room."""
-        while session.answers:
-            sent = self._router.send(session.identity, session.answers[0])
-            if sent is Sent.FULL:
-                return
-            session.answers.popleft()
-            if sent is Sent.GONE:
-                self._dropped(session, sent)
-        session.held = False
-        session.sent = self._leases.now
-        del self._unanswered[session]
 
     def _dropped(self, session: Session, why: Sent) -> None:
         session.dropped += 1
@@ -415,13 +445,6 @@ class Mc0:
         if why is not Sent.GONE and not session.slow:
             session.slow = True
             self._complain(session, Refusal(Reason.NOT_READING, "reads too slowly: messages for it are dropped"))
-
-
-class _Again:
-    """Something to be done again, on a lease."""
-
-    def __init__(self, check: Callable[[float], float | None]) -> None:
-        self.check = check
 
 
 def _together(due: float, ttl: float) -> float:

@@ -1,7 +1,11 @@
-"""Who may have a session of mc0: which client keys, which identities with them, which topics.
+"""The admission of mc0 sessions: allowed client keys, the identities bound to them, topic rights.
 
-An identity is chosen by the client, and whoever has it gets its messages. So it belongs to the first key that used it,
-also while its session is over; until that key is not allowed any more, or `MAX_BOUND` others have come since.
+An identity is chosen by the client, and the peer that has it gets its messages. So with a list of allowed keys it
+belongs to the first key that used it, also while its session is over; until that key is not allowed any more, or
+`MAX_BOUND` others have come since.
+
+Where any key is allowed, a key says nothing of its holder, and costs nothing to make: the binding lasts as long as the
+session. A table that outlives it would only let strangers reserve names, and lock out clients with a new key.
 """
 
 from __future__ import annotations
@@ -18,9 +22,13 @@ one with each of its processes and threads. The least recently used one is forgo
 
 
 class Admission:
-    """The rules of the wire. ``name_of`` gives the name of a client key, None for one that is not allowed."""
+    """The rules of the wire.
 
-    def __init__(self, name_of: Callable[[str], str | None], rules: Sequence[TopicRule] = ()) -> None:
+    ``name_of`` gives the name of a client key, None for one that is not allowed. Where it is None itself, any key is
+    allowed, and none has a name.
+    """
+
+    def __init__(self, name_of: Callable[[str], str | None] | None, rules: Sequence[TopicRule] = ()) -> None:
         self._name_of = name_of
         self._rules = rules
         self._bound: OrderedDict[bytes, str] = OrderedDict()
@@ -31,7 +39,7 @@ class Admission:
 
     def admit(self, identity: bytes, key: str) -> str:
         """The name of the key that an identity comes with, empty where it has none. Raises `Refusal`."""
-        if not key:
+        if not key or self._name_of is None:
             return ""
         name = self._name_of(key)
         if name is None:

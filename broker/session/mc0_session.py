@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker.core.interfaces import ILease
+from broker.core.model import KnownSession
 from broker.session.router import Part, Sender
 from broker.session.topic_rules import TopicRights
 
 MAX_SHOWN = 120
 """Characters of an identity that are shown: the real connector's have about 100."""
+
+
+MAX_KNOWN_TOPICS = 200
+"""Topics, the refused ones included, of a session that outlasts a restart: ten times those of a real node. Bounds what
+one SUB of a peer costs the disk."""
+
+MAX_KNOWN_BYTES = 32_768
+"""Bytes of their names; a real node's have some 2,000."""
 
 
 class Wire(Protocol):
@@ -74,6 +83,26 @@ class Session:
     def check(self, now: float) -> float | None:
         """Do what is due."""
         return self.wire.check(self, now)
+
+    @property
+    def asked(self) -> int:
+        """The number of topics that it asked for, and has or may not have."""
+        return len(self.topics) + len(self.refused)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether its peer can go on with it after a restart of the broker.
+
+        An identity that begins with a zero byte was made by the ROUTER, and the next broker gives it to another peer.
+        """
+        return bool(self.ttl or self.asked) and self.asked <= MAX_KNOWN_TOPICS and not self.identity.startswith(b"\0")
+
+    def known(self) -> KnownSession | None:
+        """What is to be known of it after a restart; None for nothing."""
+        topics = (*self.topics, *self.refused)
+        if not self.lasting or sum(map(len, topics)) > MAX_KNOWN_BYTES:
+            return None
+        return KnownSession(self.identity, self.key, self.address, self.ttl, self.version, topics)
 
     def __str__(self) -> str:
         return shown(self.identity)

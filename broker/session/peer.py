@@ -26,6 +26,9 @@ class Peer(Protocol):
     def write(self, data: bytes) -> None:
         """Send one encoded message. Never raises; what a closed connection is sent is lost."""
 
+    def write_first(self, data: bytes) -> None:
+        """The same, before all that any other peer is sent from now on, unless this one does not read."""
+
     def close(self) -> None:
         """Send what is still to be sent, then close. Calls `Session.lost` first."""
 

@@ -94,9 +94,14 @@ RECORD = columns(
     rtt_ms="double",
     sent_ts="long",
     dropped="long",
+    coalesced="long",
     why="string",
 )
-"""A record as it is in a segment: times are microseconds since 1970."""
+"""A record as it is in a segment: times are microseconds since 1970.
+
+`coalesced` is known, and kept nowhere: a load holds until the next one, however many came between them, and heartbeats
+that coalesce are more than any interval expects.
+"""
 
 BRONZE_RECORDS = Table(
     "bronze_records",

@@ -10,17 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.console import MAX_LINE, ConsoleReader, ConsoleSession, Line, Views
+from broker.admin.commands import WIDTH
+from broker.admin.console import ConsoleSession, Shown
+from broker.admin.reader import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
+from broker.session.backoff import FREE, STEPS
 from broker.wire.elko.broker import VOCABULARY
 from tests.session.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 NOP, ARE_YOU_THERE, INTERRUPT, TIMING_MARK, NAWS, ECHO = 241, 246, 244, 6, 31, 1
 
-OPS = sorted(str(message.__struct_config__.tag) for message in VOCABULARY.messages)
+OPS = sorted({str(message.__struct_config__.tag) for message in VOCABULARY.messages} - {"auth"})
 
 
 class Operator(Client):
@@ -63,14 +66,13 @@ def farm() -> Farm:
 def enter(
     farm: Farm,
     password: str | None = None,
-    counters: Counters | None = None,
-    views: Views | None = None,
-    **peer: Any,
+    address: str = "127.0.0.1:7",
+    patience: int = 1_000_000,
+    **shown: Any,
 ) -> Operator:
-    counts = (Counters() if counters is None else counters).all
     return Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, counts, views or {}, password, to)),
-        RecordingPeer(True, "127.0.0.1:7", **peer),
+        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, Shown(**shown), password, farm.guesses, to)),
+        RecordingPeer(True, address, patience),
     )
 
 
@@ -173,7 +175,7 @@ def test_nor_do_the_commands_of_old_terminals(farm: Farm, operator: Operator) ->
         ("find bank protocol=http tag=t", '{op:"find", service:"bank", protocol:"http", tag:"t"}'),
         ('find "two words"', '{op:"find", service:"two words"}'),
         ("find tag='a b' bank", '{op:"find", service:"bank", tag:"a b"}'),
-        ("find a=b", '{op:"find", a:"b"}'),
+        ("shutdown one cluster=true", '{op:"shutdown", server:"one", cluster:true}'),
         ("servicedesc bank", '{op:"servicedesc", service:"bank"}'),
         ("servicedesc service=bank protocol=http", '{op:"servicedesc", service:"bank", protocol:"http"}'),
         ("loaddesc", '{op:"loaddesc"}'),
@@ -215,7 +217,7 @@ def test_what_looks_like_a_number_is_a_text_where_a_text_is_wanted(farm: Farm, o
 
 def test_the_counters_are_told(farm: Farm) -> None:
     counters = Counters()
-    operator = enter(farm, counters=counters)
+    operator = enter(farm, counts=counters.all)
     operator.read()
     assert operator.type("counters") == "nothing was counted yet\n"
     counters.count("elko_refused", "syntax", 3)
@@ -252,11 +254,86 @@ def test_help_names_every_op_and_its_parameters(operator: Operator) -> None:
 def test_help_for_each_op(operator: Operator, op: str) -> None:
     text = operator.type(f"help {op}")
     assert text.startswith(op)
-    assert len(text.splitlines()) == 2
+    assert len(text.splitlines()) >= 2
+    assert all(line.startswith("  ") and len(line) <= WIDTH for line in text.splitlines()[1:])
 
 
-def test_help_for_what_there_is_not_is_help(operator: Operator) -> None:
-    assert operator.type("help dance") == operator.type("help")
+@pytest.mark.parametrize("op", OPS)
+def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> None:
+    about = operator.type(f"help {op}").partition("\n")[2].strip()
+    assert about[0].isupper()
+    assert about.endswith(".")
+    assert len(about.split()) >= 2
+    assert '"' not in about.split()[0], "no reference to a document"
+
+
+@pytest.mark.parametrize("words", ["dance", "watch me", "auth", "director", "director find", "farm", "farm sizes"])
+def test_help_for_what_there_is_not_is_an_error(farm: Farm, words: str) -> None:
+    operator = enter(farm, views={"farm names": str})
+    operator.read()
+    assert operator.type(f"help {words}") == f"error: there is no command {words!r}; help alone shows all\n"
+    assert operator.reasons == ["unknown-op"]
+
+
+@pytest.mark.parametrize("word", ["counters", "help", "quit", "status", "version"])
+def test_help_for_the_other_commands(operator: Operator, word: str) -> None:
+    assert word in operator.type("help")
+    name, about = operator.type(f"help {word}").splitlines()
+    assert name == word
+    assert about.endswith(".")
+
+
+def test_help_for_a_view(farm: Farm) -> None:
+    operator = enter(farm, views={"farm names": str})
+    operator.read()
+    assert operator.type("help farm names").startswith("farm names [PATTERN]\n  Shows")
+
+
+def test_a_word_alone_in_an_order_is_the_server(farm: Farm, operator: Operator) -> None:
+    one, other = farm.client("one"), farm.client("context1")
+    assert operator.type("reinit context1", "shutdown context1 kill=true") == ""
+    assert [(message["op"], message.get("kill")) for message in other.take()] == [("reinit", None), ("shutdown", True)]
+    assert one.take() == []
+    assert farm.control.calls == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "reinit nobody",
+        "reinit server=nobody",
+        "shutdown nobody",
+        "shutdown nobody self=true",
+        "reinit self",
+        '{op:"reinit", server:"nobody", self:true}',
+    ],
+)
+def test_an_order_to_nobody_is_an_error_and_does_nothing(farm: Farm, operator: Operator, line: str) -> None:
+    client = farm.client("one")
+    text = operator.type(line)
+    assert text.startswith("error: ")
+    assert "no server is called" in text
+    assert client.take() == []
+    assert farm.control.calls == []
+    assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
+
+
+@pytest.mark.parametrize("line", ["reinit all", "shutdown all", "reinit server=all"])
+def test_an_order_to_all_may_reach_none(operator: Operator, line: str) -> None:
+    assert operator.type(line) == ""
+
+
+def test_status_and_version(farm: Farm) -> None:
+    operator = enter(farm, status=lambda: {"uptime": 5}, version="1.2.3")
+    operator.read()
+    assert operator.get("status") == [{"uptime": 5}]
+    assert operator.type("version") == "elkobroker 1.2.3\n"
+
+
+@pytest.mark.parametrize("word", ["status", "version", "counters", "quit", "exit"])
+def test_commands_without_parameters_take_none(operator: Operator, word: str) -> None:
+    assert operator.type(f"{word} x") == f"error: {word} takes no parameters\n"
+    assert not operator.closed
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -276,6 +353,7 @@ def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: Farm) -> N
     assert operator.get("farm names a*", "farm  names 'a b'", 'farm names ""') == [
         {"names": [pattern]} for pattern in ("a*", "a b", "")
     ]
+    assert operator.get("farm names my  service*") == [{"names": ["my service*"]}]
     assert operator.type("farm size abc") == "3\n"
     assert operator.peer.refusals == []
 
@@ -285,6 +363,12 @@ def test_a_view_is_found_by_both_words_only(farm: Farm) -> None:
     operator.read()
     for line in ("farm", "farm name", "names", "names farm", "Farm names"):
         assert operator.type(line).startswith("error: there is no command")
+
+
+def test_a_view_that_is_half_typed_is_suggested(farm: Farm) -> None:
+    operator = enter(farm, views={"farm size": str, "farm names": str})
+    operator.read()
+    assert operator.type("farm name") == "error: there is no command 'farm name', but farm names and farm size\n"
 
 
 def test_views_are_in_the_help_and_cost_no_op_its_place(farm: Farm) -> None:
@@ -332,6 +416,24 @@ def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> 
         ('"ping"x', "'pingx'"),
         ("find", "service"),
         ("find bank wait=soon", "wait"),
+        ("find bank wait=", "find: wait must be a number, not ''"),
+        ("find bank wait=true", "find: wait must be a number, not 'true'"),
+        ("find bank monitor=1", "find: monitor must be true or false, not '1'"),
+        ("willserve services=bank", "willserve: services must be JSON of the protocol's form, not 'bank'"),
+        ("find wait=5", "find: service is missing; try help find"),
+        ("reinit", "reinit: a parameter is missing; try help reinit"),
+        ("shutdown", "shutdown: a parameter is missing"),
+        ("load", "load: factor is missing"),
+        ("ping to=nobody", "'nobody'"),
+        ("find bank wait=" + "[" * 3_000, "wait"),
+        ("[" * 3_000, "there is no command"),
+        ("find bank 5", "service is given twice"),
+        ("find bank tag=a tag=b", "tag is given twice"),
+        ("find bank wiat=5", "no parameter 'wiat'"),
+        ("find a=b", "no parameter 'a'"),
+        ("willserve", "services is missing"),
+        ("willserve service=bank", "no parameter 'service'"),
+        ("auth", "'auth'"),
         ("find bank monitor=1", "monitor"),
         ("watch services", "'services'"),
         ("reinit bank", "'bank'"),
@@ -364,7 +466,7 @@ def test_who_goes_on_being_wrong_is_closed(farm: Farm) -> None:
     assert [refusal.reason for refusal in operator.peer.refusals] == [Reason.UNKNOWN_OP] * 4
 
 
-@pytest.mark.parametrize("line", ["load factor=1", "willserve", "wontserve", "willserve services=[]"])
+@pytest.mark.parametrize("line", ["load factor=1", "wontserve services=[]", "willserve services=[]"])
 def test_what_help_offers_does_not_close(operator: Operator, line: str) -> None:
     assert operator.type(line) == ""
     assert not operator.closed
@@ -416,6 +518,23 @@ def test_without_the_password_nothing_is_told(farm: Farm) -> None:
     assert operator.read() == ""
     operator.session.input_ended()
     operator.drop()
+
+
+def test_guesses_are_held_up_by_address(farm: Farm) -> None:
+    def attempt(word: str, address: str) -> str:
+        operator = enter(farm, "figleaf", address=address)
+        operator.read()
+        text = operator.type(word)
+        assert operator.closed is ("error" in text)
+        return text
+
+    for port in range(FREE):
+        assert attempt("wrong", f"192.0.2.1:{port}") == "error: wrong password\n"
+    assert "too many wrong passwords" in attempt("wrong", "192.0.2.1:9")
+    assert "too many wrong passwords" in attempt("figleaf", "192.0.2.1:9")
+    assert "help" in attempt("figleaf", "192.0.2.2:9")
+    farm.clock.advance(STEPS[0])
+    assert "help" in attempt("figleaf", "192.0.2.1:9")
 
 
 # watching
@@ -474,6 +593,74 @@ def test_bytes_that_are_no_utf_8_do_no_harm(operator: Operator) -> None:
     assert reply["tag"] == "\ufffd\ufffd"
 
 
+# web pages
+
+STRAYS = [
+    b"FOO / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"patch /x HTTP/1.1\r\n",
+    b"shutdown /self=true HTTP/1.1\r\n",
+    b"FOO / http/1.1 \t\n",
+    b"FOO / HTTP/1.1\r",
+    b"\r\n\r\nFOO / HTTP/1.1\r\n",
+    b"  FOO / HTTP/1.1\r\n",
+    b"\xef\xbb\xbfFOO / HTTP/1.1\r\n",
+    b"GET /\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    bytes([IAC, NOP]) + b"FOO / HTTP/1.1\r\n",
+    b"FO" + bytes([IAC, WONT, NAWS]) + b"O / HTTP/1.1\r\n",
+    b"\x16\x03\x01\x00\x05hello\r\n",
+    b"\x00\x03\x00\x08\r\n",
+    b"\x00\r\n",
+    b"\x1b[A\r\n",
+]
+
+
+@pytest.mark.parametrize("password", [None, "figleaf"])
+@pytest.mark.parametrize("stray", STRAYS)
+def test_nothing_is_executed_of_what_a_page_makes_a_browser_send(
+    farm: Farm, stray: bytes, password: str | None
+) -> None:
+    data = stray + b"figleaf\r\nshutdown self=true\r\nfiglea"
+    for size in (len(data), 1, 2, 7):
+        operator = enter(farm, password)
+        operator.read()
+        for at in range(0, len(data), size):
+            operator.send(data[at : at + size])
+        assert operator.closed
+        assert operator.read().startswith("error: ")
+        assert operator.reasons == ["unexpected"]
+    assert farm.control.calls == []
+
+
+@pytest.mark.parametrize("lead", [b"", b"help\r\n"])
+def test_a_command_in_one_read_with_bytes_that_are_no_text_is_not_executed(farm: Farm, lead: bytes) -> None:
+    operator = enter(farm)
+    operator.send(lead)
+    operator.read()
+    operator.send(b"shutdown self=true\r\n\x16\x03\r\n")
+    assert operator.closed
+    assert farm.control.calls == []
+    assert operator.read() == "error: control characters, as arrow keys send them: closing\n"
+
+
+def test_a_later_line_may_speak_of_http(operator: Operator) -> None:
+    operator.type("ping")
+    assert operator.get("ping tag='GET / HTTP/1.1'", "find HTTP/1.1 HTTP/1.1")[0]["tag"] == "GET / HTTP/1.1"
+    assert not operator.closed
+
+
+def test_the_reader_holds_no_more_of_a_first_line_than_of_others() -> None:
+    reader = ConsoleReader()
+    assert list(reader.feed(b"\r\n " * 50_000)) == []
+    assert reader.pending == 0
+    assert list(reader.feed(b"FOO /" + b"x" * (MAX_LINE - 5))) == []
+    [malformed] = reader.feed(b"x")
+    assert isinstance(malformed, Malformed)
+    assert malformed.reason is Reason.TOO_LARGE
+    assert reader.pending == 0
+    assert list(reader.feed(b" HTTP/1.1\r\nhelp\r\n")) == []
+
+
 # telnet
 
 
@@ -527,8 +714,15 @@ def test_the_cuts_between_reads_mean_nothing(parts: list[bytes], data: st.DataOb
     stream = b"".join(parts)
     whole = lines(stream)
     cut = data.draw(st.integers(0, len(stream)))
-    assert lines(stream[:cut], stream[cut:]) == whole
-    assert lines(*(stream[at : at + 1] for at in range(len(stream)))) == whole
+    for pieces in ([stream[:cut], stream[cut:]], [stream[at : at + 1] for at in range(len(stream))]):
+        cut_up = lines(*pieces)
+        if Reason.UNEXPECTED in whole:
+            # Nothing is taken of a read in which there is no text, so more of it comes in pieces.
+            assert cut_up[: len(whole) - 1] == whole[:-1]
+            assert cut_up.count(Reason.UNEXPECTED) == 1
+            assert cut_up[-1] is Reason.UNEXPECTED
+        else:
+            assert cut_up == whole
 
 
 @pytest.mark.parametrize(

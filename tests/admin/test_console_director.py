@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.admin.commands import DIRECTOR
-from broker.admin.console import PRETTY, ConsoleReader, ConsoleSession
+from broker.admin.commands import DIRECTOR, WIDTH
+from broker.admin.console import PRETTY, ConsoleSession, Shown
+from broker.admin.reader import ConsoleReader
 from broker.wire.elko.director import ADMIN
 from tests.admin.test_console import Operator, enter
 from tests.session.director_recording import DirectorFarm, opens, reserve
@@ -26,9 +27,9 @@ def operator(farm: DirectorFarm) -> Operator:
 
 def at_the_console(farm: DirectorFarm, password: str | None = None) -> Operator:
     """An operator of a broker that has this director."""
-    wiring = Farm().wiring
+    broker = Farm()
     operator = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(wiring, dict, {}, password, to, farm.wiring)),
+        lambda to: (ConsoleReader(), ConsoleSession(broker.wiring, Shown(), password, broker.guesses, to, farm.wiring)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     operator.read()
@@ -48,7 +49,9 @@ def at_the_console(farm: DirectorFarm, password: str | None = None) -> Operator:
         ("director ping x", 'director {op:"ping", tag:"x"}'),
         ("director ping to=director", 'director {to:"director", op:"ping"}'),
         ("director find", 'director {op:"find"}'),
-        ("director find a b=c", 'director {op:"find", context:"a", b:"c"}'),
+        ("director find user-x", 'director {op:"find", user:"user-x"}'),
+        ("director watch user-joe", 'director {op:"watch", user:"user-joe"}'),
+        ("director find context=user-x", 'director {op:"find", context:"user-x"}'),
     ],
 )
 def test_a_command_is_its_message(farm: DirectorFarm, operator: Operator, line: str, same: str) -> None:
@@ -107,11 +110,13 @@ def test_a_message_without_the_word_is_for_the_broker(operator: Operator) -> Non
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("director", "there is no command 'director'"),
+        ("director", "try help director"),
         ("director dance", "there is no command 'director dance'"),
         ("director willserve context=c", "there is no command 'director willserve'"),
         ("director listusers x", "'x' is not NAME=VALUE"),
         ("director find a user=b", "mutually exclusive"),
+        ("director find user joe", "context is given twice"),
+        ("director find a b=c", "no parameter 'b'"),
         ("director dump depth=deep", "depth"),
         ('director {op:"dump"', "position"),
         ('director {op:"dump"} {', "position"),
@@ -149,12 +154,42 @@ def test_help_names_what_operators_can_say(operator: Operator) -> None:
 def test_help_for_each_op(operator: Operator, op: str) -> None:
     text = operator.type(f"help director {op}")
     assert text.startswith(f"director {op}")
-    assert len(text.splitlines()) == 2
+    assert len(text.splitlines()) >= 2
+    assert all(line.startswith("  ") and len(line) <= WIDTH for line in text.splitlines()[1:])
 
 
-@pytest.mark.parametrize("words", ["director", "director dance", "dump", "director  "])
-def test_help_for_what_there_is_not_is_help(operator: Operator, words: str) -> None:
-    assert operator.type(f"help {words}") == operator.type("help")
+@pytest.mark.parametrize("op", DIRECTOR.messages)
+def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> None:
+    about = operator.type(f"help director {op}").partition("\n")[2].strip()
+    assert about[0].isupper()
+    assert about.endswith(".")
+
+
+def test_help_for_the_director_is_its_part_of_the_help(operator: Operator) -> None:
+    lines = operator.type("help director").splitlines()
+    assert [line.split()[:2] for line in lines] == [["director", op] for op in sorted(DIRECTOR.messages)]
+    assert "\n  ".join(lines) in operator.type("help")
+
+
+@pytest.mark.parametrize("words", ["director dance", "dump", "director auth", "director willserve"])
+def test_help_for_what_there_is_not_is_an_error(operator: Operator, words: str) -> None:
+    assert operator.type(f"help {words}") == f"error: there is no command {words!r}; help alone shows all\n"
+
+
+@pytest.mark.parametrize("line", ["director reinit nobody", "director shutdown nobody director=true"])
+def test_an_order_to_nobody_is_an_error_and_does_nothing(farm: DirectorFarm, operator: Operator, line: str) -> None:
+    server = farm.server("cs1")
+    assert "no server is called 'nobody'" in operator.type(line)
+    assert (server.take(), farm.control.calls) == ([], [])
+    assert operator.type("director reinit all") == ""
+    server.drop()
+    assert operator.type("director reinit all") == ""
+
+
+def test_on_the_wire_an_order_to_nobody_has_no_answer(farm: DirectorFarm) -> None:
+    admin = farm.admin()
+    assert admin.ask("admin", "reinit", provider="nobody") == admin.ask("admin", "shutdown", provider="nobody") == []
+    assert admin.reasons == []
 
 
 def test_it_is_for_those_who_gave_the_password(farm: DirectorFarm) -> None:
@@ -194,7 +229,7 @@ def test_a_large_dump_is_shown_as_it_is(farm: DirectorFarm, operator: Operator) 
 def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
     farm, broker = DirectorFarm(), Farm()
     operator: Any = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(broker.wiring, dict, {}, None, to, farm.wiring)),
+        lambda to: (ConsoleReader(), ConsoleSession(broker.wiring, Shown(), None, broker.guesses, to, farm.wiring)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     crowded(farm)

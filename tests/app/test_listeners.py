@@ -20,6 +20,7 @@ from broker.net.lines import Limits
 from broker.net.listen import CannotListen
 from broker.net.turns import Turns
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from tests.config.certificates import certificate
 
 Open = Callable[..., NamedListener]
@@ -37,7 +38,8 @@ def open_one() -> Iterator[Open]:
             raise AssertionError("nobody connects")
 
         listener = values.Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        made = make_listener(reactor, "elko", listener, Door(Policy()), converse, Limits(), parts)
+        door = Door(Policy(), Guesses(reactor.seconds))
+        made = make_listener(reactor, "elko", listener, door, converse, Limits(), parts)
         made.open()
         opened.append(made)
         return made

@@ -41,6 +41,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         providers = 3
         load_bump = 0.5
         reservation = 10
+        user_reservations = 4
         [[director.listeners]]
         name = "farm"
         endpoint = "tcp:9010"
@@ -50,7 +51,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         allow_before_auth = true
         publish = "h.x:1"
         label = "l"
-        limits = { watches = 5, rate = 2 }
+        limits = { watches = 5, reservations = 6, rate = 2 }
         """,
         str(tmp_path / "x.toml"),
     )
@@ -59,6 +60,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         providers=3,
         load_bump=0.5,
         reservation=10.0,
+        user_reservations=4,
         listeners=(
             DirectorListener(
                 name="farm",
@@ -70,7 +72,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
                 allow_before_auth=True,
                 publish="h.x:1",
                 label="l",
-                limits=DirectorLimits(watches=5, rate=2.0),
+                limits=DirectorLimits(watches=5, reservations=6, rate=2.0),
             ),
         ),
     )
@@ -83,12 +85,19 @@ BAD = [
     ("[director]\nload_bump = -0.1", 2, "director.load_bump", "must be between 0 and 1"),
     ("[director]\nload_bump = nan", 2, "director.load_bump", "must be between 0 and 1"),
     ("[director]\nreservation = 0.5", 2, "director.reservation", "must be between 1 and 3600"),
+    ("[director]\nuser_reservations = 0", 2, "director.user_reservations", "must be between 1 and 100"),
     ('[director]\nport = "9010"', 2, "director.port", "unknown key"),
     (OPEN + "allow = []", 2, "director.listeners[0].allow", "allows nobody; name user, provider or admin"),
     (OPEN + 'allow = ["client"]', 2, "director.listeners[0].allow[0]", 'must be "user" or "provider" or "admin"'),
     (OPEN + 'offer = ["*"]', 2, "director.listeners[0].offer", "unknown key"),
     (OPEN + "limits = { waits = 1 }", 2, "director.listeners[0].limits.waits", "unknown key"),
     (OPEN + "limits = { watches = 1001 }", 2, "director.listeners[0].limits.watches", "must be between 0 and 1000"),
+    (
+        OPEN + "limits = { reservations = 0 }",
+        2,
+        "director.listeners[0].limits.reservations",
+        "must be between 1 and 10000",
+    ),
     (OPEN + 'name = "a b"', 2, "director.listeners[0].name", "letters, digits"),
     (
         OPEN + 'endpoint = "tcp:9010"',

@@ -72,8 +72,22 @@ def test_a_load_is_told(pair: tuple[Offering, Seeking]) -> None:
     assert seeker.loads() == [0.0]
     provider.load(0.25)
     assert seeker.loads() == [0.25]
-    provider.load(-1)
-    assert seeker.loads() == [0.0]
+
+
+def test_a_negative_load_is_nobodys(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    provider.load(0.25)
+    left = provider.load_less_than_nothing()
+    assert seeker.loads() == [left]
+
+
+def test_what_is_offered_at_no_place_is_refused_and_not_found(pair: tuple[Offering, Seeking]) -> None:
+    provider, seeker = pair
+    provider.offer("bank", "h:1")
+    provider.offer_nowhere("bank")
+    provider.offer_nowhere("post")
+    assert seeker.find("post") == []
+    assert seeker.find("bank") == ["h:1"]
 
 
 def test_who_watches_hears_what_comes_and_goes(pair: tuple[Offering, Seeking]) -> None:

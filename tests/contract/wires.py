@@ -16,7 +16,7 @@ from broker.session.mtl.grants import Confirm, Side
 from tests.session.dbp_recording import DbpFarm, DbpPeer, T
 from tests.session.mc0_recording import Mc0Farm, Mc0Peer
 from tests.session.mtl_data_recording import MtlPeer
-from tests.session.mtl_profiles_recording import Got, ProfilesFarm, confirmed, got, put, summon
+from tests.session.mtl_profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
 from tests.session.recording import Client, Farm, desc
 
 
@@ -26,6 +26,12 @@ class Offering(Protocol):
     def offer(self, name: str, hostport: str) -> None: ...
     def withdraw(self, name: str) -> None: ...
     def load(self, load: float) -> None: ...
+    def offer_nowhere(self, name: str) -> None:
+        """Offer a service with an empty hostport, and assert that the wire refuses it in its own words."""
+
+    def load_less_than_nothing(self) -> float:
+        """Report a load of -1 after one of 0.25, and assert what the wire says to that. Returns the load it leaves."""
+
     def die(self) -> None:
         """Go without a word."""
 
@@ -84,6 +90,15 @@ class _ElkoOffering:
 
     def load(self, load: float) -> None:
         self._client.say("client", "load", factor=load)
+
+    def offer_nowhere(self, name: str) -> None:
+        [diagnostic] = self._client.ask("client", "willserve", services=[desc(name, "")])
+        assert "has an empty hostport" in diagnostic["msg"]
+
+    def load_less_than_nothing(self) -> float:
+        """As in the original, it counts as 0, and nothing is said."""
+        assert self._client.ask("client", "load", factor=-1) == []
+        return 0.0
 
     def die(self) -> None:
         self._client.drop()
@@ -195,9 +210,15 @@ class _DbpOffering:
         self._offered.pop(name).send("</3", T)
 
     def load(self, load: float) -> None:
-        if load < 0:
-            pytest.skip("in DBP a load that is negative is as good as none, and the last one stays")
         self._peer.send("UoU", T, {"name": self._label, "load": load})
+
+    def offer_nowhere(self, name: str) -> NoReturn:
+        pytest.skip("in DBP a service that says no place is at the address that it registers from")
+
+    def load_less_than_nothing(self) -> float:
+        """A value that makes no sense is as good as none: the last one stays."""
+        self.load(-1)
+        return 0.25
 
     def die(self) -> None:
         for peer in self._offered.values():
@@ -282,6 +303,19 @@ class _MtlOffering:
 
     def load(self, load: float) -> None:
         self._put(self._first, "load", {"load": load})
+
+    def offer_nowhere(self, name: str) -> None:
+        self._refused(self._first, f"service/{name}", desc(name, ""), type="offer")
+
+    def load_less_than_nothing(self) -> float:
+        """It is rejected, and the last one stays."""
+        self._refused(self._first, "load", {"load": -1})
+        return 0.25
+
+    def _refused(self, peer: MtlPeer, resource: str, body: object, **says: str) -> None:
+        self._sequence += 1
+        put(peer, self._sequence, resource, body, **says)
+        assert peer.take() == rejected(self._sequence)
 
     def die(self) -> None:
         for peer in {self._first, *(peer for _, peer in self._offered)}:

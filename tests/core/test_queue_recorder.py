@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -17,13 +15,15 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
 from broker.core import queue_recorder
+from broker.core.database import StateUnusable
 from broker.core.errors import Reason, Refusal
 from broker.core.queue_parts import DUPLICATES_FOR
-from broker.core.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS
 from broker.core.queue_settings import Death, Rule, Settings
 from broker.core.queue_store import DATABASE
-from broker.core.store import StateUnusable
+from broker.core.trouble import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from tests.core.queue_farm import DURABLE, Author, DurableFarm, Farm, Worker
+from tests.full_disk import no_room
 
 FULL = StateUnusable("the disk is full")
 
@@ -365,6 +365,69 @@ def test_it_resumes_by_itself_and_memory_queues_go_on_meanwhile(farm: DurableFar
     assert farm.queues.counts()["refused.store"] == 8
 
 
+def test_a_disk_that_fails_and_succeeds_by_turns_is_told_of_by_one_pair_of_lines_a_minute(farm: DurableFarm) -> None:
+    with capturedLogs() as logged:
+        begun = farm.clock.seconds()
+        while farm.clock.seconds() < begun + 2.5 * QUIET_SECONDS:
+            farm.send(b"large")
+            farm.clock.advance(COMMIT_SECONDS)
+            farm.thread.fail(FULL)
+            farm.clock.advance(RETRY_SECONDS)
+            farm.thread.work_all()  # it takes something small
+    told = [event["log_level"] for event in logged if "why" in event or "failures" in event]
+    assert told == [LogLevel.error, LogLevel.info] * 3
+
+
+def test_failures_that_go_on_are_told_of_even_if_they_began_just_after_others_had_ended(farm: DurableFarm) -> None:
+    with capturedLogs() as logged:
+        for failures in (1, 8):
+            farm.send(b"1")
+            farm.clock.advance(COMMIT_SECONDS)
+            for _ in range(failures):
+                farm.thread.fail(FULL)
+                farm.clock.advance(farm.timers()[0])
+            farm.thread.work_all()
+    assert len([event for event in logged if "why" in event]) == 2
+    assert [event["failures"] for event in logged if "failures" in event] == [1, 8]
+
+
+def test_queues_say_that_they_are_durable_by_their_own_settings(farm: DurableFarm) -> None:
+    farm.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
+    farm.put(b"m", name="memory")
+    farm.send(b"d")
+    assert {info.name: info.durable for info in farm.queues.describe()} == {"memory": False, "q": True}
+
+
+def test_more_than_a_transaction_holds_is_written_by_several_and_what_is_gone_after_it(
+    farm: DurableFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_recorder, "COMMIT_BYTES", 250)
+    monkeypatch.setattr(queue_recorder, "COMMIT_GONE", 3)
+    bodies = [b"%03d" % number + bytes(97) for number in range(10)]
+    farm.send(*bodies)
+    farm.clock.advance(COMMIT_SECONDS)
+    parts = []
+    while farm.thread.jobs:
+        before = len(farm.author.safe)
+        farm.thread.work()
+        parts.append(len(farm.author.safe) - before)
+        farm.clock.advance(COMMIT_SECONDS)
+    assert sum(parts) == 10
+    assert max(parts) <= 3
+    assert farm.author.safe == bodies
+    worker = Worker()
+    farm.consume(worker)
+    for _ in bodies:
+        farm.confirm(worker)
+    writes = 0
+    while farm.timers() or farm.thread.jobs:
+        farm.clock.advance(COMMIT_SECONDS)
+        writes += len(farm.thread.jobs)
+        farm.thread.work_all()
+    assert writes >= 4
+    assert farm.bodies() == []
+
+
 def test_what_a_reader_has_meanwhile_may_be_confirmed_but_does_not_come_back(farm: DurableFarm) -> None:
     worker, other = Worker(2), Worker()
     consumer = farm.consume(worker)
@@ -472,17 +535,6 @@ def test_the_author_of_a_message_that_died_unwritten_sends_it_again_if_its_grave
     farm.clock.advance(RETRY_SECONDS)
     farm.thread.work()
     assert farm.bodies("q.dead") == [b"1"]
-
-
-@contextmanager
-def no_room(size: int) -> Iterator[None]:
-    """No file can grow beyond that size."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_really_full(farm: DurableFarm) -> None:

@@ -21,11 +21,12 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.core import queue_store
+from broker.core import database
+from broker.core.database import StateFull, StateUnusable
 from broker.core.queue_roles import Restored
 from broker.core.queue_settings import Death
 from broker.core.queue_store import DATABASE, ROWS, SCHEMA, Batch, QueueStore, Row
-from broker.core.store import StateUnusable
+from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
 """Some every day, since each costs the start of a child."""
@@ -150,7 +151,7 @@ def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: py
 def test_a_busy_database_is_an_error_and_not_a_hang(
     store: QueueStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_store, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
     reopened(store)
     with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -248,8 +249,71 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path) -> No
 
 def test_not_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StateUnusable, match="cannot be used"):
+    with pytest.raises(StateUnusable, match="is not a directory"):
         QueueStore(str(tmp_path / "file")).open(NOW)
+
+
+# a full disk
+
+
+def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(directory: Path) -> None:
+    store = QueueStore(str(directory))
+    store.open(NOW)
+    store.write(attrs.evolve(NOTHING, queues=QUEUES, rows=[row(1), row(2)]))
+    store.close()
+    with no_room():
+        with pytest.raises(StateFull):
+            store.open(NOW)
+        assert [each.order for each in store.look(NOW)] == [1, 2]
+        for write in (store.probe, lambda: store.write(attrs.evolve(NOTHING, gone=[1]))):
+            with pytest.raises(StateFull, match="the disk is full"):
+                write()
+    store.write(attrs.evolve(NOTHING, gone=[1]))
+    assert [each.order for each in reopened(store)] == [2]
+    store.close()
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(tmp_path: Path, size: int) -> None:
+    """Also where the write-ahead log cannot be copied into the database without the reserve."""
+    script = f"""
+import os, sys
+from broker.core.database import StateFull
+from broker.core.queue_store import COMMIT_GONE, Batch, QueueStore
+from broker.core.room import RESERVE, Reserve
+
+Reserve(sys.argv[1]).take()
+store = QueueStore(sys.argv[1])
+store.open(0.0)
+store.write(Batch([(1, "/", "q")], [], [], [], []))
+last = 0
+
+def fill():
+    global last
+    try:
+        while True:
+            rows = [(order, 1, 0, None, None, b"", bytes({size})) for order in range(last + 1, last + 101)]
+            store.write(Batch([], rows, [], [], []))
+            last += 100
+    except StateFull:
+        pass
+
+def drain(first, last):
+    for begin in range(first, last + 1, COMMIT_GONE):
+        store.write(Batch([], [], [], list(range(begin, min(begin + COMMIT_GONE, last + 1))), []))
+
+fill()
+full = last
+print(os.path.exists(os.path.join(sys.argv[1], RESERVE)))
+drain(1, full // 2)
+fill()
+print((last - full) / (full // 2) > 0.8)
+drain(full // 2 + 1, last)
+print(os.path.exists(os.path.join(sys.argv[1], RESERVE)))
+store.close()
+print(QueueStore(sys.argv[1]).open(0.0))
+"""
+    assert on_a_small_disk(tmp_path, 64, script).split() == ["True", "True", "True", "[]"]
 
 
 # kill -9

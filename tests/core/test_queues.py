@@ -860,6 +860,14 @@ def test_new_rules_are_for_queues_that_are_there_too() -> None:
     assert second.has == [b"4"]
 
 
+def test_without_a_keeper_no_queue_is_called_durable() -> None:
+    farm = Farm(Settings(durable=True))
+    farm.put(b"1")
+    info = farm.info()
+    assert info is not None
+    assert info.durable is False
+
+
 def test_queues_are_described_in_order(farm: Farm) -> None:
     farm.put(b"x", name="b")
     farm.queues.open("z", "a")

@@ -15,19 +15,20 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from broker.core.database import StateFull, StateUnusable
 from broker.core.errors import Refusal
-from broker.core.model import BROKER, Provider, Rights, Service, Snapshot
+from broker.core.model import BROKER, KnownSession, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (
     FLUSH_ROWS,
     FLUSH_SECONDS,
     RESERVE,
-    RETRY_SECONDS,
-    RETRY_SECONDS_MOST,
     Recorder,
 )
 from broker.core.registry import Registry
 from broker.core.restored import Restored
-from broker.core.store import DATABASE, StateUnusable, Store
+from broker.core.store import DATABASE, Store
+from broker.core.trouble import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from tests.full_disk import no_room
 from tests.threads import Thread
 
 GRACE = 60.0
@@ -36,16 +37,27 @@ GRACE = 60.0
 class Run:
     """One run of a broker's core on a state directory."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, now: float = 0.0) -> None:
         self.directory = directory
         self.clock = Clock()
+        self.clock.advance(now)
         self.thread = Thread()
         self.store = Store(directory)
-        snapshot = self.store.open()
+        try:
+            snapshot = self.store.open()
+        except StateFull:
+            snapshot = self.store.look()
         self.snapshot = snapshot
         restored = Restored(snapshot.providers, GRACE, self.clock, lambda ids: self.recorder.forget(ids))
         self.registry = Registry(self.clock, lambda: self.recorder.next_id(), restored)
-        self.recorder = Recorder(self.registry, self.store, self.clock, self.thread, snapshot.next_provider)
+        self.recorder = Recorder(
+            self.registry,
+            self.store,
+            self.clock,
+            self.thread,
+            snapshot.next_provider,
+            [session.identity for session in snapshot.sessions],
+        )
 
     def join(self, *names: str) -> int:
         provider = self.registry.join("label", "elko", "10.0.0.1:1")
@@ -65,6 +77,19 @@ class Run:
         with closing(sqlite3.connect(os.path.join(self.directory, DATABASE))) as database:
             (mark,) = database.execute("SELECT next_provider FROM counter").fetchone()
         return int(mark)
+
+
+class Subscriber:
+    """A session that is described when it is asked for; not at all while ``topics`` is None."""
+
+    def __init__(self, identity: bytes) -> None:
+        self.identity = identity
+        self.topics: tuple[bytes, ...] | None = (b"t",)
+        self.described = 0
+
+    def known(self) -> KnownSession | None:
+        self.described += 1
+        return None if self.topics is None else KnownSession(self.identity, "", "h", 30.0, None, self.topics)
 
 
 class RecorderTests(SynchronousTestCase):
@@ -259,6 +284,68 @@ class RecorderTests(SynchronousTestCase):
         with pytest.raises(StateUnusable):
             Recorder(run.registry, run.store, run.clock, run.thread, 1)
 
+    # a full disk at the start
+
+    def started_on_a_full_disk(self, directory: str, now: float) -> Run:
+        with no_room():
+            run = Run(directory, now)
+        self.addCleanup(run.store.close, 1)
+        return run
+
+    def test_a_start_on_a_full_disk_is_told_once_and_stores_what_lives_when_there_is_room(self) -> None:
+        directory = os.path.join(self.directory, "full")
+        with capturedLogs() as logged:
+            run = self.started_on_a_full_disk(directory, 1e9)
+            one, two = run.join("a"), run.join("b")
+            with no_room():
+                for _ in range(3):
+                    run.clock.advance(RETRY_SECONDS_MOST)
+                    run.thread.work_all()
+            run.registry.leave(one)
+            run.clock.advance(RETRY_SECONDS_MOST)
+            run.thread.work_all()
+        assert self.remembered(run) == {two: ["b"]}
+        assert run.durable_mark() > two
+        assert run.clock.getDelayedCalls() == []
+        assert [e["log_level"] for e in logged] == [LogLevel.error, LogLevel.info]
+        assert "the disk is full" in str(logged[0]["why"])
+
+    def test_ids_never_repeat_whatever_starts_found_the_disk_full(self) -> None:
+        directory = os.path.join(self.directory, "full")
+        given: list[int] = []
+        for start, full in enumerate([False, True, True, False, True, False]):
+            now = 1e9 + 10 * start
+            run = self.started_on_a_full_disk(directory, now) if full else Run(directory, now)
+            given += [run.recorder.next_id() for _ in range(RESERVE + 100)]
+            run.store._release()  # as a kill does it: nothing more is written
+        assert len(set(given)) == len(given)
+        assert max(given) < 2**53, "which is what other people's JSON can tell apart"
+
+    def test_ids_never_repeat_when_the_disk_was_full_for_a_while_and_the_broker_was_killed(self) -> None:
+        directory = os.path.join(self.directory, "full")
+        run = Run(directory, 1e9)
+        with no_room():
+            given = [run.recorder.next_id() for _ in range(3 * RESERVE)]
+        run.store._release()
+        again = Run(directory, 1e9 + 10)
+        self.addCleanup(again.store.close, 1)
+        given += [again.recorder.next_id() for _ in range(3 * RESERVE)]
+        assert len(set(given)) == len(given)
+
+    def test_a_disk_that_fails_and_succeeds_by_turns_is_told_of_by_one_pair_of_lines_a_minute(self) -> None:
+        run = self.run_
+        kept = run.join("a")
+        with capturedLogs() as logged:
+            begun = run.clock.seconds()
+            while run.clock.seconds() < begun + 3 * QUIET_SECONDS:
+                run.offer(kept, "more")
+                run.clock.advance(FLUSH_SECONDS)
+                run.thread.fail(StateUnusable("the disk is full"))
+                run.clock.advance(RETRY_SECONDS)
+                run.thread.work_all()
+        levels = [e["log_level"] for e in logged]
+        assert levels == [LogLevel.error, LogLevel.info] * 3
+
     # from before the restart
 
     def restarted(self) -> Run:
@@ -290,6 +377,108 @@ class RecorderTests(SynchronousTestCase):
         run.clock.advance(GRACE)
         run.flush()
         assert self.remembered(run) == {}
+
+    # sessions
+
+    def known(self, run: Run) -> dict[bytes, tuple[bytes, ...]]:
+        """The topics of the sessions that would be found after a kill."""
+        return {session.identity: session.topics for session in self.after_a_kill(run).sessions}
+
+    def test_sessions_are_gathered_described_when_they_are_written_and_stored(self) -> None:
+        run = self.run_
+        one, two = Subscriber(b"one"), Subscriber(b"two")
+        for session in (one, two, one):
+            run.recorder.remember_session(session.identity, session.known)
+        one.topics = (b"t", b"u")
+        run.clock.advance(FLUSH_SECONDS * 0.9)
+        assert run.thread.jobs == []
+        run.flush()
+        assert self.known(run) == {b"one": (b"t", b"u"), b"two": (b"t",)}
+        assert (one.described, two.described) == (1, 1)
+        run.recorder.forget_session(b"one")
+        run.flush()
+        assert self.known(run) == {b"two": (b"t",)}
+        assert run.clock.getDelayedCalls() == []
+
+    def test_a_session_that_came_and_went_costs_no_write(self) -> None:
+        run = self.run_
+        for number in range(100):
+            run.recorder.remember_session(b"%d" % number, Subscriber(b"%d" % number).known)
+            run.recorder.forget_session(b"%d" % number)
+        run.clock.advance(FLUSH_SECONDS)
+        assert run.thread.jobs == []
+
+    def test_a_session_that_need_not_be_stored_any_more_is_removed(self) -> None:
+        run = self.run_
+        session = Subscriber(b"one")
+        run.recorder.remember_session(b"one", session.known)
+        run.flush()
+        session.topics = None
+        run.recorder.remember_session(b"one", session.known)
+        run.flush()
+        assert self.known(run) == {}
+
+    def test_a_session_that_ends_or_begins_while_it_is_written_is_stored_as_it_is_in_the_end(self) -> None:
+        run = self.run_
+        ends, again = Subscriber(b"ends"), Subscriber(b"again")
+        for session in (ends, again):
+            run.recorder.remember_session(session.identity, session.known)
+        run.flush()
+        run.recorder.forget_session(b"again")
+        run.recorder.remember_session(b"ends", ends.known)
+        run.clock.advance(FLUSH_SECONDS)
+        run.recorder.forget_session(b"ends")
+        run.recorder.remember_session(b"again", again.known)
+        run.thread.work()
+        run.flush()
+        assert self.known(run) == {b"again": (b"t",)}
+
+    def test_sessions_of_a_failed_write_are_written_with_the_next_one(self) -> None:
+        run = self.run_
+        one, two = Subscriber(b"one"), Subscriber(b"two")
+        run.recorder.remember_session(b"one", one.known)
+        run.recorder.remember_session(b"two", two.known)
+        run.flush()
+        one.topics = (b"new",)
+        run.recorder.remember_session(b"one", one.known)
+        run.recorder.forget_session(b"two")
+        run.clock.advance(FLUSH_SECONDS)
+        with capturedLogs():
+            run.thread.fail(StateUnusable("the disk is full"))
+            one.topics = (b"newest",)
+            run.clock.advance(RETRY_SECONDS)
+            run.thread.work_all()
+        assert self.known(run) == {b"one": (b"newest",)}
+
+    def test_one_write_takes_so_many_sessions(self) -> None:
+        run = self.run_
+        for number in range(FLUSH_ROWS + 5):
+            run.recorder.remember_session(b"%d" % number, Subscriber(b"%d" % number).known)
+        run.flush()
+        assert len(self.known(run)) == FLUSH_ROWS
+        run.flush()
+        assert len(self.known(run)) == FLUSH_ROWS + 5
+
+    def test_a_session_from_before_the_restart_stays_stored_until_it_is_over(self) -> None:
+        run = self.run_
+        run.recorder.remember_session(b"one", Subscriber(b"one").known)
+        self.successResultOf(self.stopped(run))
+        second = self.start(run.directory)
+        second.join("a")
+        second.flush()
+        assert self.known(second) == {b"one": (b"t",)}
+        second.recorder.forget_session(b"one")
+        second.flush()
+        assert self.known(second) == {}
+
+    def test_sessions_that_end_with_the_broker_stay_stored(self) -> None:
+        run = self.run_
+        run.recorder.remember_session(b"one", Subscriber(b"one").known)
+        done = run.recorder.stop()
+        run.recorder.forget_session(b"one")
+        run.thread.work_all()
+        self.successResultOf(done)
+        assert [session.identity for session in self.found_after(run).sessions] == [b"one"]
 
     # the stop
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from math import inf, nan
 from typing import Any
 
 import attrs
@@ -527,14 +528,39 @@ def test_loads_are_those_of_all_providers() -> None:
     assert registry.loads() == [Load(one, "one", 0.0)]
 
 
-@pytest.mark.parametrize(("reported", "kept"), [(-1.0, 0.0), (-1e300, 0.0), (0.0, 0.0), (7.5, 7.5), (1e300, 1e300)])
-def test_a_load_is_never_negative(reported: float, kept: float) -> None:
+@pytest.mark.parametrize("load", [0.0, 7.5, 1e300])
+def test_a_load_is_kept_and_told_as_it_was_reported(load: float) -> None:
     registry = make()
     id = join(registry, "one")
     loads = recorded(registry, Kind.LOAD)
-    registry.load(id, reported)
-    assert registry.loads() == [Load(id, "one", kept)]
-    assert [change.subject for change in loads] == [Load(id, "one", kept)]
+    registry.load(id, load)
+    assert registry.loads() == [Load(id, "one", load)]
+    assert [change.subject for change in loads] == [Load(id, "one", load)]
+
+
+@pytest.mark.parametrize("load", [-1.0, -1e-300, -inf, inf, nan])
+def test_a_load_that_is_negative_or_not_finite_is_refused(load: float) -> None:
+    registry = make()
+    id = join(registry, "one")
+    registry.load(id, 0.5)
+    loads = recorded(registry, Kind.LOAD)
+    with pytest.raises(Refusal) as refused:
+        registry.load(id, load)
+    assert refused.value.reason is Reason.PARAMETER
+    assert registry.loads() == [Load(id, "one", 0.5)]
+    assert loads == []
+
+
+def test_a_service_with_an_empty_hostport_is_refused_and_the_others_are_added() -> None:
+    registry = make()
+    id = join(registry)
+    nowhere, somewhere = Service("bank", "", id), Service("post", "h:1", id)
+    [refusal] = registry.offer([nowhere, somewhere], Rights())
+    assert refusal.reason is Reason.PARAMETER
+    assert refusal.text == "service 'bank' has an empty hostport: nobody could connect to it"
+    assert registry.services() == [somewhere]
+    assert str(registry.problem(nowhere, Rights())) == refusal.text
+    assert registry.problem(somewhere, Rights()) is None
 
 
 # finds that wait

@@ -89,11 +89,33 @@ def test_waits_and_monitors_do_not_hear_of_it() -> None:
     assert heard == []
 
 
-def test_a_live_service_answers_alone() -> None:
-    broker = Broker(known(1, service(1, "h:1")))
+def test_behind_the_live_services_stand_the_remembered_ones_that_are_not_replaced() -> None:
+    broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:2")), known(3, service(3, "h:3")))
+    broker.offer(("bank", "h:2", "tcp"))
     broker.offer(("bank", "elsewhere:1", "tcp"))
-    assert [s.hostport for s in broker.registry.lookup("bank", "tcp", restored=True)] == ["elsewhere:1"]
-    assert broker.forgotten == []
+
+    def found() -> list[tuple[str, bool]]:
+        return [(s.hostport, s.restored) for s in broker.registry.lookup("bank", "tcp", restored=True)]
+
+    live = [("h:2", False), ("elsewhere:1", False)]
+    assert found() == [*live, ("h:1", True), ("h:3", True)]
+    assert broker.forgotten == [{2}]
+    assert [s.hostport for s in broker.registry.lookup("bank", "tcp")] == ["h:2", "elsewhere:1"]
+    broker.clock.advance(GRACE)
+    assert found() == live
+
+
+def test_the_answer_is_the_same_object_until_something_changes() -> None:
+    broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:2")))
+
+    def found() -> tuple[Service, ...]:
+        return broker.registry.lookup("bank", "tcp", restored=True)
+
+    before = found()
+    assert found() is before
+    broker.offer(("bank", "h:1", "tcp"))
+    after = found()
+    assert found() is after is not before
 
 
 def test_it_answers_again_when_the_live_one_goes_within_the_grace() -> None:
@@ -101,6 +123,63 @@ def test_it_answers_again_when_the_live_one_goes_within_the_grace() -> None:
     id = broker.offer(("bank", "elsewhere:1", "tcp"))
     broker.registry.leave(id)
     assert broker.old() == ["h:1"]
+
+
+def test_three_of_one_label_come_back_one_by_one() -> None:
+    broker = Broker(*(known(n, service(n, f"h:{n}"), label="bank") for n in (1, 2, 3)))
+    for n, left in ((3, ["h:1", "h:2"]), (1, ["h:2"]), (2, [])):
+        broker.offer(("bank", f"h:{n}", "tcp"), label="bank")
+        assert broker.old() == left
+    assert broker.forgotten == [{3}, {1}, {2}]
+
+
+@pytest.mark.parametrize("label", ["bank", ANONYMOUS, "", "mtl"])
+def test_a_label_that_several_have_or_that_is_the_wires_brings_nobody_back(label: str) -> None:
+    wire = "mtl" if label == "mtl" else "elko"
+    several = [known(1, service(1, "h:1"), label=label, wire=wire)]
+    if label == "bank":
+        several.append(known(2, service(2, "h:2", "other"), label=label))
+    broker = Broker(*several)
+    broker.offer(("bank", "h:9", "tcp"), label=label, wire=wire)
+    assert broker.old() == ["h:1"]
+
+
+def test_a_place_of_another_wire_is_named_once_and_stays_in_the_store() -> None:
+    broker = Broker(known(1, lasting(1, "h:1"), wire="dbp"))
+    live = broker.offer(("bank", "h:1", "tcp"))
+    assert [s.provider for s in broker.registry.lookup("bank", "tcp", restored=True)] == [live]
+    broker.clock.advance(GRACE)
+    assert broker.forgotten == [], "nothing but its own wire brings it back"
+
+
+def test_services_come_back_one_by_one() -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2"), service(1, "h:3", "shop"), label="old"))
+    id = broker.offer(("bank", "h:2", "tcp"), label="old")
+    assert (broker.old(), broker.old("shop"), broker.forgotten) == (["h:1"], ["h:3"], [])
+    broker.registry.offer([Service("bank", "h:9", id)], Rights())
+    assert (broker.old(), broker.old("shop"), broker.forgotten) == ([], ["h:3"], []), "it has moved"
+    broker.registry.offer([Service("bank", "h:10", id)], Rights())
+    assert (broker.old("shop"), broker.forgotten) == (["h:3"], []), "and has one more"
+    broker.registry.offer([Service("shop", "h:3", id)], Rights())
+    assert (broker.old("shop"), broker.forgotten) == ([], [{1}])
+
+
+def test_of_several_offered_together_those_at_known_places_are_no_moved_ones() -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2"), label="old"))
+    broker.offer(("bank", "h:9", "tcp"), ("bank", "h:1", "tcp"), label="old")
+    assert (broker.old(), broker.forgotten) == ([], [{1}])
+
+
+def test_what_is_withdrawn_by_a_provider_that_is_back_is_remembered_no_longer() -> None:
+    broker = Broker(
+        known(1, service(1, "h:1"), service(1, "h:2", "shop"), service(1, "h:3", "inn")),
+        known(2, service(2, "h:4", "shop")),
+    )
+    id = broker.offer(("bank", "h:1", "tcp"))
+    broker.registry.withdraw(id, ["shop"])
+    assert (broker.old("shop"), broker.old("inn")) == (["h:4"], ["h:3"])
+    broker.registry.leave(id)
+    assert (broker.old("shop"), broker.old("inn"), broker.forgotten) == (["h:4"], [], [{1}])
 
 
 @pytest.mark.parametrize(
@@ -121,15 +200,8 @@ def test_a_provider_is_back_when_it_offers_the_same_from_the_same_place_or_by_th
     live = broker.offer(offered, label=label, wire=wire)
     broker.registry.leave(live)
     assert broker.old() == ([] if gone else ["h:1"])
-    assert broker.old("other") == ([] if gone else ["h:2"]), "all of one provider go together"
+    assert broker.old("other") == ([] if gone else ["h:2"]), "who came back and left has left with all"
     assert broker.forgotten == ([{1}] if gone else [])
-
-
-@pytest.mark.parametrize("label", [ANONYMOUS, ""])
-def test_no_label_is_no_sign(label: str) -> None:
-    broker = Broker(known(1, service(1, "h:1"), label=label))
-    broker.registry.leave(broker.offer(("bank", "h:9", "tcp"), label=label))
-    assert broker.old() == ["h:1"]
 
 
 def test_each_goes_as_its_own_provider_is_back() -> None:
@@ -156,6 +228,7 @@ def test_a_provider_whose_several_services_are_back_at_once_goes_once() -> None:
 
 def test_the_same_place_twice_before_the_restart_is_one_place_after_it() -> None:
     broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:1")))
+    assert [s.provider for s in broker.registry.lookup("bank", "tcp", restored=True)] == [2]
     broker.registry.leave(broker.offer(("bank", "h:1", "tcp")))
     assert broker.old() == []
     assert broker.forgotten == [{1, 2}]
@@ -187,9 +260,9 @@ def test_at_the_end_of_the_grace_who_has_a_lasting_service_stays_in_the_store() 
     broker = Broker(
         known(1, service(1, "h:1")),
         known(2, lasting(2, "h:2"), wire="dbp"),
-        known(3, service(3, "h:3"), lasting(3, "h:3")),
+        known(3, service(3, "h:3"), lasting(3, "h:3", "shop")),
     )
-    assert broker.old() == ["h:1", "h:2", "h:3", "h:3"]
+    assert broker.old() == ["h:1", "h:2", "h:3"]
     broker.clock.advance(GRACE)
     assert broker.old() == []
     assert broker.forgotten == [{1}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -17,9 +18,13 @@ from pathlib import Path
 
 import attrs
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
-from broker.core.model import Auth, Provider, Service, Snapshot
-from broker.core.store import DATABASE, LOCK, SCHEMA, StateInUse, StateUnusable, Store
+from broker.core.database import StateFull, StateInUse, StateUnusable
+from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
+from broker.core.room import RESERVE
+from broker.core.store import DATABASE, LOCK, SCHEMA, Store
+from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = 20
 
@@ -35,6 +40,12 @@ PROVIDER = Provider(
         Service("context-user", "10.0.0.7:9002", 7, protocol="http"),
         Service("Rohan", "10.0.0.7:5247", 7, info='{"topics": ["\u00e9", null]}', lasting=True),
     ),
+)
+
+
+SESSIONS = (
+    KnownSession(b"node 1", "K" * 40, "192.0.2.7", 30.0, b"0.2", (b"mcollective nodes", b"", b"\0\xff\xed\xa0\x80")),
+    KnownSession(bytes(range(1, 256)), "", "", 0.0, None, ()),
 )
 
 
@@ -64,7 +75,7 @@ def test_a_new_directory_is_empty_and_private(store: Store, directory: Path) -> 
     assert reopened(store, directory) == Snapshot(1, [], {})
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert {f.name: stat.S_IMODE(f.stat().st_mode) for f in directory.iterdir()} == dict.fromkeys(
-        (LOCK, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"), 0o600
+        (LOCK, RESERVE, DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"), 0o600
     )
 
 
@@ -81,6 +92,56 @@ def test_all_of_a_provider_comes_back(store: Store, directory: Path) -> None:
     store.switch("gatekeeper", True)
     store.switch("gatekeeper", False)
     assert reopened(store, directory, 8) == Snapshot(8, [PROVIDER], {"context": True, "gatekeeper": False})
+
+
+def test_all_of_a_session_comes_back(store: Store, directory: Path) -> None:
+    store.record([PROVIDER], [], 8, SESSIONS, [])
+    assert reopened(store, directory, 8) == Snapshot(8, [PROVIDER], {}, SESSIONS)
+    changed = attrs.evolve(SESSIONS[1], ttl=0.5)
+    store.record([], [], 8, [changed], [SESSIONS[0].identity, b"never there"])
+    assert reopened(store, directory).sessions == (changed,)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("identity", "5"),
+        ("key", "x'00'"),
+        ("address", "x'00'"),
+        ("ttl", "'long'"),
+        ("ttl", "-1"),
+        ("ttl", "9e999"),
+        ("version", "'0.2'"),
+        ("topics", "'{'"),
+        ("topics", "'[5]'"),
+        ("topics", "'\"t\"'"),
+        ("topics", "'[\"\u20ac\"]'"),
+        ("topics", "x'ff'"),
+        ("topics", "replace(hex(zeroblob(50000)), '00', '[')"),
+    ],
+)
+def test_a_session_that_cannot_be_understood_is_dropped_and_the_others_come_back(
+    directory: Path, column: str, value: str
+) -> None:
+    filled(directory, f"UPDATE session SET {column} = {value} WHERE identity = CAST('node 1' AS BLOB)")
+    store = Store(str(directory))
+    with capturedLogs() as logs:
+        assert store.open().sessions == SESSIONS[1:]
+    assert [formatEvent(event) for event in logs] == ["1 stored sessions cannot be understood, and are not restored"]
+    with capturedLogs() as logs:
+        assert reopened(store, directory).sessions == SESSIONS[1:]
+    assert logs == [], "it is not in the database any more"
+    store.close(1)
+
+
+def test_a_database_of_the_first_schema_is_brought_up_to_date(directory: Path) -> None:
+    filled(directory, "DROP TABLE session", "PRAGMA user_version = 1")
+    store = Store(str(directory))
+    snapshot = store.open()
+    assert (len(snapshot.providers), snapshot.sessions) == (499, ())
+    store.record([], [], 1, SESSIONS)
+    assert reopened(store, directory, 7) == Snapshot(7, snapshot.providers, {}, SESSIONS)
+    store.close(7)
 
 
 @pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])
@@ -242,7 +303,7 @@ def filled(directory: Path, *statements: str) -> None:
     """A state directory as a clean stop leaves it, with some providers, and then changed."""
     store = Store(str(directory))
     store.open()
-    store.record([attrs.evolve(PROVIDER, id=n) for n in range(1, 500)], [], 501)
+    store.record([attrs.evolve(PROVIDER, id=n) for n in range(1, 500)], [], 501, SESSIONS)
     store.close(501)
     with closing(sqlite3.connect(directory / DATABASE)) as database, database:
         for statement in statements:
@@ -294,7 +355,8 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path, where
     elif where == "index":  # a page that is not read at the start, but would be at a write
         with closing(sqlite3.connect(path)) as database:
             ((page, size),) = database.execute(
-                "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE type = 'index'"
+                "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size "
+                "WHERE type = 'index' AND tbl_name = 'launcher'"
             )
         content[(page - 1) * size : page * size] = garbage[:size]
     else:
@@ -309,6 +371,120 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path, where
     store = Store(str(directory))
     assert store.open() == Snapshot(1, [], {})
     store.close(1)
+
+
+# a full disk
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(directory: Path, killed: bool) -> None:
+    filled(directory)
+    if killed:  # what is stored is in the log, and the file that SQLite shares is gone
+        before = Store(str(directory))
+        before.open()
+        before.record([attrs.evolve(PROVIDER, id=600)], [], 700)
+        (directory / f"{DATABASE}-shm").unlink()
+    shutil.copytree(directory, copy := directory.with_name("copy"))
+    with no_room():
+        store = Store(str(copy))
+        (copy / RESERVE).unlink()
+        with pytest.raises(StateFull, match="the disk is full"):
+            store.open()
+        snapshot = store.look()
+        assert [p.id for p in snapshot.providers] == [*range(1, 500), *([600] if killed else [])]
+        assert snapshot.next_provider == (700 if killed else 501)
+        with pytest.raises(StateInUse):
+            Store(str(copy)).look()
+        for _ in range(2):
+            with pytest.raises(StateFull, match="the disk is full"):
+                store.record([attrs.evolve(PROVIDER, id=1_000)], range(1, 500), 2_000)
+    store.record([attrs.evolve(PROVIDER, id=1_000)], range(1, 500), 2_000)
+    snapshot = reopened(store, copy, 3_000)
+    assert [p.id for p in snapshot.providers] == [*([600] if killed else []), 1_000]
+    assert snapshot.next_provider == 3_000
+    store.close(1)
+
+
+def test_a_full_disk_is_read_beside_another_process_that_reads(directory: Path) -> None:
+    filled(directory)
+    with closing(sqlite3.connect(directory / DATABASE)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT * FROM counter").fetchall()
+        with no_room():
+            store = Store(str(directory))
+            assert store.look().next_provider == 501
+    store.close(1)
+
+
+def test_a_first_start_on_a_full_disk_finds_nothing_and_stores_later(directory: Path) -> None:
+    store = Store(str(directory))
+    with no_room():
+        with pytest.raises(StateFull):
+            store.open()
+        assert store.look() == Snapshot(1, [], {})
+        with pytest.raises(StateFull):
+            store.reserve(10)
+    store.reserve(10)
+    assert reopened(store, directory, 11) == Snapshot(11, [], {})
+    store.close(1)
+
+
+def test_a_full_disk_excuses_nothing_else(directory: Path) -> None:
+    filled(directory)
+    (directory / DATABASE).write_bytes(b"nonsense" * 1_000)
+    with no_room():
+        for use in (Store(str(directory)).open, Store(str(directory)).look):
+            with pytest.raises(StateUnusable, match="is damaged") as refused:
+                use()
+            assert not isinstance(refused.value, StateFull)
+
+
+def test_the_reserve_lets_a_full_disk_be_written_and_is_taken_again(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from broker.core.database import StateFull
+from broker.core.model import Provider
+from broker.core.room import RESERVE, RESERVE_BYTES
+from broker.core.store import Store
+
+state = os.path.join(sys.argv[1], "state")
+reserve = os.path.join(state, RESERVE)
+
+def fill(name):
+    with open(os.path.join(sys.argv[1], name), "wb", 0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+
+store = Store(state)
+store.open()
+assert os.stat(reserve).st_size == RESERVE_BYTES
+store.close(2)
+fill("first")
+store.open()
+assert not os.path.exists(reserve)
+store.reserve(3)
+store.close(4)
+fill("second")
+try:
+    store.open()
+except StateFull:
+    assert store.look().next_provider == 4
+try:
+    store.reserve(5)
+except StateFull:
+    print("full")
+for name in ("first", "second"):
+    os.unlink(os.path.join(sys.argv[1], name))
+store.reserve(6)
+assert os.stat(reserve).st_size == RESERVE_BYTES
+store.close(7)
+print(store.open().next_provider)
+"""
+    assert on_a_small_disk(tmp_path, 64, script).split() == ["full", "7"]
 
 
 # kill -9

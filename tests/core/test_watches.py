@@ -167,7 +167,7 @@ def test_who_is_told_of_loads_hears_of_each_in_order_with_all_changes_until_it_e
     registry.offer([Service("bank", "h:1", id)], Rights())
     registry.load(id, 0.5)
     registry.load(id, 0.5)
-    registry.load(id, -1.0)
+    registry.load(id, 0.0)
     registry.load(99, 1.0)
     watch.cancel()
     watch.cancel()

@@ -51,6 +51,7 @@ class FailingDisk(Disk):
     """A real disk that has ``room`` bytes left, and fails to do some things while told so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.room: int | None = None
         self.fails_to: set[str] = set()
         self.keeps: set[str] = set()
@@ -90,6 +91,7 @@ class WatchedDisk(Disk):
     """A real disk that tells what was done, and to which file: what a power cut leaves depends on the order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.did: list[tuple[str, int]] = []
         """Names of calls, with the inodes that they were about."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import attrs
@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored import Restored
-from broker.export.feed import KEPT, LATEST, Feed, FullLoads
+from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, Feed, FullLoads
 from broker.export.records import Record, microseconds
 from tests.session.mc0_recording import nothing_fails
 
@@ -55,7 +55,7 @@ class Fed:
     def offer(self, provider: int, *names: str, **more: Any) -> list[Service]:
         """What it offers, at the host h1 the first, at h2 the next."""
         services = [Service(name, f"h{number}:1", provider, **more) for number, name in enumerate(names, 1)]
-        assert self.registry.offer(services, Rights()) == []
+        assert self.registry.offer(services, Rights(services=10_000)) == []
         return services
 
     def take(self) -> list[Record]:
@@ -312,7 +312,7 @@ def test_a_load_that_is_as_before_is_told_again(fed: Fed) -> None:
     provider = fed.join()
     fed.offer(provider, "bank")
     fed.take()
-    for load in (2, 2, -5):
+    for load in (2, 2, 0):
         fed.registry.load(provider, load)
     assert [record.load for record in fed.take()] == [2, 2, 0]
 
@@ -464,3 +464,115 @@ def test_a_heartbeat_tells_of_just_the_services_that_the_registry_has(calls: lis
                 (s.name, s.hostport, s.protocol, None if s.interval is None else s.interval * 1000)
                 for s in provider.services
             ]
+
+
+# floods
+
+
+def told(records: list[Record]) -> list[tuple[str, float | int | None, int | None]]:
+    """Of loads and heartbeats: which, what they say, and how many others they stand for."""
+    return [(r.event, r.hb_seq if r.event == "hb" else r.load, r.coalesced) for r in records]
+
+
+def test_reports_that_come_too_fast_coalesce_and_the_newest_is_told_in_its_turn(fed: Fed) -> None:
+    provider, other = fed.join(), fed.join()
+    fed.offer(provider, "bank")
+    fed.offer(other, "shop")
+    fed.take()
+    for load in range(IN_ADVANCE + 1):
+        fed.registry.load(provider, load)
+    assert told(fed.take()) == [("load", load, None) for load in range(IN_ADVANCE + 1)], "which it has in advance"
+    for load in range(500):
+        fed.registry.load(provider, load)
+    fed.registry.load(other, 7)
+    assert told(fed.take()) == [("load", 7, None)], "another provider's report does not wait"
+    fed.feed.catch_up()
+    assert fed.take() == []
+    fed.clock.advance(0.5)
+    fed.feed.catch_up()
+    [record] = fed.take()
+    assert (record.load, record.coalesced, record.ts) == (499, 499, AT), "when the newest one came"
+    assert fed.feed.counts() == {"journal_records.coalesced": 499}
+    fed.feed.catch_up()
+    assert fed.take() == []
+    fed.clock.advance(2 * IN_ADVANCE / RECORDS)
+    fed.registry.load(provider, 3)
+    assert told(fed.take()) == [("load", 3, None)]
+
+
+def test_a_flood_of_a_provider_of_many_services_makes_a_bounded_number_of_records(fed: Fed) -> None:
+    names = [f"service-{number}" for number in range(1_000)]
+    provider = fed.join()
+    fed.offer(provider, *names)
+    fed.take()
+    reports, seconds = 78, 60
+    for _ in range(seconds):
+        for load in range(reports):
+            fed.registry.load(provider, load)
+            fed.feed.beat(provider, None)
+        fed.clock.advance(1)
+        fed.feed.catch_up()
+    records = fed.take()
+    counted = Counter(record.event for record in records)
+    assert all(counted[event] <= IN_ADVANCE + len(names) + RECORDS * seconds for event in ("load", "hb"))
+    assert {record.service for record in records} == set(names)
+    last = {r.event: r for r in records}
+    assert last["load"].load == reports - 1
+    fed.feed.stop()
+    stands_for = sum(1 + (r.coalesced or 0) for r in [*records, *fed.take()])
+    assert stands_for == 2 * seconds * reports * len(names), "each report is told of, or counted in one that is"
+
+
+def test_heartbeats_that_come_too_fast_coalesce_too_with_the_newest_number_and_time(fed: Fed) -> None:
+    provider = fed.join("", "dbp")
+    fed.offer(provider, "bank", interval=0.05)
+    fed.take()
+    for number in range(IN_ADVANCE + 21):
+        fed.feed.beat(provider, START + number)
+    beats = fed.take()
+    assert [record.hb_seq for record in beats] == list(range(1, IN_ADVANCE + 2))
+    fed.clock.advance(1)
+    fed.feed.catch_up()
+    [record] = fed.take()
+    assert (record.hb_seq, record.coalesced) == (IN_ADVANCE + 21, 19)
+    assert record.sent_ts == microseconds(START + IN_ADVANCE + 20)
+
+
+def test_a_load_a_second_of_a_thousand_services_is_told_at_least_each_minute_and_of_more_too(fed: Fed) -> None:
+    provider = fed.join()
+    fed.offer(provider, *(f"service-{number}" for number in range(10_000)))
+    fed.take()
+    at = []
+    for second in range(300):
+        fed.registry.load(provider, second)
+        fed.clock.advance(1)
+        fed.feed.catch_up()
+        at += [second] * bool(fed.take())
+    assert max(after - before for before, after in pairwise([0, *at])) <= LONGEST_WAIT + 1
+
+
+def test_what_waits_is_told_by_the_stop_and_not_when_the_provider_goes(fed: Fed) -> None:
+    for gone in (True, False):
+        provider = fed.join()
+        fed.offer(provider, "bank")
+        for load in range(IN_ADVANCE + 10):
+            fed.registry.load(provider, load)
+        fed.take()
+        if gone:
+            fed.registry.leave(provider)
+            assert brief(fed.take()) == [("unregister", "bank", "left")]
+    fed.feed.stop()
+    assert told(fed.take()) == [("load", IN_ADVANCE + 9, 8)]
+
+
+def test_a_clock_that_is_set_back_keeps_no_report_waiting(fed: Fed) -> None:
+    provider = fed.join()
+    fed.offer(provider, "bank")
+    fed.registry.load(provider, 1)
+    fed.clock.rightNow -= 3_600
+    fed.take()
+    fed.registry.load(provider, 2)
+    fed.feed.catch_up()
+    assert told(fed.take()) == [("load", 2, None)]
+    fed.registry.load(provider, 3)
+    assert told(fed.take()) == [("load", 3, None)]

@@ -20,6 +20,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import TestCase
 
+from broker.core.trouble import RETRY_SECONDS_MOST
 from broker.export.journal import (
     ALIVE_SECONDS,
     FLUSH_SECONDS,
@@ -31,7 +32,6 @@ from broker.export.journal import (
 from broker.export.lock import JournalInUse
 from broker.export.records import Record, boot_name
 from broker.export.segments import Limits, Segments
-from broker.export.trouble import RETRY_SECONDS_MOST
 from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, number, records_in, sealed_in
 from tests.threads import Thread, immediately
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,38 @@ def test_of_one_hour_the_first_that_were_written_are_deleted(tmp_path):
     segments.retain(NOON)
 
     assert [number(path) for path in sealed_in(tmp_path)] == [10, 11, 12]
+
+
+def of_one_hour(directory: Path, count: int) -> tuple[Segments, list[int]]:
+    """Segments of one hour, which are of different sizes, and these."""
+    segments = opened(directory, keep_seconds=None, keep_bytes=None)
+    sizes = []
+    for seq in range(1, count + 1):
+        segments.append(lines(1, 100 * seq), seq, NOON)
+        segments.seal()
+        newest = max(sealed_in(directory), key=number)
+        os.utime(newest, (NOON + seq, NOON + seq))
+        sizes.append(newest.stat().st_size)
+    return segments, sizes
+
+
+@pytest.mark.parametrize(("less", "left"), [(0, [2, 3, 4]), (1, [3, 4])])
+def test_of_one_hour_no_more_is_deleted_than_is_over_the_size(tmp_path, less, left):
+    segments, sizes = of_one_hour(tmp_path, 4)
+    segments.limits = Limits(keep_seconds=None, keep_bytes=sum(sizes[1:]) - less)
+    segments.retain(NOON)
+
+    assert [number(path) for path in sealed_in(tmp_path)] == left
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 10**9])
+def test_of_an_hour_over_the_age_all_is_deleted_whatever_room_there_is(tmp_path, keep_bytes):
+    segments, _ = of_one_hour(tmp_path, 3)
+    segments.limits = Limits(keep_seconds=HOUR, keep_bytes=keep_bytes)
+    segments.retain(NOON + HOUR)
+    assert len(sealed_in(tmp_path)) == 3
+    segments.retain(NOON + HOUR + 1)
+    assert sealed_in(tmp_path) == []
 
 
 def test_a_long_look_is_done_in_pieces_with_lines_appended_between_them(tmp_path):

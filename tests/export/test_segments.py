@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import shutil
 import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -468,3 +471,42 @@ def test_a_full_disk_keeps_no_broker_from_its_start(tmp_path):
 
     assert (ran.stdout, ran.stderr) == ("0\n1\n", "")
     assert lines_in(tmp_path) == [b"2\n"]
+
+
+# few descriptors
+
+
+@contextmanager
+def no_descriptors():
+    """The process has no file descriptor left, as with very many connections."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, before[1]))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for file in taken:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_where_connections_have_all_descriptors_segments_are_still_begun_and_sealed(tmp_path):
+    segments = opened(tmp_path)
+    with no_descriptors():
+        for seq in range(1, 21):
+            segments.append(lines(seq, 1), seq, NOON)
+            segments.seal()
+    segments.close()
+    assert lines_in(tmp_path) == lines(1, 20)
+
+
+def test_a_journal_that_is_closed_holds_no_descriptor(tmp_path):
+    before = os.listdir("/proc/self/fd")
+    segments = opened(tmp_path)
+    segments.append(lines(1, 1), 1, NOON)
+    segments.seal()
+    segments.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -84,8 +84,16 @@ def mutated(draw: st.DrawFn) -> list[bytes]:
     return frames
 
 
+common = st.builds(
+    lambda before, topic, body: [b"", b"PUT", *before, b"TOPIC", topic, b"", *body],
+    st.one_of(st.just([]), values.map(lambda id: [b"ID", id])),
+    values,
+    st.lists(values, max_size=2),
+)
+"""What nearly all real ones are: a PUT with a topic, or an ID and a topic, and no other header."""
+
 frame_lists = st.one_of(
-    messages_of(st.just(b"PUT")), messages_of(st.sampled_from(VERBS)), mutated(), messages_of(verbs), anything
+    common, messages_of(st.just(b"PUT")), messages_of(st.sampled_from(VERBS)), mutated(), messages_of(verbs), anything
 )
 
 # A second reading of the grammar, step by step.

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.liveness import SLACK
-from broker.session.mc0 import ANSWER_AGAIN, CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL
+from broker.session.mc0 import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL
+from broker.session.mc0_answers import ANSWER_AGAIN
 from broker.session.topic_rules import TopicRights, TopicRule, rights_of
 from broker.wire import mc0 as wire
 from tests.fuzz.test_mc0 import frame_lists

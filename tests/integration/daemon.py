@@ -41,7 +41,11 @@ def _has_mtl(options: Sequence[str]) -> bool:
 
 
 class Daemon:
-    """A running daemon in its own directory; ``log`` is what it printed so far."""
+    """A running daemon in its own directory; ``log`` is what it printed so far.
+
+    ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk;
+    ``disk`` is how its command line begins (`tests.full_disk.small_disk`).
+    """
 
     def __init__(
         self,
@@ -51,6 +55,8 @@ class Daemon:
         console: str = "0",
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
+        full: bool = False,
+        disk: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.log: list[str] = []
@@ -68,8 +74,10 @@ class Daemon:
             command += ["--state", str(directory / "state")]
         if descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
+        if full:
+            command = ["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
-            command,
+            [*disk, *command],
             cwd=directory,
             env=environment(**(env or {})),
             stdout=subprocess.PIPE,

@@ -134,12 +134,12 @@ class Client:
         """Wait until the broker has let it in, for the first time or again."""
         self._event(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
-    def cut_off(self) -> None:
+    def cut_off(self, patience: float = PATIENCE) -> None:
         """Wait until the broker has closed the connection. Nothing of it comes afterwards."""
-        self._event(zmq.EVENT_DISCONNECTED)
+        self._event(zmq.EVENT_DISCONNECTED, patience)
 
-    def _event(self, event: int) -> None:
-        while self._events.poll(int(PATIENCE * 1000)):
+    def _event(self, event: int, patience: float = PATIENCE) -> None:
+        while self._events.poll(int(patience * 1000)):
             if recv_monitor_message(self._events)["event"] == event:
                 return
         raise AssertionError("it did not come")

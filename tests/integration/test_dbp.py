@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +269,8 @@ def test_a_node_finds_the_broker_as_those_of_the_original_do(tmp_path: Path) -> 
 
 def stored(directory: Path, name: str) -> bool:
     """Whether a service is in the store."""
-    with sqlite3.connect(directory / "state" / "elkobroker.sqlite3", timeout=PATIENCE) as connection:
+    database = directory / "state" / "elkobroker.sqlite3"
+    with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection:
         [count] = connection.execute("SELECT count(*) FROM provider WHERE described LIKE ?", (f"%{name}%",)).fetchone()
     return bool(count)
 

@@ -46,6 +46,7 @@ load = {load}
 COUNTERS = {
     "journal_clock.back",
     "journal_records.written",
+    "journal_records.coalesced",
     "journal_records.dropped",
     "journal_records.mended",
     "journal_segments.recovered",
@@ -208,6 +209,30 @@ def test_a_journal_that_is_switched_off_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "state" / "journal").exists()
 
 
+def test_one_provider_that_floods_costs_no_other_its_records(tmp_path: Path) -> None:
+    journal = tmp_path / "state" / "journal"
+    with (
+        Daemon(tmp_path, *configured(tmp_path)) as daemon,
+        provider(daemon, *(f"many-{number}" for number in range(1_000))) as flood,
+        provider(daemon, "bank") as quiet,
+    ):
+        for _ in range(20):
+            for load in range(25):  # 25,000 records, of which the queue takes 200,000
+                flood.send(to="client", op="load", factor=load)
+            quiet.send(to="client", op="load", factor=1.5)
+        quiet.done()
+        flood.done()
+        assert until(lambda: counters(daemon)["journal_records.coalesced"])
+        assert counters(daemon)["journal_records.dropped"] == 0
+        stopped(daemon)
+    records = sealed(journal)
+    assert gaps(records) == (0, 0)
+    assert len([r for r in events(records, "load") if r["service"] == "bank"]) == 20
+    of_one = [r for r in events(records, "load") if r["service"] == "many-7"]
+    assert sum(1 + r.get("coalesced", 0) for r in of_one) == 500
+    assert of_one[-1]["load"] == 24
+
+
 # directories
 
 
@@ -264,8 +289,8 @@ def test_after_a_kill_all_that_was_in_the_files_is_there_exactly_once(tmp_path: 
     options = configured(tmp_path)
     with Daemon(tmp_path, *options) as daemon, provider(daemon, "bank") as peer:
         sent = 0
-        while len(written(journal)) < 1_000:  # of several rounds, and in the middle of one
-            for _ in range(200):
+        while len(written(journal)) < 500:  # of several rounds, and in the middle of one
+            for _ in range(20):  # fewer than what coalesces
                 sent += 1
                 peer.send(to="client", op="load", factor=sent)
             peer.done()

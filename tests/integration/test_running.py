@@ -46,6 +46,26 @@ def test_a_waiting_find_is_answered_when_the_service_comes(daemon: Daemon) -> No
         assert customer.receive()["tag"] == "w"
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"FOO / HTTP/1.1\r\n\r\nfind bank\r\n"],
+        [b"pat", b"ch / HT", b"TP/1.1\r\n\r\n", b"find bank\r\n"],
+        [b"\x16\x03\x01\x02\x00", b"find bank\r\n"],
+    ],
+)
+def test_the_console_executes_nothing_of_a_request_of_a_browser(daemon: Daemon, pieces: list[bytes]) -> None:
+    with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as browser:
+        browser.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with browser.makefile("rb") as answers:
+            assert answers.readline().startswith(b"elkobroker console")
+            for piece in pieces:
+                browser.sendall(piece)
+            rest = answers.read()
+        assert rest.startswith(b"error: ")
+        assert b"servicedesc" not in rest
+
+
 def test_services_go_with_the_connection(daemon: Daemon) -> None:
     with daemon.connect("admin") as admin, daemon.connect() as provider:
         admin.ask(to="admin", op="watch", services=True)
@@ -198,6 +218,37 @@ def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Pat
         with over_tls(running, shown) as peer:
             peer.send(to="client", op="auth", auth={"mode": "password", "code": "wrong"})
             assert peer.receive()["msg"] == "auth: wrong password"
+
+
+def test_an_address_that_guesses_passwords_is_held_up_and_no_other(tmp_path: Path) -> None:
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(
+        '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
+        'auth = "password"\ncode = "sesame"\n[console]\nendpoint = "tcp:0:interface=127.0.0.1"\npassword = "figleaf"\n'
+        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
+    )
+
+    def on_the_wire(code: str, host: str) -> str:
+        with Peer(socket.create_connection(("127.0.0.1", running.port()), PATIENCE, (host, 0))) as peer:
+            peer.send(to="admin", op="auth", auth={"mode": "password", "code": code})
+            peer.send(to="admin", op="ping")
+            answer = peer.receive()
+            return str(answer.get("msg", answer["op"]))
+
+    def in_the_console(code: str, host: str) -> str:
+        with socket.create_connection(("127.0.0.1", running.console_port()), PATIENCE, (host, 0)) as operator:
+            operator.sendall(f"{code}\r\nquit\r\n".encode())
+            return b"".join(iter(lambda: operator.recv(65536), b"")).decode()
+
+    with Daemon(tmp_path, "--config", str(config)) as running:
+        for attempt, let_in in ((on_the_wire, "pong"), (in_the_console, "help")):
+            right = "sesame" if attempt is on_the_wire else "figleaf"
+            # On a slow machine some of the first ones come when the back-off is over already.
+            said = [attempt("wrong", "127.0.0.1") for _ in range(10)]
+            assert "wrong password" in said[0]
+            assert any("too many wrong passwords" in text for text in said)
+            assert let_in in attempt(right, "127.0.0.2")
+        running.wait_for("elko peer 127.0.0.1: too-many-guesses: auth: too many wrong passwords")
 
 
 def over_tls(daemon: Daemon, trusted: Path) -> Peer:

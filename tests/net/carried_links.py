@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -84,7 +85,7 @@ def web_hub(path: str = "/", origins: Iterable[str] = (), half_close: bool = Tru
         return reader, session
 
     hub.factory.converse = converse
-    hub.factory.http = True
+    hub.factory.guarded = False
     return hub
 
 
@@ -135,6 +136,7 @@ class CarriedLink(Link):
 
     def __init__(self, factory: Any, host: str = "192.0.2.1", port: int = 4000) -> None:
         self.address = IPv4Address("TCP", host, port)
+        self._clock = factory.lines.clock
         self.protocol: Any = factory.buildProtocol(self.address)
         self.wire = Wire()
         self.wire.peerAddr = self.address
@@ -156,9 +158,15 @@ class CarriedLink(Link):
         return data.decode()
 
     def ask(self, *data: str) -> str:
-        """What text is answered at once."""
+        """What text is answered at once, or in the next turn where something was refused before."""
         self.send(*data)
+        self.next_turn()
         return self.said()
+
+    def next_turn(self) -> None:
+        """Wait for the connection's turn, if it waits for one."""
+        if self.protocol._queued:
+            (self._clock.turn if hasattr(self._clock, "turn") else partial(self._clock.advance, 0))()
 
     def request(self, path: str, body: str | None = None, *headers: str, method: str | None = None) -> None:
         """A request of HTTP arrives."""
@@ -170,6 +178,7 @@ class CarriedLink(Link):
     def responses(self) -> list[tuple[int, str]]:
         """The responses that were written since the last call: statuses and bodies."""
         found = []
+        self.next_turn()
         text = self.said()
         while text:
             head, _, rest = text.partition("\r\n\r\n")
@@ -187,14 +196,15 @@ class CarriedLink(Link):
 
 
 def garbage(run: Callable[[], object], *types: type) -> list[type]:
-    """Of what types are objects that only the garbage collector can free after ``run``."""
+    """The types of the objects made by ``run`` that only the garbage collector can free."""
     gc.collect()
     gc.disable()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, types)}
     try:
         run()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return [type(each) for each in gc.garbage if isinstance(each, types)]
+        return [type(each) for each in gc.garbage if isinstance(each, types) and id(each) not in before]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -10,7 +10,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.net.limits import ADDRESSES, COMPLAIN_EVERY, MAX_SHOWN, Bucket, Complaints, Deadlines, Rates
+from broker.net.limits import ADDRESSES, COMPLAIN_EVERY, LINES, MAX_SHOWN, Bucket, Complaints, Deadlines, Rates, Seldom
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")
 LIMIT = Refusal(Reason.LIMIT, "too much")
@@ -128,16 +128,78 @@ def test_braces_in_a_text_are_no_format(complaints: Complaints) -> None:
     assert formatEvent(event) == "elko peer a: syntax: near: {to}{0!r} {x"
 
 
-def test_the_table_of_complaints_is_bounded(complaints: Complaints, clock: Clock) -> None:
-    def fill() -> None:
-        for number in range(ADDRESSES):
-            complaints.add("elko", f"a{number}", SYNTAX)
+def test_the_table_of_logged_addresses_is_bounded() -> None:
+    seldom: Seldom[int] = Seldom(Clock())
+    assert all(seldom.due(number) for number in range(ADDRESSES))
+    assert not seldom.due(0)
+    assert seldom.due(ADDRESSES)
+    assert not seldom.due(ADDRESSES - 1)
+    assert seldom.due(0), "the oldest was forgotten"
+    assert len(seldom) == ADDRESSES
 
-    assert len(logged(fill)) == ADDRESSES
-    assert logged(lambda: complaints.add("elko", "a0", SYNTAX)) == []
-    assert len(logged(lambda: complaints.add("elko", "new", SYNTAX))) == 1
-    assert logged(lambda: complaints.add("elko", f"a{ADDRESSES - 1}", SYNTAX)) == []
-    assert len(logged(lambda: complaints.add("elko", "a0", SYNTAX))) == 1, "the oldest was forgotten"
+
+def flood(complaints: Complaints, wire: str = "dbp", reason: Refusal = SYNTAX, size: int = 30_000) -> list[str]:
+    """The lines on so many datagrams, each of another address."""
+
+    def complain() -> None:
+        for number in range(size):
+            complaints.add(wire, f"{wire} {number}", reason)
+
+    return [str(formatEvent(event)) for event in logged(complain)]
+
+
+def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
+    complaints: Complaints, counters: Counters, clock: Clock
+) -> None:
+    lines = flood(complaints)
+    assert lines == [f"dbp peer dbp {number}: syntax: no message" for number in range(LINES)]
+    assert counters.get("dbp_refused", "syntax") == 30_000
+    assert logged(lambda: clock.advance(COMPLAIN_EVERY - 0.01)) == []
+    [event] = logged(lambda: clock.advance(0.01))
+    assert formatEvent(event) == (
+        f"dbp: syntax: {30_000 - LINES} more lines, of other addresses, were left out in the last 60 s"
+    )
+    assert clock.getDelayedCalls() == []
+    assert len(flood(complaints)) == LINES, "a minute later there is room for as many again"
+
+
+def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(complaints: Complaints, clock: Clock) -> None:
+    told = 0
+
+    def attack() -> None:
+        for second in range(600):
+            for number in range(100):
+                complaints.add("dbp", f"{second} {number}", SYNTAX)
+            clock.advance(1)
+        clock.advance(COMPLAIN_EVERY)
+
+    lines = logged(attack)
+    for event in lines:
+        count = event.get("count", 1)
+        assert isinstance(count, int)
+        told += count
+    assert told == 60_000
+    assert len(lines) <= 11 * LINES + 11
+
+
+def test_a_flood_on_one_wire_or_of_one_reason_leaves_out_no_others(complaints: Complaints) -> None:
+    flood(complaints)
+    assert len(flood(complaints, "elko", LIMIT, 1)) == 1
+    assert len(flood(complaints, "dbp", LIMIT, LINES)) == LINES
+    assert len(logged(lambda: complaints.add("elko", "192.0.2.1", SYNTAX))) == 1
+
+
+def test_failures_are_bounded_as_well(complaints: Complaints, clock: Clock) -> None:
+    def fail() -> None:
+        for number in range(1_000):
+            try:
+                raise ZeroDivisionError("as it is meant to")
+            except ZeroDivisionError:
+                complaints.failed("dbp", f"a{number}")
+
+    assert len(logged(fail)) == LINES
+    [event] = logged(lambda: clock.advance(COMPLAIN_EVERY))
+    assert event["count"] == 1_000 - LINES
 
 
 def test_what_needs_no_line_is_only_counted(complaints: Complaints, counters: Counters) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 
 import pytest
@@ -19,6 +20,7 @@ from broker.net.lines import (
     CLOSE_WITHIN,
     DEBUG_AT_ONCE,
     HALF_CLOSED,
+    OPENING,
     REFUSALS_AT_ONCE,
     SHORT,
     STOP_WITHIN,
@@ -26,9 +28,9 @@ from broker.net.lines import (
     Limits,
     LineProtocol,
 )
-from broker.net.turns import QUANTUM, QUANTUM_ALONE, TURN
-from broker.session.peer import Reader, Session
-from tests.net.words import Hub, Link, WordReader, WordSession
+from broker.net.turns import TURN
+from broker.session.peer import Peer, Reader, Session
+from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession
 
 
 @pytest.fixture
@@ -63,6 +65,36 @@ def test_a_request_of_a_browser_is_turned_away_and_nothing_in_it_is_taken(hub: H
     assert link.wire.half_closed
     assert hub.words() == []
     assert link.session.losses == 1
+
+
+@pytest.mark.parametrize("request_line", ["FOO / HTTP/1.1", "patch / http/1.0", "GET /", "x HTTP/9"])
+def test_no_request_is_taken_whatever_its_method_and_however_it_comes(hub: Hub, request_line: str) -> None:
+    data = f"{request_line}\r\nHost: here\r\n\r\nsay hello\n".encode()
+    for at in range(1, len(data)):
+        link = hub.connect()
+        link.protocol.dataReceived(data[:at])
+        link.protocol.dataReceived(data[at:])
+        assert b"".join(link.take()).startswith(b"HTTP/1.1 400 ")
+        assert link.wire.half_closed
+    assert hub.words() == []
+
+
+def test_the_bytes_of_a_tls_handshake_close(hub: Hub, link: Link) -> None:
+    link.protocol.dataReceived(b"\x16\x03\x01\x02\nsay hello\n")
+    assert (hub.words(), link.wire.half_closed, hub.refused(Reason.SYNTAX)) == ([], True, 1)
+
+
+def test_a_first_line_that_never_ends_closes(hub: Hub, link: Link) -> None:
+    link.protocol.dataReceived(b"x" * OPENING)
+    assert not link.wire.half_closed
+    link.protocol.dataReceived(b"x")
+    assert link.wire.half_closed
+
+
+def test_a_first_line_may_come_in_pieces(hub: Hub, link: Link) -> None:
+    for piece in ("", "\n", " sa", "y he", "llo\nsay more\n"):
+        link.protocol.dataReceived(piece.encode())
+    assert hub.words() == ["", " say hello", "say more"]
 
 
 def test_the_name_of_a_method_is_a_word_like_others_later_on(hub: Hub, link: Link) -> None:
@@ -187,18 +219,22 @@ def test_notices_before_an_answer_go_out_before_it(hub: Hub, link: Link) -> None
 
 
 def test_a_quantum_is_handled_at_once_and_the_rest_in_turns(hub: Hub, link: Link) -> None:
-    link.send(*numbers(QUANTUM_ALONE * 2 + 10))
-    assert hub.words() == numbers(QUANTUM_ALONE)
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE * 2 + 10))
+    assert hub.words() == numbers(ALONE)
     assert not link.wire.reading
     hub.later()
-    assert hub.words() == numbers(QUANTUM_ALONE + 10, QUANTUM_ALONE)
+    assert hub.words() == numbers(ALONE, ALONE)
+    hub.later()
+    assert hub.words() == numbers(10, ALONE * 2)
     assert link.wire.reading
     assert hub.clock.getDelayedCalls() == []
 
 
 def test_exactly_a_quantum_is_all(hub: Hub, link: Link) -> None:
-    link.send(*numbers(QUANTUM_ALONE))
-    assert hub.words() == numbers(QUANTUM_ALONE)
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE))
+    assert hub.words() == numbers(ALONE)
     for _ in range(2):
         hub.later()
     assert link.wire.reading
@@ -208,58 +244,61 @@ def test_exactly_a_quantum_is_all(hub: Hub, link: Link) -> None:
 
 
 def test_the_output_of_each_quantum_is_one_write(hub: Hub, link: Link) -> None:
-    link.send(*(["say x"] * (QUANTUM_ALONE * 3)))
+    hub.heard.cost = COST
+    link.send(*(["say x"] * (ALONE * 3)))
     for _ in range(3):
         hub.later()
-    assert link.take() == [b"x" * QUANTUM_ALONE] * 3
+    assert link.take() == [b"x" * ALONE] * 3
 
 
 def test_connections_with_much_to_do_take_turns_quantum_by_quantum(hub: Hub) -> None:
+    hub.heard.cost = COST
     links = [hub.connect(port=port) for port in (1, 2, 3)]
     for link in links:
-        link.send(*numbers(QUANTUM_ALONE * 3))
+        link.send(*numbers(ALONE * 3))
     hub.words()
     hub.later()
     rounds = [(address[-1], len(list(words))) for address, words in groupby(hub.heard, lambda heard: heard[0])]
-    assert rounds[:6] == [("1", QUANTUM), ("2", QUANTUM), ("3", QUANTUM)] * 2
+    assert rounds == [("2", SHARE), ("3", SHARE), ("1", SHARE), ("2", SHARE), ("3", SHARE)]
 
 
 def test_a_peer_that_sends_little_is_answered_at_once(hub: Hub) -> None:
+    hub.heard.cost = COST
     for port in range(20):
-        hub.connect(port=port).send(*numbers(QUANTUM_ALONE * 50))
+        hub.connect(port=port).send(*numbers(ALONE * 50))
     polite = hub.connect(port=99)
     polite.send("say hello")
     assert polite.take() == [b"hello"]
 
 
 def test_a_turn_ends_in_time_however_much_there_is_to_do(hub: Hub) -> None:
+    hub.heard.cost = COST
     for port in range(50):
-        hub.connect(port=port).send(*numbers(QUANTUM_ALONE * 4))
+        hub.connect(port=port).send(*numbers(ALONE * 4))
     handled = len(hub.words())
-    hub.clock.tick = TURN / 5
-    hub.later()
-    hub.clock.tick = 0
-    first = len(hub.words())
-    assert 0 < first <= QUANTUM * 6
-    hub.later()
-    for _ in range(10):
+    while hub.turns.busy:
         hub.later()
-    assert handled + first + len(hub.words()) == QUANTUM_ALONE * 4 * 50
+        in_turn = len(hub.words())
+        assert 0 < in_turn <= TURN / COST + SHARE + 1
+        handled += in_turn
+    assert handled == ALONE * 4 * 50
 
 
 def test_what_arrives_although_reading_was_stopped_is_kept_in_order(hub: Hub, link: Link) -> None:
-    link.send(*numbers(QUANTUM_ALONE + 1))
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE + 1))
     link.protocol.dataReceived(b"late")
     link.protocol.dataReceived(b"r\nlast\n")
-    assert hub.words() == numbers(QUANTUM_ALONE)
+    assert hub.words() == numbers(ALONE)
     hub.later()
-    assert hub.words() == [str(QUANTUM_ALONE), "later", "last"]
+    assert hub.words() == [str(ALONE), "later", "last"]
     assert link.wire.reading
 
 
 @pytest.mark.parametrize("goodbye", ["close", "lose"])
 def test_what_is_still_to_be_handled_is_dropped_with_the_connection(hub: Hub, link: Link, goodbye: str) -> None:
-    link.send(*numbers(QUANTUM_ALONE + 5))
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE + 5))
     link.protocol.dataReceived(b"held\n")
     link.protocol.close() if goodbye == "close" else link.lose()
     hub.words()
@@ -271,7 +310,8 @@ def test_what_is_still_to_be_handled_is_dropped_with_the_connection(hub: Hub, li
 
 
 def test_while_it_does_not_read_nothing_of_it_is_handled_or_read(hub: Hub, link: Link) -> None:
-    link.send(*numbers(QUANTUM_ALONE + 5))
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE + 5))
     link.stall()
     hub.words()
     for _ in range(3):
@@ -280,7 +320,7 @@ def test_while_it_does_not_read_nothing_of_it_is_handled_or_read(hub: Hub, link:
     assert not link.wire.reading
     link.drain()
     hub.later()
-    assert hub.words() == numbers(5, QUANTUM_ALONE)
+    assert hub.words() == numbers(5, ALONE)
     assert link.wire.reading
 
 
@@ -429,7 +469,8 @@ def test_a_peer_that_does_not_read_the_last_words_is_cut_off() -> None:
 
 
 def test_a_close_while_reading_was_stopped_reads_on_to_see_the_peers_end(hub: Hub, link: Link) -> None:
-    link.send(*numbers(QUANTUM_ALONE + 5))
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE + 5))
     assert not link.wire.reading
     link.protocol.close()
     assert link.wire.reading
@@ -469,11 +510,12 @@ def test_a_lost_connection_is_forgotten(hub: Hub, link: Link) -> None:
 
 
 def test_the_end_of_input_closes_after_all_was_answered(hub: Hub, link: Link) -> None:
-    link.send(*["say x"] * (QUANTUM_ALONE + 5))
+    hub.heard.cost = COST
+    link.send(*["say x"] * (ALONE + 5))
     link.protocol.readConnectionLost()
     assert link.session.ends == 0
     hub.later()
-    assert b"".join(link.take()) == b"x" * (QUANTUM_ALONE + 5)
+    assert b"".join(link.take()) == b"x" * (ALONE + 5)
     assert link.session.ends == 1
     assert link.wire.disconnecting
 
@@ -509,7 +551,8 @@ def test_nor_longer_because_it_reads_slowly(hub: Hub, link: Link) -> None:
 
 
 def test_the_end_of_input_of_one_that_does_not_read_waits_until_its_messages_were_handled(hub: Hub, link: Link) -> None:
-    link.send(*numbers(QUANTUM_ALONE + 5))
+    hub.heard.cost = COST
+    link.send(*numbers(ALONE + 5))
     link.stall()
     link.protocol.readConnectionLost()
     hub.later()
@@ -517,7 +560,7 @@ def test_the_end_of_input_of_one_that_does_not_read_waits_until_its_messages_wer
     link.drain()
     hub.later()
     assert link.session.ends == 1
-    assert hub.words() == numbers(QUANTUM_ALONE + 5)
+    assert hub.words() == numbers(ALONE + 5)
 
 
 # who is refused too much
@@ -599,12 +642,12 @@ def test_a_reader_that_fails_costs_its_connection_and_not_the_others(hub: Hub) -
     hub = Hub(converse=lambda peer: (Failing(), WordSession(peer, heard)))
     bad, good = hub.connect(port=1), hub.connect(port=2)
     with capturedLogs():
-        bad.send(*numbers(QUANTUM_ALONE + 1), "break", "x")
-        good.send(*numbers(QUANTUM_ALONE + 5))
+        bad.send(*numbers(ALONE + 1), "break", "x")
+        good.send(*numbers(ALONE + 5))
         for _ in range(5):
             hub.later()
     assert bad.wire.aborted
-    assert [word for address, word in heard if address.endswith(":2")] == numbers(QUANTUM_ALONE + 5)
+    assert [word for address, word in heard if address.endswith(":2")] == numbers(ALONE + 5)
 
 
 # the log
@@ -798,7 +841,8 @@ def test_who_was_refused_something_waits_for_its_turn_until_that_is_forgiven(hub
 def test_unfinished_input_of_all_peers_together_is_bounded(hub: Hub) -> None:
     links = [hub.connect(port=port) for port in range(3)]
     for link in links:
-        link.protocol.dataReceived(b"x" * SHORT)
+        link.protocol.dataReceived(b"hello\n" + b"x" * SHORT)
+        hub.later()
     assert hub.factory.unfinished == 3 * SHORT
     hub.factory.unfinished += UNFINISHED
     links[0].protocol.dataReceived(b"x")
@@ -808,3 +852,83 @@ def test_unfinished_input_of_all_peers_together_is_bounded(hub: Hub) -> None:
     for link in links:
         link.lose()
     assert hub.factory.unfinished == UNFINISHED
+
+
+# what others must receive first
+
+
+class Ordered:
+    """Two connections whose writes go into one list, in the order in which they are made."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.writes: list[tuple[str, bytes]] = []
+        self.server, self.user = hub.connect(port=1), hub.connect(port=2)
+        for name, link in (("server", self.server), ("user", self.user)):
+            link.wire.write = partial(self._write, name)  # type: ignore[method-assign]
+
+    def _write(self, name: str, data: bytes) -> None:
+        self.writes.append((name, data))
+
+
+class Reserving(WordSession):
+    """Tells ``server`` of each word before it answers; the word ``end`` closes the connection after that."""
+
+    server: LineProtocol | None = None
+
+    def receive(self, word: str) -> None:
+        if self.server is not None:
+            self.server.write_first(b"order ")
+        self.peer.write(b"answer ")
+        if word == "end":
+            self.peer.close()
+
+
+@pytest.fixture
+def ordered() -> Ordered:
+    hub = Hub(converse=lambda peer: (WordReader(), Reserving(peer, [])))
+    ordered = Ordered(hub)
+    ordered.user.session.server = ordered.server.protocol
+    return ordered
+
+
+def test_what_another_must_receive_first_is_written_first(ordered: Ordered) -> None:
+    ordered.user.send("one", "two")
+    assert ordered.writes == [("server", b"order order "), ("user", b"answer answer ")]
+
+
+def test_it_is_written_first_also_by_one_that_closes(ordered: Ordered) -> None:
+    ordered.user.send("end")
+    assert ordered.writes == [("server", b"order "), ("user", b"answer ")]
+
+
+def test_one_that_does_not_read_delays_nobody_and_gets_it_later(ordered: Ordered) -> None:
+    ordered.server.stall()
+    ordered.user.send("one")
+    assert ordered.writes == [("user", b"answer ")]
+    ordered.server.drain()
+    assert ordered.writes == [("user", b"answer "), ("server", b"order ")]
+
+
+def test_it_goes_before_what_waits_for_others_since_earlier(ordered: Ordered) -> None:
+    ordered.user.protocol.write(b"notice ")
+    ordered.server.protocol.write_first(b"order ")
+    ordered.user.protocol.factory.clock.turn()  # type: ignore[attr-defined]
+    assert ordered.writes == [("server", b"order "), ("user", b"notice ")]
+
+
+# authentication before the connection is made
+
+
+def test_one_that_is_authenticated_from_the_beginning_has_no_deadline() -> None:
+    class Trusted(WordSession):
+        def __init__(self, peer: Peer, heard: list[tuple[str, str]]) -> None:
+            super().__init__(peer, heard)
+            peer.authenticated()
+
+    heard: list[tuple[str, str]] = []
+    hub = Hub(Limits(authenticate_within=30), converse=lambda peer: (WordReader(), Trusted(peer, heard)))
+    link = hub.connect()
+    hub.pass_seconds(40)
+    assert not link.wire.disconnecting
+    link.send("hello")
+    assert heard[-1][1] == "hello"

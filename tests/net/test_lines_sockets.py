@@ -115,7 +115,7 @@ def test_more_than_the_kernel_takes_comes_whole_and_in_order(serve: Serve) -> No
     peer = server.connect()
     words = [f"say {number:08} " + "." * 50_000 for number in range(100)]
     expected = "".join(word[4:] for word in words).encode()
-    pending = "".join(f"{word}\n" for word in words).encode()
+    pending = "".join(f"{word}\n" for word in ["hello", *words]).encode()
     received = b""
 
     def exchange() -> bool:
@@ -281,7 +281,8 @@ def farm() -> Farm:
 @pytest.fixture
 def broker(farm: Farm) -> Iterator[Server]:
     hub = Hub(
-        converse=lambda peer: (Reader(VOCABULARY), BrokerSession(farm.wiring, Door(Policy()), peer)), clock=farm.clock
+        converse=lambda peer: (Reader(VOCABULARY), BrokerSession(farm.wiring, Door(Policy(), farm.guesses), peer)),
+        clock=farm.clock,
     )
     server = ElkoServer(hub)
     yield server

@@ -20,8 +20,9 @@ from zope.interface import implementer
 
 from broker.config import endpoint
 from broker.net.listen import KEEPALIVE_IDLE, CannotListen, bound, listen
-from broker.net.tls import Certificates, over_tls
+from broker.net.tls import Certificates
 from tests.config.certificates import certificate
+from tests.net.over_tls import over_tls
 
 
 class Greeter(Protocol):
@@ -86,7 +87,7 @@ class Listening(TestCase):
     async def _name_shown(self, certificates: Certificates) -> str:
         factory = Greeters()
         where = endpoint.parse("tcp:0:interface=127.0.0.1")
-        port = listen(self.reactor, where, over_tls(factory, certificates))
+        port = listen(self.reactor, where, over_tls(self.reactor, factory, certificates))
         host, _, number = bound(port).rpartition(":")
         shown: Deferred[str] = Deferred()
 

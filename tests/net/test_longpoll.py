@@ -174,7 +174,9 @@ def test_a_disconnect_behind_a_select_that_is_displaced_does_no_harm(web: Web) -
     peer = web.start()
     first = peer.wait()
     first.request(f"/disconnect/{peer.session}")
-    assert peer.hear() == []
+    second = peer.wait()
+    web.hub.later()
+    assert peer.hear(second) == []
     assert peer.heard == -1
     assert [json.loads(text) for _, text in first.responses()] == [{"error": "sequenceError"}, {}]
     web.quiet()
@@ -273,3 +275,13 @@ def test_an_ended_session_leaves_nothing_for_the_garbage_collector(web: Web) -> 
         web.hub.pass_seconds(100)
 
     assert garbage(run, LongPollSession, LineProtocol) == []
+
+
+def test_a_stop_does_not_wait_for_a_session_that_is_to_be_told_nothing(web: Web) -> None:
+    peer = web.start()
+    closed: list[None] = []
+    web.factory.close().addCallback(closed.append)
+    peer.link.lose()
+    web.hub.pass_seconds(1)
+    assert closed == [None]
+    web.quiet()

@@ -11,7 +11,7 @@ from broker.net.longpoll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.net.longpoll_session import FULL
 from tests.net.carried_links import CarriedLink
 from tests.net.longpoll_peers import Web
-from tests.net.words import Port
+from tests.net.words import COST, Port
 
 PAGE = "https://game.example.org"
 
@@ -58,6 +58,7 @@ def test_a_peer_that_asks_late_gets_all_in_pieces() -> None:
 
 def test_what_a_busy_session_is_sent_waits_and_its_answer_too(web: Web) -> None:
     peer = web.start()
+    web.hub.heard.cost = COST
     peer.say(*["word"] * 2_000)
     peer.link.request(f"/xmit/{peer.session}/2", "after")
     assert peer.link.responses() == []
@@ -69,6 +70,7 @@ def test_what_a_busy_session_is_sent_waits_and_its_answer_too(web: Web) -> None:
 
 def test_a_withheld_answer_is_an_error_when_the_session_ends(web: Web) -> None:
     peer = web.start()
+    web.hub.heard.cost = COST
     peer.say(*["word"] * 2_000)
     peer.link.request(f"/xmit/{peer.session}/2", "after")
     [line] = web.hub.factory.connections
@@ -222,8 +224,11 @@ def test_a_connection_that_asks_for_nothing_good_too_often_is_closed(web: Web) -
     link = web.connect()
     for _ in range(REFUSALS_AT_ONCE):
         link.request("/nothing")
+        link.next_turn()
     assert not link.wire.disconnecting
+    link.said()
     link.request("/nothing")
+    link.next_turn()
     assert "Connection: close" in link.said()
     assert link.wire.disconnecting
     assert web.hub.refused(Reason.UNKNOWN_TARGET) == REFUSALS_AT_ONCE + 1
@@ -277,7 +282,7 @@ def test_a_preflight_says_what_a_page_may_send() -> None:
     assert "Access-Control-Allow-Headers: content-type, x-y\r\n" in text
 
 
-@pytest.mark.parametrize("header", ["Origin", "Forwarded", "X-Forwarded-For", "X-Real-IP"])
+@pytest.mark.parametrize("header", ["Origin", "Sec-Fetch-Site", "Forwarded", "X-Forwarded-For", "X-Real-IP"])
 def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None:
     web = Web(origins=["*"])
     link = CarriedLink(web.factory, "127.0.0.1")

@@ -16,7 +16,7 @@ from broker.net.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
 from broker.wire.elko.rtcp import Reader
 from tests.net.carried_links import CarriedLink, WordHub, garbage
 from tests.net.test_lines_sockets import Server
-from tests.net.words import Port
+from tests.net.words import COST, Port
 
 
 class Rtcp:
@@ -356,6 +356,7 @@ def test_requests_that_need_a_session_may_not_come_too_often_without_one(rtcp: R
     assert link.ask("ack 0\n" * REFUSALS_AT_ONCE) == "error noSession\n" * REFUSALS_AT_ONCE
     assert not link.wire.half_closed
     link.send("ack 0\n")
+    link.next_turn()
     assert link.wire.half_closed
 
 
@@ -374,6 +375,7 @@ def test_a_peer_that_acknowledges_what_it_does_not_read_is_not_read_either() -> 
     assert not link.wire.reading
     link.stall()
     link.drain()
+    rtcp.hub.later()
     assert link.wire.reading
     link.send("2 1\nbig 9000\n\n")
     assert not link.wire.reading
@@ -407,13 +409,15 @@ def test_what_all_hold_together_is_bounded(rtcp: Rtcp) -> None:
 
 def test_a_connection_is_not_read_while_its_session_has_enough(rtcp: Rtcp) -> None:
     link, session = rtcp.start()
+    rtcp.hub.heard.cost = COST
     link.send("1 0\n", "word\n" * 2_000, "\n")
     assert not link.wire.reading
     link.lose()
     other = rtcp.connect()
     other.send(f"resume {session} 0\n")
     assert not other.wire.reading
-    rtcp.hub.clock.pump([0] * 50)
+    while rtcp.hub.turns.busy:
+        rtcp.hub.later()
     assert other.wire.reading
     assert len(rtcp.hub.words()) == 2_000
 

@@ -1,112 +1,144 @@
-"""Resuming sessions of TLS: by both versions, with and without certificates of clients, and after a reload."""
+"""TLS connections in memory: handshakes and records take their turns, and pauses reach down to the socket."""
 
 from __future__ import annotations
 
-import shutil
-import socket
 import ssl
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.threads import deferToThread
-from twisted.trial.unittest import TestCase
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.logger import capturedLogs
 
-from broker.config import endpoint
-from broker.net.listen import bound, listen
-from broker.net.tls import Certificates, over_tls
+from broker.net.tls import Certificates, TlsFactory
 from tests.config.certificates import certificate
-from tests.patience import PATIENCE
-
-VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+from tests.net.words import COST, Hub, Wire
 
 
-class Echo(Protocol):
-    def dataReceived(self, data: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(data)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificate(tmp_path_factory.mktemp("tls"), "broker")
 
 
-class Client:
-    """Connects by one version, with a certificate or none, and resumes the session of its last connection."""
+class TlsLink:
+    """A client of TLS, and the broker's side of its connection to a hub."""
 
-    def __init__(self, port: int, version: ssl.TLSVersion, certificate: tuple[Path, Path] | None) -> None:
-        self._port = port
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.check_hostname = False
-        self._context.verify_mode = ssl.CERT_NONE
-        self._context.minimum_version = self._context.maximum_version = version
-        if certificate is not None:
-            self._context.load_cert_chain(*certificate)
-        self._session: ssl.SSLSession | None = None
+    def __init__(self, hub: Hub, files: tuple[Path, Path]) -> None:
+        self.hub = hub
+        factory: Any = TlsFactory(
+            hub.factory, Certificates(str(files[0]), str(files[1]), None), hub.turns, hub.complaints
+        )
+        address = IPv4Address("TCP", "192.0.2.1", 4000)
+        self.protocol = factory.buildProtocol(address)
+        self.wire = Wire()
+        self.wire.peerAddr = address
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cafile=str(files[0]))
+        context.check_hostname = False
+        self.tls = context.wrap_bio(self._in, self._out)
+        self.protocol.makeConnection(self.wire)
 
-    def resumes(self) -> bool:
-        """Whether a new connection, which must be answered, resumes the session. Raises `ssl.SSLError`. Blocks."""
-        with (
-            socket.create_connection(("127.0.0.1", self._port), PATIENCE) as plain,
-            self._context.wrap_socket(plain, session=self._session) as connection,
-        ):
-            connection.sendall(b"hello")
-            assert connection.recv(100) == b"hello"
-            self._session = connection.session
-            assert connection.session_reused is not None
-            return connection.session_reused
+    def send(self) -> None:
+        """All that the client has written arrives, in one read."""
+        self.protocol.dataReceived(self._out.read())
+
+    def hear(self) -> None:
+        """The client gets all that was written to it."""
+        self._in.write(self.wire.value())
+        self.wire.clear()
+
+    def shake(self) -> None:
+        """Shake hands."""
+        for _ in range(5):
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self.send()
+                self.hub.later()
+                self.hear()
+        self.send()
+        self.hub.later()
+
+    def say(self, *words: str) -> None:
+        """Words arrive, all in one read."""
+        self.tls.write("".join(f"{word}\n" for word in words).encode())
+        self.send()
 
 
-class Resuming(TestCase):
-    def setUp(self) -> None:
-        from twisted.internet import reactor
+@pytest.fixture
+def hub() -> Hub:
+    return Hub(half_close=False)
 
-        self.reactor: Any = reactor
-        self.folder = Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.server = certificate(self.folder, "server")
-        self.client = certificate(self.folder, "client")
 
-    def listen(self, ca: Path | None) -> Certificates:
-        certificates = Certificates(str(self.server[0]), str(self.server[1]), None if ca is None else str(ca))
-        where = endpoint.parse("tcp:0:interface=127.0.0.1")
-        port = listen(self.reactor, where, over_tls(Factory.forProtocol(Echo), certificates))
-        self.addCleanup(port.stopListening)
-        self.port = int(bound(port).rpartition(":")[2])
-        return certificates
+@pytest.fixture
+def link(hub: Hub, files: tuple[Path, Path]) -> TlsLink:
+    return TlsLink(hub, files)
 
-    def client_of(self, version: ssl.TLSVersion, ca: Path | None) -> Client:
-        return Client(self.port, version, None if ca is None else self.client)
 
-    async def resumed(self, client: Client) -> bool:
-        """See `Client.resumes`."""
-        resumes: bool = await deferToThread(client.resumes)
-        return resumes
+def test_a_handshake_waits_for_its_turn(hub: Hub, link: TlsLink) -> None:
+    with pytest.raises(ssl.SSLWantReadError):
+        link.tls.do_handshake()
+    link.send()
+    assert link.wire.value() == b""
+    assert not link.wire.reading
+    hub.later()
+    assert link.wire.value() != b""
+    assert link.wire.reading
 
-    async def test_a_session_is_resumed(self) -> None:
-        for version in VERSIONS:
-            for ca in (None, self.client[0]):
-                with self.subTest(version=version, ca=ca):
-                    self.listen(ca)
-                    client = self.client_of(version, ca)
-                    self.assertEqual([await self.resumed(client) for _ in range(3)], [False, True, True])
 
-    async def test_after_a_reload_a_session_is_begun_again(self) -> None:
-        for version in VERSIONS:
-            for ca in (None, self.client[0]):
-                with self.subTest(version=version, ca=ca):
-                    certificates = self.listen(ca)
-                    client = self.client_of(version, ca)
-                    await self.resumed(client)
-                    certificates.use(certificates.read())
-                    self.assertEqual([await self.resumed(client) for _ in range(2)], [False, True])
+def test_after_it_words_are_handled_at_once(hub: Hub, link: TlsLink) -> None:
+    link.shake()
+    link.say("one", "two")
+    assert hub.words() == ["one", "two"]
 
-    async def test_a_session_does_not_outlive_the_authority_that_let_it_in(self) -> None:
-        for version in VERSIONS:
-            with self.subTest(version=version):
-                authority = self.folder / "authority.pem"
-                shutil.copy(self.client[0], authority)
-                certificates = self.listen(authority)
-                client = self.client_of(version, authority)
-                await self.resumed(client)
-                shutil.copy(certificate(self.folder, "other")[0], authority)
-                certificates.use(certificates.read())
-                with self.assertRaises(ssl.SSLError):
-                    await self.resumed(client)
+
+def test_what_costs_more_than_a_quantum_is_handled_in_turns_and_not_read_before(hub: Hub, link: TlsLink) -> None:
+    link.shake()
+    hub.heard.cost = COST
+    words = [str(number) for number in range(1_000)]
+    link.say(*words)
+    handled = hub.words()
+    assert 0 < len(handled) < 1_000
+    assert not link.wire.reading
+    while hub.turns.busy:
+        hub.later()
+        handled += hub.words()
+    assert handled == words
+    assert link.wire.reading
+
+
+def test_while_the_protocol_above_reads_no_more_nothing_is_decrypted(hub: Hub, link: TlsLink) -> None:
+    link.shake()
+    [line] = hub.factory.connections
+    line.transport.pauseProducing()
+    link.say("late")
+    hub.later()
+    assert (hub.words(), link.wire.reading) == ([], False)
+    line.transport.resumeProducing()
+    hub.later()
+    assert (hub.words(), link.wire.reading) == (["late"], True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 300])
+def test_it_does_not_matter_how_the_bytes_come(hub: Hub, link: TlsLink, size: int) -> None:
+    link.shake()
+    link.tls.write(b"hello\n" * 20)
+    data = link._out.read()
+    for at in range(0, len(data), size):
+        link.protocol.dataReceived(data[at : at + size])
+    while hub.turns.busy:
+        hub.later()
+    assert hub.words() == ["hello"] * 20
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5_000, b"\x16\x03\x01\xff\xff" + b"x" * 5_000])
+def test_noise_ends_the_connection_and_nothing_is_logged_as_a_failure(hub: Hub, link: TlsLink, noise: bytes) -> None:
+    with capturedLogs() as logged:
+        link.protocol.dataReceived(noise)
+        for _ in range(20):
+            hub.later()
+    assert link.wire.disconnecting
+    assert [event for event in logged if "log_failure" in event] == []
+    link.protocol.connectionLost(ConnectionError())
+    assert hub.factory.connections == set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.net.turns import QUANTUM, QUANTUM_ALONE, TURN, Turns
+from broker.net.turns import MESSAGES, MESSAGES_ALONE, QUANTUM, TURN, Turns
 from tests.net.words import TickingClock
 
 
@@ -19,6 +19,8 @@ class Work:
         self.flushes = 0
         self.fails = False
         self.aborted = False
+        self.lane = "listener"
+        self.host = "192.0.2.1"
 
     def serve(self) -> bool:
         self.log.append(self.name)
@@ -289,8 +291,82 @@ def test_after_a_pause_a_shared_one_is_served_at_once_again(clock: TickingClock,
 def test_the_quantum_of_what_many_share_is_smaller_while_others_have_something_to_do(
     clock: TickingClock, turns: Turns
 ) -> None:
-    assert turns.quantum(queued=False) == QUANTUM_ALONE
+    assert turns.messages() == MESSAGES_ALONE
     turns.serve_later(Work("peer", 1, []))
-    assert turns.quantum(queued=False) == QUANTUM
+    assert turns.messages() == MESSAGES
     clock.turn()
-    assert turns.quantum(queued=False) == QUANTUM_ALONE
+    assert turns.messages() == MESSAGES_ALONE
+
+
+# fair queueing
+
+
+def at(name: str, quanta: int, log: list[str], lane: str = "listener", host: str = "192.0.2.1") -> Work:
+    """Work of a connection from there."""
+    work = Work(name, quanta, log)
+    work.lane, work.host = lane, host
+    return work
+
+
+def test_listeners_take_turns_however_many_connections_one_has(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    for _ in range(50):
+        turns.serve_later(at("flood", 10, log, lane="http"), ordinary=True)
+    turns.serve_later(at("good", 1, log, lane="elko"), ordinary=True)
+    clock.tick = QUANTUM
+    clock.turn()
+    assert log[:2] == ["flood", "good"]
+
+
+def test_addresses_of_a_listener_take_turns_however_many_connections_one_has(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    for number in range(50):
+        turns.serve_later(at("flood", 10, log, host=f"198.51.100.{number % 2}"))
+    turns.serve_later(at("good", 1, log))
+    clock.tick = QUANTUM / 10
+    clock.turn()
+    assert log[:3] == ["flood", "flood", "good"]
+
+
+def test_connections_of_one_address_come_in_the_order_in_which_they_came(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    for name in "abcd":
+        turns.serve_later(at(name, 1, log))
+    clock.turn()
+    assert log == ["a", "b", "c", "d"]
+
+
+# one connection within another's quantum
+
+
+def test_what_a_connection_hands_on_is_served_within_its_quantum(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    inner = Work("inner", 1, log)
+
+    class Carrying(Work):
+        def serve(self) -> bool:
+            super().serve()
+            turns.serve(inner, ordinary=True)
+            return False
+
+    turns.serve_later(Carrying("outer", 1, log))
+    clock.turn()
+    assert log == ["outer", "inner"]
+    assert clock.getDelayedCalls() == []
+
+
+def test_but_not_when_that_is_over(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    inner = Work("inner", 1, log)
+
+    class Carrying(Work):
+        def serve(self) -> bool:
+            super().serve()
+            clock.advance(TURN)
+            turns.serve(inner, ordinary=True)
+            return False
+
+    turns.serve(Carrying("outer", 1, log), ordinary=True)
+    assert log == ["outer"]
+    clock.turn()
+    assert log == ["outer", "inner"]

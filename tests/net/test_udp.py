@@ -17,7 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
 from broker.net.limits import COMPLAIN_EVERY
-from broker.net.turns import QUANTUM_ALONE, TURN, Turns
+from broker.net.turns import MESSAGES_ALONE, TURN, Turns
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import reactor, there_are, turn, until
@@ -37,7 +37,7 @@ IP_RECVERR = 11
 SMALL_BUFFER = 8_192
 """Bytes of a receive buffer that holds a few datagrams only."""
 
-MANY = QUANTUM_ALONE + 100
+MANY = MESSAGES_ALONE + 100
 """Datagrams that are not read in one go, and for which there is room even where the system grants no large buffer."""
 
 FLOOD = 50_000
@@ -232,9 +232,9 @@ class TestFloods(Udp):
             before = len(inbox.datagrams)
             await turn()
             # One quantum that is served at once, and one in the rounds.
-            self.assertLessEqual(len(inbox.datagrams) - before, 2 * QUANTUM_ALONE, f"turn {turns}")
+            self.assertLessEqual(len(inbox.datagrams) - before, 2 * MESSAGES_ALONE, f"turn {turns}")
         self.assertLess(len(inbox.datagrams), FLOOD)
-        self.assertGreater(len(inbox.datagrams), QUANTUM_ALONE)
+        self.assertGreater(len(inbox.datagrams), MESSAGES_ALONE)
 
     async def test_another_socket_is_heard_during_a_flood(self) -> None:
         flooded, other, peer = self.inbox(), self.inbox(), self.peer()
@@ -246,7 +246,7 @@ class TestFloods(Udp):
         flooded.react = again
         for _ in range(MANY):
             flooded.socket.send(b"x", flooded.address)
-        await until(lambda: len(flooded.datagrams) > QUANTUM_ALONE)
+        await until(lambda: len(flooded.datagrams) > MESSAGES_ALONE)
         peer.sendto(b"still there?", other.address)
         await until(there_are(1, other.datagrams))
         self.assertLess(len(flooded.datagrams), FLOOD)
@@ -379,7 +379,7 @@ def test_one_that_waits_for_its_turn_is_not_put_in_the_queue_again(
         peer.sendto(b"x", inbox.address)
     for _ in range(10):
         clock.read()
-    assert len(inbox.datagrams) == QUANTUM_ALONE
+    assert len(inbox.datagrams) == MESSAGES_ALONE
     clock.turn()
     assert len(inbox.datagrams) == MANY
 
@@ -393,7 +393,7 @@ def test_one_that_is_closed_while_it_waits_for_its_turn_gives_nothing_more(
     inbox.socket.close()
     inbox.socket.close()
     clock.turn()
-    assert len(inbox.datagrams) == QUANTUM_ALONE
+    assert len(inbox.datagrams) == MESSAGES_ALONE
     assert (clock.readers, clock.getDelayedCalls()) == ([], [])
 
 

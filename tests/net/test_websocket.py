@@ -330,7 +330,7 @@ def test_too_many_refusals_close(hub: WordHub) -> None:
     assert link.link.wire.half_closed
 
 
-@pytest.mark.parametrize("header", ["Origin", "Forwarded", "X_Forwarded_For", "X_Real_IP"])
+@pytest.mark.parametrize("header", ["Origin", "Sec_Fetch_Site", "Forwarded", "X_Forwarded_For", "X_Real_IP"])
 def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None:
     hub = web_hub(origins=["*"])
     program = WebLink(hub, host="127.0.0.1")
@@ -350,3 +350,15 @@ def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(hub: WordH
         hub.pass_seconds(100)
 
     assert garbage(run, WebSocket, WordSession, LineProtocol) == []
+
+
+@pytest.mark.parametrize("at", range(0, len(HANDSHAKE) + 12, 7))
+def test_frames_in_the_packet_of_the_handshake_are_taken(at: int) -> None:
+    data = HANDSHAKE + masked(0x81, b"say hello\n") + masked(0x89, b"x")
+    hub = web_hub()
+    link = hub.connect()
+    link.protocol.dataReceived(data[:at])
+    link.protocol.dataReceived(data[at:])
+    said = b"".join(link.take())
+    assert said.endswith(b"\r\n\r\n\x81\x05hello\x8a\x01x")
+    assert hub.words() == ["say hello"]

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from broker.net.backlogs import LARGE
-from broker.net.turns import QUANTUM_ALONE, Turns
+from broker.net.turns import MESSAGES_ALONE, Turns
 from broker.net.zcontext import LINGER, SOCKETS, Options
 from broker.net.zsocket import RETRY, SHARED, ZSocket
 from broker.session.router import Sender, Sent
@@ -152,7 +152,7 @@ class TestMessages(Stage):
     async def test_the_messages_of_a_peer_keep_their_order_over_many_quanta(self) -> None:
         server = self.serve()
         peer = self.peer(server, b"me", sndhwm=0)
-        count = 10 * QUANTUM_ALONE
+        count = 10 * MESSAGES_ALONE
         for number in range(count):
             peer.send(b"%d" % number, bytes(number % 600))
         await until(there_are(count, server.messages))

@@ -17,8 +17,17 @@ from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.limits import Complaints
 from broker.net.lines import Limits, LineFactory, LineProtocol
-from broker.net.turns import Turns
+from broker.net.turns import QUANTUM, TURN, Turns
 from broker.session.peer import Peer, Reader, Session
+
+COST = TURN / 199.5
+"""Seconds that a word takes where work takes time (`Heard.cost`)."""
+
+ALONE = 200
+"""Words that one connection handles in one go while no other has anything to do: those of `TURN`."""
+
+SHARE = -int(-QUANTUM // COST)
+"""Words that it handles beside others: those of `QUANTUM`."""
 
 
 class WordReader:
@@ -40,6 +49,20 @@ class WordReader:
                 yield Malformed(Reason.ENCODING, "no letters")
             else:
                 yield line.decode()
+
+
+class Heard(list[tuple[str, str]]):
+    """Words that were handled, with where they came from. Each takes ``cost`` seconds."""
+
+    def __init__(self, clock: Any) -> None:
+        super().__init__()
+        self.cost = 0.0
+        self._clock = clock
+
+    def append(self, word: tuple[str, str]) -> None:
+        super().append(word)
+        if self.cost:
+            self._clock.rightNow += self.cost
 
 
 class WordSession:
@@ -206,7 +229,7 @@ class Hub:
         self.counters = Counters()
         self.turns = Turns(self.clock)
         self.complaints = Complaints(self.counters, self.clock)
-        self.heard: list[tuple[str, str]] = []
+        self.heard = Heard(self.clock)
         self.sessions: list[Any] = []
         self._converse = converse or (lambda peer: (WordReader(), WordSession(peer, self.heard)))
         self.factory = LineFactory(

@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.elko_director import DirectorSession, Wiring
 from broker.wire.elko.blocks import Reader
 from broker.wire.elko.director import VOCABULARY
@@ -57,7 +58,7 @@ class DirectorFarm:
 
     def connect(self, rules: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with these rules, by default an open one."""
-        door = Door(policy() if rules is None else rules)
+        door = Door(policy() if rules is None else rules, Guesses(self.clock.seconds))
         return Client(
             lambda to: (Reader(VOCABULARY), DirectorSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

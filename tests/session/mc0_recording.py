@@ -5,7 +5,7 @@ Messages are written as in `tests.wire.mc0_examples`: frames between bars, each 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -17,6 +17,7 @@ from zope.interface import provider
 
 from broker.core.counters import Counters
 from broker.core.liveness import Leases
+from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.restored import Restored
 from broker.core.topics import Topics
@@ -100,16 +101,38 @@ class RecordingRouter:
             self._sender = None
 
 
+class SessionRecord:
+    """Keeps how to describe the sessions that are to outlast a restart."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, Callable[[], KnownSession | None]] = {}
+        self.changes = 0
+        """How often something was to be written."""
+
+    def remember_session(self, identity: bytes, describe: Callable[[], KnownSession | None]) -> None:
+        self.changes += 1
+        self._sessions[identity] = describe
+
+    def forget_session(self, identity: bytes) -> None:
+        self._sessions.pop(identity, None)
+
+    def known(self) -> list[KnownSession]:
+        """What the next start finds."""
+        described = [describe() for describe in self._sessions.values()]
+        return [each for each in described if each is not None]
+
+
 class Mc0Farm:
     """The wire over its real neighbours. ``connections`` has the descriptors that are open, as the monitor would.
 
-    ``keys`` has the names of the allowed client keys.
+    ``keys`` has the names of the allowed client keys; with ``any_key`` every key is allowed.
     """
 
     def __init__(
         self,
         *rules: TopicRule,
         keys: Mapping[str, str] | None = None,
+        any_key: bool = False,
         sessions: int = 100,
         subscriptions: int = 100,
         clock: Clock | None = None,
@@ -121,24 +144,35 @@ class Mc0Farm:
         self.router = RecordingRouter()
         self.connections: set[int] = set()
         self.keys = dict(keys or {})
+        self._any_key = any_key
         self._rules = rules
         self._limits = (sessions, subscriptions)
         self._start(_registry(self.clock) if registry is None else registry)
 
-    def restart(self) -> None:
-        """The broker begins anew, and knows nothing of its peers; their connections are there again."""
+    def restart(self, known: Iterable[KnownSession] = ()) -> None:
+        """The broker begins anew, and knows nothing of its peers but this; their connections are there again."""
         for call in self.clock.getDelayedCalls():
             call.cancel()
+        known = list(known)
         self._start(_registry(self.clock))
+        self.wire.restore(known, keyed=self._any_key or bool(self.keys))
 
     def _start(self, registry: Registry) -> None:
         self.registry = registry
         self.leases = Leases(self.clock)
         self.topics = Topics()
         FarmTopics(registry, self.topics)
-        self.admission = Admission(self.keys.get, self._rules)
+        self.record = SessionRecord()
+        self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
         self.wire = Mc0(
-            self.router, self.connections, self.topics, self.leases, self.admission, self.complaints, *self._limits
+            self.router,
+            self.connections,
+            self.topics,
+            self.leases,
+            self.admission,
+            self.complaints,
+            self.record,
+            *self._limits,
         )
 
     # from the operator

@@ -25,13 +25,14 @@ from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
 from broker.net.limits import Complaints
+from broker.session.backoff import Delays
 from broker.session.mtl.control import Control
 from broker.session.mtl.grants import Confirm, Grant, Principal, Side
 from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.profile import Profile, Reader, Writer
 from broker.session.mtl.profiles.test import FanOut
 from broker.session.mtl.rights import Rule, Rulebook
-from broker.session.mtl.sasl import PLAIN, SCRAM, Delays, Mechanisms
+from broker.session.mtl.sasl import PLAIN, SCRAM, Mechanisms
 from broker.session.mtl.sessions import Session
 from broker.session.mtl.settings import Settings
 from broker.session.mtl.stored import MIN_ITERATIONS, Stored, of

@@ -17,6 +17,7 @@ from broker.core.model import Auth, Launcher, Provider, Service
 from broker.core.registry import Registry
 from broker.core.restored import Restored
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
 from broker.session.peer import Reader as PeerReader
@@ -46,6 +47,8 @@ class RecordingPeer:
     def write(self, data: bytes) -> None:
         if not self.closed:
             self.written.append(data)
+
+    write_first = write
 
     def close(self) -> None:
         if not self.closed:
@@ -159,12 +162,13 @@ class Farm:
         self._missing = set(missing)
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
+        self.guesses = Guesses(self.clock.seconds)
         self.notices = Notices(self.registry)
         self.wiring = Wiring(self.registry, self.notices, self.launchers, self.control)
 
     def connect(self, policy: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with that policy, by default an open one."""
-        door = Door(Policy() if policy is None else policy)
+        door = Door(Policy() if policy is None else policy, self.guesses)
         return Client(
             lambda to: (Reader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

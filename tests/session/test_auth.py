@@ -6,9 +6,11 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.task import Clock
 
 from broker.core.errors import Reason, Refusal
-from broker.session.auth import Policy
+from broker.session.auth import Door, Policy
+from broker.session.backoff import FREE, STEPS, Guesses
 from broker.wire.elko.common import AuthDesc
 from tests.session.recording import Client, Farm, desc, found, nothing, told
 
@@ -63,12 +65,12 @@ def is_admin(client: Client) -> bool:
 )
 @pytest.mark.parametrize("role", ["client", "admin"])
 def test_credentials(role: Any, code: str | None, credentials: AuthDesc | None, right: bool) -> None:
-    policy = Policy(code=code)
+    door = Door(Policy(code=code), Guesses(Clock().seconds))
     if right:
-        policy.check(role, credentials)
+        door.check(role, credentials, "192.0.2.7:4000")
     else:
         with pytest.raises(Refusal) as raised:
-            policy.check(role, credentials)
+            door.check(role, credentials, "192.0.2.7:4000")
         assert raised.value.reason is Reason.WRONG_CREDENTIALS
         assert raised.value.reason.fatal
         assert code in (None, "", "e") or code not in raised.value.text
@@ -120,6 +122,36 @@ def test_wrong_credentials_close(farm: Farm, to: str, policy: Policy, auth: Any)
     assert client.peer.logins == 0
     assert farm.registry.providers() == []
     assert all("figleaf" not in message["msg"] for message in client.take())
+
+
+def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm: Farm) -> None:
+    def attempt(code: str, address: str, policy: Policy = LOCKED) -> tuple[list[str], list[Any]]:
+        client = farm.connect(policy, address=address)
+        told = client.ask("broker", "auth", auth={**PASSWORD, "code": code})
+        assert client.closed is bool(client.reasons)
+        return client.reasons, told
+
+    for port in range(FREE):
+        assert attempt("wrong", f"192.0.2.1:{port}")[0] == ["wrong-credentials"]
+    reasons, [diagnostic] = attempt("figleaf", "192.0.2.1:9")
+    assert reasons == ["too-many-guesses"]
+    assert "too many wrong passwords" in diagnostic["msg"]
+    assert attempt("figleaf", "192.0.2.2:9") == ([], [])
+    silent = attrs.evolve(LOCKED, allow_before_auth=True)
+    assert attempt("figleaf", "192.0.2.1:9", silent) == (["too-many-guesses"], [])
+    farm.clock.advance(STEPS[0])
+    assert attempt("figleaf", "192.0.2.1:9") == ([], [])
+
+
+def test_an_open_listener_and_a_wrong_mode_count_no_guesses(farm: Farm) -> None:
+    for _ in range(FREE + 1):
+        farm.connect().say("broker", "auth", auth=PASSWORD)
+        farm.connect(LOCKED).say("broker", "auth")
+        farm.connect(attrs.evolve(LOCKED, roles=frozenset())).say("broker", "auth", auth=PASSWORD)
+    assert farm.guesses.wait("192.0.2.7") == 0
+    client = farm.connect(LOCKED)
+    client.say("broker", "auth", auth=PASSWORD)
+    assert not client.closed
 
 
 @pytest.mark.parametrize("local", [False, True])

@@ -174,7 +174,7 @@ def test_the_place_is_split(catalogue: Catalogue, hostport: str, host: str, port
 
 @pytest.mark.parametrize(
     "hostport",
-    ["", "h", ":1", "h:", "h:0", "h:65536", "h:x", "h:-1", "h:1:2", "::1", "[::1]", "[]:1", "[x]:1", "h:٣", "h:1\n"],
+    ["h", ":1", "h:", "h:0", "h:65536", "h:x", "h:-1", "h:1:2", "::1", "[::1]", "[]:1", "[x]:1", "h:٣", "h:1\n"],
 )
 def test_what_is_no_host_and_port_is_only_told(catalogue: Catalogue, hostport: str) -> None:
     provider = catalogue.offer("bank", hostport)
@@ -354,9 +354,27 @@ def test_a_name_is_answered_from_before_a_restart() -> None:
     assert catalogue.all() == {}
     provider = catalogue.offer("bank")
     assert catalogue.named("bank") == {"bank": mapped(provider)}
-    assert catalogue.named("Rohan")[ERROR] == unknown("Rohan")
+    assert catalogue.named("Rohan") == {"Rohan": {"x": 1}}
     catalogue.registry.leave(provider)
     assert catalogue.named("bank")[ERROR] == gone("bank")
+    assert catalogue.named("Rohan")[ERROR] == unknown("Rohan"), "who was back and left has left with all"
+
+
+def test_behind_the_live_services_of_a_name_stand_those_from_before_a_restart() -> None:
+    old = [Provider(n, f"p{n}", "elko", "192.0.2.9", 0.5, 0.0, (Service("bank", f"h:{n}", n),)) for n in (1, 2, 3)]
+    catalogue = Catalogue(*old)
+
+    def offered() -> list[tuple[int, bool]]:
+        offers = catalogue.named("bank")["bank"].get("providers") or [catalogue.named("bank")["bank"]]
+        return [(each["port"], each.get("restored", False)) for each in offers]
+
+    provider = catalogue.registry.join("p2", "elko", "192.0.2.9:1")
+    catalogue.registry.offer([Service("bank", "h:2", provider)], Rights())
+    assert [each["hostport"] for each in catalogue.all().values()] == ["h:2"], "the list of all has what is live"
+    assert offered() == [(2, False), (1, True), (3, True)]
+    assert offered() == [(2, False), (1, True), (3, True)]
+    catalogue.farm.clock.advance(GRACE)
+    assert offered() == [(2, False)]
 
 
 def test_an_answer_from_before_a_restart_ends_with_the_grace() -> None:

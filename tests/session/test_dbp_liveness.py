@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.liveness import TICK
+from broker.core.liveness import LATEST, TICK
 from broker.core.model import Change, Kind, Service
 from broker.session.dbp.catalogue import Terms
 from tests.session.dbp_recording import BEACON_PORT, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
@@ -158,6 +158,23 @@ def test_those_of_a_crowd_that_die_are_found_out_in_time_and_nobody_else(
     assert set(gone.at) == dead
     for name, at in gone.at.items():
         assert 3.0 < (at - many.read[name]) / interval <= 3.2
+
+
+@pytest.mark.parametrize("interval", [1.0, 0.5])
+def test_on_a_starved_machine_the_silent_are_found_out_within_five_intervals_and_nobody_else(
+    farm: DbpFarm, interval: float
+) -> None:
+    """Four or five turns a second are all that the loop gets."""
+    many, gone = crowd(farm, 200, interval), Gone(farm)
+    many.go(10, least=0.2, most=LATEST)
+    dead = {f"s{number}" for number in range(0, 200, 3)}
+    for name in sorted(dead):
+        many.go(0.2, least=0.2, most=LATEST)
+        many.dead.add(name)
+    many.go(5 * interval, least=0.2, most=LATEST)
+    assert set(gone.at) == dead
+    for name, at in gone.at.items():
+        assert 3.0 < (at - many.read[name]) / interval <= 5.0
 
 
 # deaths of each kind

@@ -13,12 +13,26 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from broker.config import values
 from broker.session.dbp import commands
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import Terms
-from tests.session.dbp_recording import ELSEWHERE, FLOAT32, HERE, NAME, START, TEXT, THERE, DbpFarm, DbpPeer, T
+from tests.session.dbp_recording import (
+    BEACON_PORT,
+    ELSEWHERE,
+    FLOAT32,
+    HERE,
+    NAME,
+    START,
+    TEXT,
+    THERE,
+    DbpFarm,
+    DbpPeer,
+    RecordingUdp,
+    T,
+)
 from tests.session.mc0_recording import nothing_fails
 
 SOURCE = (THERE, 40_000)
@@ -627,6 +641,25 @@ def test_07_the_beacon_is_exact_and_comes_every_second() -> None:
     farm.wait(9.5)
     for address in ("255.255.255.255", "127.255.255.255"):
         assert farm.udp.take((address, 5245)) == [bytes.fromhex("5348414c4f4d2035323436")] * 10
+
+
+@pytest.mark.parametrize("addresses", [("192.0.2.255", "198.51.100.255"), ()])
+def test_07_a_beacon_that_was_stopped_tells_nothing_more(addresses: tuple[str, ...]) -> None:
+    clock, udp = Clock(), RecordingUdp()
+    beacon = Beacon(udp, clock, addresses, BEACON_PORT, 5246, 5246, NAME)
+    beacon.stop()
+    beacon.start()
+    clock.pump([0.5] * 5)
+    assert len(udp.sent) == 3 * 2 * len(addresses)
+    udp.sent.clear()
+    beacon.stop()
+    beacon.stop()
+    clock.pump([0.5] * 20)
+    assert udp.sent == []
+    assert clock.getDelayedCalls() == []
+    beacon.start()
+    assert len(udp.sent) == 2 * len(addresses)
+    beacon.stop()
 
 
 def test_07_the_heartbeat_to_all_is_in_the_documents_form() -> None:

@@ -277,3 +277,20 @@ def test_strange_names_are_names(farm: DirectorFarm) -> None:
         assert admin.ask("admin", "find", context=context)[0]["open"] is True
         closes(server, context)
     assert dump(farm)["numusers"] == 0
+
+
+def test_the_label_is_that_of_the_last_auth(farm: DirectorFarm) -> None:
+    server, admin = farm.server("cs1"), farm.admin()
+    server.say("admin", "auth", label="operator")
+    assert admin.ask("admin", "listproviders")[0]["providers"] == ["operator"]
+    admin.say("admin", "reinit", provider="operator")
+    assert [message["op"] for message in server.take()] == ["reinit"]
+    server.say("director", "auth")
+    assert admin.ask("admin", "listproviders")[0]["providers"] == ["<anonymous>"]
+
+
+def test_a_server_has_the_label_of_its_newest_connection(farm: DirectorFarm) -> None:
+    older, admin = farm.server("cs1"), farm.admin()
+    farm.server("cs1-again", "cs1:9000")
+    older.say("admin", "auth", label="older")
+    assert admin.ask("admin", "listproviders")[0]["providers"] == ["cs1-again"]

@@ -9,6 +9,7 @@ import pytest
 from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
 from broker.core.waits import MAX_WAITS
 from broker.session.auth import Policy
+from broker.session.elko_broker import LONG, PROBLEMS_TOLD
 from tests.session.recording import Client, Farm, desc, found, nothing, remembered, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
@@ -115,20 +116,46 @@ def test_a_find_gets_all_of_that_name_and_protocol_in_one_reply(farm: Farm) -> N
     assert two.find("bank") == [found(told("bank", 1, "h:1"), told("bank", 2, "h:4"), told("bank", 2, "h:4"))]
 
 
-def test_descriptors_without_hostport_or_with_failure_are_skipped(farm: Farm) -> None:
+def test_descriptors_with_failure_are_skipped(farm: Farm) -> None:
     client = farm.client()
-    client.offer(desc("a", None), desc("b", failure="no"), desc("c", failure=""), desc("d"))
+    client.offer(desc("a", None, failure=""), desc("b", failure="no"), desc("c", failure=""), desc("d"))
     assert [service.name for service in farm.registry.services()] == ["d"]
     assert client.peer.refusals == []
 
 
-@pytest.mark.parametrize("services", [[], None])
-def test_an_offer_of_nothing_is_nothing(farm: Farm, services: Any) -> None:
+@pytest.mark.parametrize("misspelt", [{}, {"hostPort": "h:2"}, {"hostport": None}])
+def test_a_descriptor_without_hostport_is_left_out_with_a_diagnostic(farm: Farm, misspelt: dict[str, Any]) -> None:
     client = farm.client()
-    assert client.ask("broker", "willserve", services=services) == []
-    assert client.ask("broker", "willserve") == []
-    assert client.ask("broker", "wontserve", services=services) == []
+    client.offer(desc("a"), {"service": "b", **misspelt}, desc("c"))
+    assert [service.name for service in farm.registry.services()] == ["a", "c"]
+    [diagnostic] = client.take()
+    assert diagnostic["msg"] == "willserve: service 'b' has no hostport"
+    assert client.reasons == ["parameter"]
+    assert not client.closed
+
+
+@pytest.mark.parametrize("op", ["willserve", "wontserve"])
+@pytest.mark.parametrize("services", [[], None])
+def test_an_offer_of_nothing_is_nothing(farm: Farm, services: Any, op: str) -> None:
+    client = farm.client()
+    assert client.ask("broker", op, services=services) == []
+    assert client.peer.refusals == []
+
+
+def test_a_withdrawal_without_services_is_nothing_as_with_the_original(farm: Farm) -> None:
+    client = farm.client()
     assert client.ask("broker", "wontserve") == []
+    assert client.peer.refusals == []
+
+
+@pytest.mark.parametrize("parameters", [{}, {"service": [desc("a")]}, {"Services": [desc("a")]}])
+def test_an_offer_with_a_misspelt_parameter_is_answered(farm: Farm, parameters: dict[str, Any]) -> None:
+    client = farm.client()
+    client.offer(desc("bank"))
+    [diagnostic] = client.ask("broker", "willserve", **parameters)
+    assert diagnostic == {"to": "error", "op": "debug", "msg": "willserve: the parameter services is missing"}
+    assert client.reasons == ["parameter"]
+    assert client.find("bank") == [found(told("bank", 1))]
 
 
 def test_a_descriptor_without_service_costs_the_whole_offer(farm: Farm) -> None:
@@ -208,6 +235,16 @@ def test_texts_over_their_limit_are_refused(farm: Farm, descriptor: dict[str, An
     assert [service.name for service in farm.registry.services()] == ["good"]
     assert client.reasons == ["parameter"]
     assert len(client.take()[0]["msg"]) < 500
+
+
+def test_texts_at_their_limits_are_taken(farm: Farm) -> None:
+    client = farm.client("l" * (MAX_TEXT + 1))
+    secret = {"mode": "m" * MAX_TEXT, "code": "c" * MAX_TEXT, "id": "i" * MAX_TEXT}
+    offered = desc("n" * MAX_NAME, "h" * MAX_TEXT, protocol="p" * MAX_NAME, label="l" * MAX_TEXT, auth=secret)
+    client.offer(offered)
+    assert [service.name for service in farm.registry.services()] == ["n" * MAX_NAME]
+    assert client.peer.refusals == []
+    assert [provider.label for provider in farm.registry.providers()] == ["l" * MAX_TEXT]
 
 
 # finding at once
@@ -491,6 +528,49 @@ def test_a_wait_with_a_name_or_tag_over_its_limit_is_refused(farm: Farm) -> None
     assert farm.clock.getDelayedCalls() == []
 
 
+@pytest.mark.parametrize("monitor", [False, True])
+def test_a_wait_with_a_name_and_a_tag_at_their_limits_is_kept(farm: Farm, monitor: bool) -> None:
+    finder, provider = farm.client(), farm.client()
+    name, tag = "n" * MAX_NAME, "t" * MAX_TEXT
+    assert finder.find(name, tag=tag, wait=-1, monitor=monitor) == []
+    provider.offer(desc(name))
+    assert finder.take() == [found(told(name, 2), tag=tag)]
+    assert finder.peer.refusals == []
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_the_last_wait_of_the_share_is_kept_and_the_next_one_is_not(farm: Farm, most: int) -> None:
+    finder, provider = farm.client(policy=Policy(waits=most)), farm.client()
+    for number in range(most):
+        assert finder.find(f"bank{number}", wait=-1) == []
+    assert "failure" in finder.find("bank", wait=-1)[0]["desc"][0]
+    assert finder.reasons == ["limit"]
+    provider.offer(*(desc(f"bank{number}") for number in range(most)))
+    assert len(finder.take()) == most
+
+
+@pytest.mark.parametrize(("wait", "timers"), [(LONG - 1, 1), (LONG, 1), (LONG + 1, 0), (LONG + 0.9, 1)])
+@pytest.mark.parametrize("monitor", [False, True])
+def test_only_a_wait_over_the_longest_one_is_for_ever(farm: Farm, wait: float, timers: int, monitor: bool) -> None:
+    finder = farm.client()
+    finder.find("bank", wait=wait, monitor=monitor)
+    calls = farm.clock.getDelayedCalls()
+    assert len(calls) == timers
+    assert all(call.getTime() - farm.clock.seconds() == int(wait) for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("refused", "more"), [(PROBLEMS_TOLD, ""), (PROBLEMS_TOLD + 1, "; and 1 more"), (PROBLEMS_TOLD + 5, "; and 5 more")]
+)
+def test_the_first_refused_services_of_an_offer_are_told(farm: Farm, refused: int, more: str) -> None:
+    client = farm.client(policy=Policy(rights=Rights(("good*",))))
+    client.offer(desc("good"), *(desc(f"bad{number}") for number in range(refused)))
+    text = client.take()[0]["msg"]
+    assert text.count("may not be offered") == PROBLEMS_TOLD
+    assert text.endswith(more or "offered here")
+    assert [f"'bad{number}'" in text for number in range(PROBLEMS_TOLD + 1)] == [True] * PROBLEMS_TOLD + [False]
+
+
 def fill_waits(farm: Farm) -> None:
     for _ in range(MAX_WAITS):
         farm.registry.monitor("other", None, lambda service: None, lambda: None)
@@ -561,7 +641,8 @@ def test_who_is_back_takes_the_place_of_what_was_remembered() -> None:
     farm = Farm([remembered(3, ("bank", "h:1"), label="old"), remembered(4, ("bank", "h:2"), label="other")])
     finder, provider = farm.client(), farm.client("old")
     provider.offer(desc("bank", "h:99"))
-    assert finder.find("bank") == [found(told("bank", 2, "h:99"))]
+    [reply] = finder.find("bank")
+    assert [(each["hostport"], each.get("restored")) for each in reply["desc"]] == [("h:99", None), ("h:2", True)]
     assert farm.forgotten == {3}
     provider.drop()
     [reply] = finder.find("bank")

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import Logger
 
 from broker.core import topics as core_topics
-from broker.session.mc0 import MAX_ANSWERS
+from broker.session.mc0_answers import MAX_ANSWERS
 from broker.session.mc0_session import Session
 from broker.wire.mc0 import MAX_ID
 from tests.session.mc0_recording import Mc0Farm, Mc0Peer, nothing_fails

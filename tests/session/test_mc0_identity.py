@@ -201,6 +201,50 @@ def test_the_identities_of_other_keys_are_not(farm: Mc0Farm) -> None:
     assert farm.peer("A", "K3").ask("NOOP|ID|n") == []
 
 
+# any key
+
+
+@pytest.fixture
+def public() -> Iterator[Mc0Farm]:
+    """A wire that lets in any key."""
+    with nothing_fails():
+        yield Mc0Farm(any_key=True)
+
+
+@pytest.mark.parametrize("end", ["DISCONNECT", "expired", "still there"])
+def test_with_any_key_a_client_with_a_new_key_is_served_under_its_old_identity(public: Mc0Farm, end: str) -> None:
+    public.peer("P", "K9").say("NOOP")
+    old = public.peer("A", "K1")
+    old.say("CONNECT|TTL|1000")
+    old.say("SUB||t")
+    if end == "DISCONNECT":
+        old.say("DISCONNECT")
+    elif end == "expired":
+        old.drop()
+        public.wait(2)
+    new = public.peer("A", "K2")
+    assert new.ask("CONNECT|ID|c|TTL|1000") == ["OK|ID|c"]
+    session = public.session(new)
+    assert session is not None
+    assert (session.key, list(session.topics)) == ("K2", [])
+    assert public.counted("mc0_sessions.taken") == (end == "still there")
+
+
+def test_with_any_key_another_key_gets_nothing_of_the_session_that_it_ends(public: Mc0Farm) -> None:
+    public.peer("A", "K1").say("SUB||t")
+    thief, publisher = public.peer("A", "K2"), public.peer("P", "K3")
+    assert thief.ask("NOOP|ID|n") == ["OK|ID|n"]
+    publisher.say("PUT|TOPIC|t||secret")
+    assert thief.take() == []
+    assert public.subscribers() == {}
+
+
+def test_with_any_key_a_name_cannot_be_reserved(public: Mc0Farm) -> None:
+    public.peer("web1", "squatter").say("DISCONNECT")
+    assert public.peer("web1", "K1").ask("NOOP|ID|n") == ["OK|ID|n"]
+    assert public.counted("mc0_refused.identity-taken") == 0
+
+
 # the table of identities
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.session.mc0 import ANSWER_AGAIN, MAX_ANSWERS
+from broker.session.mc0_answers import ANSWER_AGAIN, MAX_ANSWERS
 from tests.session.mc0_recording import STEP, Mc0Farm, Mc0Peer, nothing_fails
 
 SOON = ANSWER_AGAIN + 2 * STEP

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from broker.core import queues as core
+from broker.core.database import StateUnusable
 from broker.core.errors import Reason, Refusal
 from broker.core.queue import FIRST_PAUSE
-from broker.core.queue_recorder import COMMIT_SECONDS, RETRY_SECONDS
+from broker.core.queue_recorder import COMMIT_SECONDS
 from broker.core.queue_settings import Death, Rule, Settings
-from broker.core.store import StateUnusable
+from broker.core.trouble import RETRY_SECONDS
 from broker.session.mtl import settings as mtl
 from broker.session.mtl.grants import Confirm, Principal, Side
 from broker.session.mtl.profile import COPIED

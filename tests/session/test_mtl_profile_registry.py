@@ -549,8 +549,9 @@ def test_a_load_is_told_by_its_provider(farm: RegistryFarm) -> None:
     reader, writer = farm.watching("load"), farm.writer(principal=farm.mtl.principal("ann"))
     put(writer, 1, "load", {"load": 0.7})
     put(writer, 2, "service/bank", desc("bank"), type="offer")
-    put(writer, 3, "load", {"load": -1, "unknown": []})
-    assert writer.take() == confirmed(1, 2, 3)
+    put(writer, 3, "load", {"load": 0.0, "unknown": []})
+    put(writer, 4, "load", {"load": -1})
+    assert writer.take() == [*confirmed(1, 2, 3), *rejected(4)]
     [provider] = farm.core.providers()
     assert (provider.label, provider.load, [each.name for each in provider.services]) == ("ann", 0.0, ["bank"])
     assert loads(got(reader)) == [("load", provider.id, load) for load in (0.0, 0.7, 0.0)]
@@ -567,6 +568,7 @@ def test_a_load_is_told_by_its_provider(farm: RegistryFarm) -> None:
         b'{"load":true}',
         b'{"load":NaN}',
         b'{"load":1e999}',
+        b'{"load":-1}',
         b'{"load":' + b"9" * 5_000 + b"}",
         b'{"load":1,"x":"' + b"x" * MAX_BODY + b'"}',
         b"\xff",

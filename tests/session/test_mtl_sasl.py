@@ -24,19 +24,14 @@ from broker.core.errors import Reason, Refusal
 from broker.session.mtl import stored
 from broker.session.mtl.sasl import (
     CHECKS,
-    FORGET,
-    FREE,
-    MAX_REMEMBERED,
     MAX_RESPONSE,
     MAX_SCRAM,
     MAX_TRACE,
     MAX_WAITING,
     NOT_YOURS,
-    STEPS,
     WRONG,
     Challenge,
     Checks,
-    Delays,
     Done,
     Exchange,
     Failed,
@@ -678,76 +673,3 @@ def test_whatever_is_changed_in_a_last_message_it_does_not_come_in(data: st.Data
     # The last bits of a BASE64 text may stand for nothing.
     same = user == "anna" and final[:-2] == good[:-2] and len(final) == len(good)
     assert isinstance(found, Failed) or final == good or same
-
-
-# delays
-
-
-def replies(delays: Delays, user: str, address: str, count: int, now: float = 0.0) -> list[float]:
-    """How long so many failures wait."""
-    return [delays.reply(user, address, False, now) for _ in range(count)]
-
-
-def test_the_first_failures_cost_no_time_and_the_next_ones_more_and_more() -> None:
-    assert replies(Delays(), "anna", "", 7) == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 4.0]
-    assert replies(Delays(), "", "10.0.0.1", 7) == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 4.0]
-
-
-def test_what_is_no_verdict_does_not_wait() -> None:
-    delays = Delays()
-    replies(delays, "anna", "10.0.0.1", 9)
-    assert delays.reply("anna", "10.0.0.1", None, 0.0) == 0.0
-
-
-def test_a_success_waits_as_a_failure_would() -> None:
-    delays = Delays()
-    replies(delays, "anna", "10.0.0.1", FREE)
-    assert delays.reply("anna", "10.0.0.2", True, 0.0) == STEPS[0]
-
-
-def test_a_success_clears_the_user_but_not_the_address() -> None:
-    delays = Delays()
-    replies(delays, "anna", "10.0.0.1", 9)
-    delays.reply("anna", "10.0.0.1", True, 0.0)
-    assert delays.reply("anna", "10.0.0.2", False, 0.0) == 0.0
-    assert delays.reply("bert", "10.0.0.1", False, 0.0) == STEPS[-1]
-
-
-def test_neither_many_users_nor_many_addresses_help() -> None:
-    delays = Delays()
-    for number in range(9):
-        delays.reply("anna", f"10.0.0.{number}", False, 0.0)
-        delays.reply(f"user{number}", "10.1.0.0", False, 0.0)
-    assert delays.reply("anna", "10.2.0.0", False, 0.0) == STEPS[-1]
-    assert delays.reply("bert", "10.1.0.0", False, 0.0) == STEPS[-1]
-    assert delays.reply("bert", "10.2.0.0", False, 0.0) == 0.0
-
-
-def test_who_and_where_are_told_apart() -> None:
-    delays = Delays()
-    replies(delays, "x", "", 9)
-    assert delays.reply("", "x", False, 0.0) == 0.0
-
-
-def test_what_is_not_known_is_not_taken_for_one() -> None:
-    assert replies(Delays(), "", "", 9) == [0.0] * 9
-
-
-@pytest.mark.parametrize("later", [FORGET, -1.0])
-def test_failures_are_forgotten(later: float) -> None:
-    delays = Delays()
-    replies(delays, "anna", "10.0.0.1", 9, 1_000.0)
-    assert delays.reply("anna", "10.0.0.1", False, 1_000.0 + FORGET - 1) == STEPS[-1]
-    assert delays.reply("anna", "10.0.0.1", False, 1_000.0 + FORGET - 1 + later) == 0.0
-
-
-def test_only_so_many_are_remembered() -> None:
-    delays = Delays()
-    replies(delays, "anna", "", 9)
-    for number in range(MAX_REMEMBERED - 1):
-        delays.reply(f"user{number}", f"address{number}", False, 0.0)
-    assert delays.reply("anna", "", True, 0.0) == STEPS[-1]
-    replies(delays, "anna", "", 9)
-    for number in range(MAX_REMEMBERED):
-        delays.reply(f"user{number}", f"address{number}", False, 0.0)
-    assert delays.reply("anna", "", False, 0.0) == 0.0

@@ -53,7 +53,8 @@ def test_bad_lines_are_put_aside_with_their_reason_and_the_rest_goes_on(tables: 
         ('{"v":1,"load":NaN}', "no JSON object, or a member of a wrong type"),
         (record(15, service=None), "service is missing"),
     ]
-    good = [record(1, "alive", why="start"), record(2, "load", load=1, full_load=0, colour="red", label=None)]
+    load = record(2, "load", load=1, full_load=0, coalesced=70, colour="red", label=None)
+    good = [record(1, "alive", why="start"), load]
     name = segment(journal, "b-one-1", lines(*good, *(line for line, _ in bad), "", record(19, sent_ts=2**62)))
     torn = segment(journal, "b-one-2", lines(record(20)) + b'{"v":1,"ts":17')
     cut = segment(journal, "b-one-3", lines(*(record(seq) for seq in range(21, 90))), cut=12)
@@ -104,8 +105,8 @@ def test_late_and_repeated_segments_leave_each_record_once_and_fill_the_gap(tabl
     assert ingest(tables, journal, run="r3", started=STARTED).segments == 0
     assert sorted(path for path in tables.out.rglob("*.parquet")) == before
 
-    segment(journal, "b-one-4", lines(record(24)))
-    ingest(tables, journal, run="r4", started=STARTED)
+    segment(journal, "b-one-4", lines(record(24, "load", load=1.5, coalesced=77)))
+    assert ingest(tables, journal, run="r4", started=STARTED).unknown == {}
     assert losses(tables) == [("one", 17, 20, 4, True), ("one", 23, 23, 1, False)]
 
 

@@ -60,6 +60,10 @@ def hours(tmp_path_factory):
         *instance("half", 2, gone(10.0)),
         # Nobody is left.
         *instance("none", 1, gone(10.0)),
+        # It had nothing to do when it fell silent; alone, and beside one that gets more to do.
+        *instance("idle", 1, gone(0.0)),
+        *instance("idle beside", 1, lambda index: 10.0 if index < 12 else 20.0),
+        *instance("idle beside", 2, gone(0.0)),
         # It follows the rise of the nineteen others.
         *(row for number in range(19) for row in instance("rising", number, rising)),
         *instance("rising", 19, gone(lambda index: 2 * rising(index))),
@@ -105,6 +109,12 @@ def test_load_that_was_taken_over_in_part_is_filled_in_in_part(hours):
 
 def test_when_nobody_is_left_the_last_load_stands(hours):
     assert (hours["none", 11].demand_mean, hours["none", 11].providers_min) == (10.0, 0)
+
+
+def test_a_silence_that_began_at_load_0_is_no_demand_and_takes_none_away(hours):
+    assert [hours["idle", hour].demand_mean for hour in (10, 11, 12)] == [0.0, 0.0, 0.0]
+    assert [hours["idle", hour].demand_p95 for hour in (10, 11, 12)] == [0.0, 0.0, 0.0]
+    assert [hours["idle beside", hour].demand_mean for hour in (10, 11, 12)] == [10.0, 20.0, 20.0]
 
 
 def test_what_is_filled_in_follows_the_rise_of_the_others(hours):

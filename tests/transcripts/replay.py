@@ -31,6 +31,7 @@ from broker.net.lines import Limits, LineFactory, LineProtocol
 from broker.net.turns import Turns
 from broker.session import elko_director
 from broker.session.auth import Door, Policy
+from broker.session.backoff import Guesses
 from broker.session.elko_broker import BrokerSession, Wiring
 from broker.session.elko_notices import Notices
 from broker.session.peer import Peer, Reader, Session
@@ -140,7 +141,7 @@ class Broker:
         within = 0.0 if policy.allow_before_auth else values.Limits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, Door(policy)),
+            partial(self._converse, Door(policy, Guesses(self.clock.seconds))),
             Limits(authenticate_within=within),
             self._turns,
             self._complaints,
@@ -158,7 +159,7 @@ class Director:
         self.clock = Clock()
         director = core.Director(self.clock)
         wiring = elko_director.Wiring.of(director, NoControl(), self.clock)
-        door = Door(Policy(roles=frozenset(("user", "provider", "admin"))))
+        door = Door(Policy(roles=frozenset(("user", "provider", "admin"))), Guesses(self.clock.seconds))
 
         def converse(peer: Peer) -> tuple[Reader, Session]:
             return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)

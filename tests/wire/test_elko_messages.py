@@ -67,7 +67,7 @@ read, say = partial(elko_reading.read, VOCABULARY), partial(elko_reading.say, VO
         ),
         ("find", {"service": "s", "wait": 2.5}, Find("x", "s", None, 2.5)),
         ("willserve", {}, WillServe("x")),
-        ("willserve", {"services": None}, WillServe("x")),
+        ("willserve", {"services": None}, WillServe("x", None)),
         ("willserve", {"services": []}, WillServe("x", [])),
         (
             "willserve",

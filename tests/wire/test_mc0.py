@@ -11,6 +11,7 @@ import zmq
 from broker.core.errors import Malformed, Reason
 from broker.wire.mc0 import (
     MAX_HEADERS,
+    MAX_ID,
     MAX_SHOWN,
     MAX_TOPIC,
     MAX_TTL,
@@ -237,7 +238,8 @@ def test_of_a_long_verb_only_the_start_is_shown(blob: Callable[[bytes], Frame]) 
 
 
 @pytest.mark.parametrize(
-    "text", ["NOOP|ID|", "CONNECT|TTL|1|ID|", "DISCONNECT|ID|", "SUB|ID|||t", "PUT|TOPIC|t|ID|||b"]
+    "text",
+    ["NOOP|ID|", "CONNECT|TTL|1|ID|", "DISCONNECT|ID|", "SUB|ID|||t", "PUT|TOPIC|t|ID|||b", "PUT|ID||TOPIC|t||b"],
 )
 def test_an_empty_id_is_refused_and_not_sent_back(text: str) -> None:
     malformed = refused(text)
@@ -260,6 +262,10 @@ def test_an_empty_id_after_another_counts_since_the_last_one_does() -> None:
         ("PUT|ID|p13||body", b"p13", "PUT needs a TOPIC that is not empty"),
         ("PUT|topic|t|ID|p||body", b"p", "PUT needs a TOPIC that is not empty"),
         ("PUT|TOPIC||ID|p||body", b"p", "PUT needs a TOPIC that is not empty"),
+        ("PUT|TOPIC||", None, "PUT needs a TOPIC that is not empty"),
+        ("PUT|TOPIC|||body", None, "PUT needs a TOPIC that is not empty"),
+        ("PUT|ID|p|TOPIC||", b"p", "PUT needs a TOPIC that is not empty"),
+        ("PUT|ID|p|TOPIC|||body", b"p", "PUT needs a TOPIC that is not empty"),
         ("PUT|TOPIC|t|TOPIC||ID|p||body", b"p", "PUT needs a TOPIC that is not empty"),
         ("PUT|TOPIC|t|X-E||ID|p||body", b"p", "PUT has an empty header: 'X-E'"),
         ("PUT|TOPIC|t|X-A|1|X-E|||body", None, "PUT has an empty header: 'X-E'"),
@@ -291,6 +297,22 @@ def test_a_topic_has_at_most_so_many_bytes(before: str, blob: Callable[[bytes], 
     verb = before.split("|")[0]
     assert (malformed.reason, malformed.op, malformed.id) == (Reason.PARAMETER, verb, b"i")
     assert malformed.text == f"a topic of {verb} has more than 4096 bytes"
+
+
+@pytest.mark.parametrize("before", ["PUT|TOPIC", "PUT|ID|i|TOPIC"])
+def test_a_topic_of_a_put_with_a_body_has_at_most_so_many_bytes(before: str) -> None:
+    longest = b"t" * MAX_TOPIC
+    id = b"i" if "ID" in before else None
+    assert parse([*frames(before), longest, b"", b"x"]) == Put(id, longest, [], [b"x"])
+    malformed = refused([*frames(before), longest + b"t", b"", b"x"])
+    assert (malformed.text, malformed.id) == ("a topic of PUT has more than 4096 bytes", id)
+
+
+def test_an_id_of_a_put_with_a_body_has_at_most_so_many_bytes() -> None:
+    longest = b"i" * MAX_ID
+    assert parse([b"", b"PUT", b"ID", longest, b"TOPIC", b"t", b"", b"x"]) == Put(longest, b"t", [], [b"x"])
+    malformed = refused([b"", b"PUT", b"ID", longest + b"i", b"TOPIC", b"t", b"", b"x"])
+    assert (malformed.text, malformed.id) == (f"the ID of PUT has more than {MAX_ID} bytes", None)
 
 
 def test_a_message_has_at_most_so_many_headers() -> None:

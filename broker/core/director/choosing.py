@@ -6,6 +6,8 @@ Rules:
 - While it is not open, all go where it was placed. Of a clone set, only as many as one clone is meant for: the next one
   begins a further placement.
 - How many one clone, or a context, is meant for is known of those that are open, and remembered of those that were.
+- A user that asks again for the same context keeps their place, as long as they may go there: their own reservation
+  never stands in their way. Each request that is granted has a token of its own; one that is denied changes nothing.
 - A placement adds the estimated load of a context to its server. Joining an open context, or a placement, does not.
 - The server is told of the reservation before it is granted.
 """
@@ -17,16 +19,16 @@ from collections.abc import Hashable
 
 from broker.core.director.farm import Farm
 from broker.core.director.interfaces import Denied, DoReserve, Granted
-from broker.core.director.limits import TOKEN_BITS
+from broker.core.director.limits import MAX_COMING, MAX_RESERVATIONS_EACH, TOKEN_BITS
 from broker.core.director.names import check_name, family
 from broker.core.director.reservations import Reservations
-from broker.core.director.state import OpenContext, Place, Placement
+from broker.core.director.state import OpenContext, Place, Placement, Reservation, Server
+from broker.core.errors import Refusal
 
 NO_SERVER = "unable to find suitable server"
 CONTEXT_FULL = "requested context full"
 SERVER_FULL = "server full"
 NO_PROTOCOL = "requested protocol not available"
-TOO_MANY = "too many reservations"
 
 
 class Choosing:
@@ -39,43 +41,54 @@ class Choosing:
         self.denied = 0
 
     def reserve(
-        self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool
+        self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
     ) -> Granted | Denied:
         """See `IDirector.reserve`."""
         check_name("context", context)
         check_name("protocol", protocol)
         if user is not None:
             check_name("user", user)
-        place = self._choose(requester, protocol, context, internal)
+        if internal:
+            most = MAX_RESERVATIONS_EACH
+        holder = user if user is not None else None if internal else (requester,)
+        shares = self._reservations.shares
+        try:
+            own = shares.check(holder, context, requester, most, len(self._reservations))
+        except Refusal:
+            self.denied += 1
+            raise
+        found = self._farm.open_context(context)  # this may end ``own``, at a server that is gone: nobody is sent there
+        place = self._choose(found, own, protocol, context, internal)
         if isinstance(place, Denied):
             self.denied += 1
             self._farm.telling.tell()
             return place
         self.granted += 1
-        self._reservations.book(place, user, requester)
+        self._reservations.book(place, context, user, holder, requester)
         token = str(secrets.randbits(TOKEN_BITS))
         server = place.server
         self._farm.telling.add(server.newest, DoReserve(place.name, user, token))
         self._farm.telling.tell()
         return Granted(place.name, server.addresses[protocol], token)
 
-    def _choose(self, requester: Hashable, protocol: str, context: str, internal: bool) -> Place | Denied:
-        if not self._reservations.room(requester):
-            return Denied(context, TOO_MANY)
-        where = self._farm.where
-        found = self._farm.open_context(context)
-        clones = where.sets.get(context)
-        if found is None and clones is not None:
-            found = clones.first(protocol)
+    def _choose(
+        self, found: OpenContext | None, own: Reservation | None, protocol: str, context: str, internal: bool
+    ) -> Place | Denied:
+        """The place for a user that has the reservation ``own``, or none, for this context; ``found`` if it is open."""
+        if found is None and own is not None and self._keeps(own, protocol, context, internal):
+            return own.place
+        if found is None:
+            clones = self._farm.where.sets.get(context)
+            if clones is not None:
+                found = clones.first(protocol)
         if found is not None:
-            why = _against(found, protocol, internal)
+            why = _against(found, own, protocol, internal)
             return found if why is None else Denied(found.name, why)
         placement = self._reservations.placements.get(context)
         if placement is not None and placement.server.links:
-            shape = self._farm.shapes.get(context)
-            full = shape is not None and 0 <= shape.room <= len(placement.reservations)
-            if shape is None or not full or not shape.cloned:
-                why = CONTEXT_FULL if full else _against_placement(placement, protocol, internal)
+            full, cloned = self._shaped(placement, own)
+            if not full or not cloned:
+                why = CONTEXT_FULL if full else _against_placement(placement, own, protocol, internal)
                 return placement if why is None else Denied(context, why)
         server = self._farm.openings.first(family(context), protocol, internal)
         if server is None:
@@ -83,25 +96,67 @@ class Choosing:
         self._farm.openings.placed(server)
         return self._reservations.place(context, server)
 
+    def _keeps(self, own: Reservation, protocol: str, context: str, internal: bool) -> bool:
+        """Whether a user that asks again for a context that is not open by that name may go where they were sent.
 
-def _against_placement(placement: Placement, protocol: str, internal: bool) -> str | None:
-    """Why nobody, or not he, may go where a context will be opened."""
+        Never to a server that is gone: that speaks no protocol.
+        """
+        place = own.place
+        if isinstance(place, OpenContext):  # a clone
+            inviting = place.basecap < 0 or len(place.users) + _others(place, own) < place.basecap
+            return inviting and not place.hidden and _against(place, own, protocol, internal) is None
+        if place.name != context or not isinstance(place, Placement):
+            return False
+        full, _ = self._shaped(place, own)
+        return not full and _against_placement(place, own, protocol, internal) is None
+
+    def _shaped(self, placement: Placement, own: Reservation | None) -> tuple[bool, bool]:
+        """Whether as many are on their way to a placement as one context is meant for, and whether it has clones.
+
+        One may always go, so that a capacity that was raised meanwhile becomes known.
+        """
+        shape = self._farm.shapes.get(placement.name)
+        if shape is None:
+            return False, False
+        return shape.room >= 0 and max(1, shape.room) <= _others(placement, own), shape.cloned
+
+
+def _others(place: Place, own: Reservation | None) -> int:
+    """How many reservations of others a place has."""
+    count = len(place.reservations)
+    return count - 1 if own is not None and own.place is place else count
+
+
+def _server_full(server: Server, own: Reservation | None) -> bool:
+    """Whether a server takes nobody else, besides those who are there or have reserved."""
+    taken = server.users + server.reserved
+    if own is not None and own.place.server is server:
+        taken -= 1
+    return 0 <= server.capacity <= taken
+
+
+def _against_placement(placement: Placement, own: Reservation | None, protocol: str, internal: bool) -> str | None:
+    """The reason why a user may not go where a context will be opened, None if they may."""
     server = placement.server
     if server.families.get(family(placement.name), False) and not internal:
         return NO_SERVER
-    if server.full:
+    if _others(placement, own) >= MAX_COMING:
+        return CONTEXT_FULL
+    if server.capacity >= 0 and _server_full(server, own):
         return SERVER_FULL
     return None if protocol in server.addresses else NO_PROTOCOL
 
 
-def _against(context: OpenContext, protocol: str, internal: bool) -> str | None:
-    """Why nobody, or not he, may enter an open context."""
+def _against(context: OpenContext, own: Reservation | None, protocol: str, internal: bool) -> str | None:
+    """The reason why a user may not enter an open context, None if they may."""
     if context.restricted and not internal:
         return NO_SERVER
     if context.gate is not None:
         return context.gate
-    if context.full:
+    coming = len(context.users) + _others(context, own)
+    if coming >= MAX_COMING or 0 <= context.maxcap <= coming:
         return CONTEXT_FULL
-    if context.server.full:
+    server = context.server
+    if server.capacity >= 0 and _server_full(server, own):
         return SERVER_FULL
-    return None if protocol in context.server.addresses else NO_PROTOCOL
+    return None if protocol in server.addresses else NO_PROTOCOL

@@ -1,8 +1,8 @@
 """The director: places users into contexts on a farm of Context Servers.
 
 This is where its parts meet; each has its rules at its head. `farm` keeps the servers and what they report,
-`whereabouts` who and what is where, `choosing` says where one may go, `reservations` who is still to come, `targets`
-whom a message concerns, and `dumping` what an administrator is shown.
+`whereabouts` who and what is where, `choosing` says where one may go, `reservations` who is still to come, `shares` how
+many of them there may be, `targets` whom a message concerns, and `dumping` what an administrator is shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Director:
         settings = Settings() if settings is None else settings
         self._max_links = settings.providers
         self._telling = Telling()
-        self._reservations = Reservations(clock, settings.reservation_seconds)
+        self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
         self._farm = Farm(clock, self._telling, self._reservations, settings.load_bump)
         self._where = self._farm.where
         self._choosing = Choosing(self._farm, self._reservations)
@@ -60,6 +60,7 @@ class Director:
         """Go by these settings from now on. What is reserved already keeps its time."""
         self._max_links = settings.providers
         self._reservations.seconds = settings.reservation_seconds
+        self._reservations.shares.each_user = settings.user_reservations
         self._farm.openings.bump = settings.load_bump
 
     def join(self, label: str, link: ProviderLink) -> IContextServer:
@@ -68,9 +69,9 @@ class Director:
         return Link(self._farm, label, link)
 
     def reserve(
-        self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool
+        self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
     ) -> Granted | Denied:
-        return self._choosing.reserve(requester, protocol, context, user, internal)
+        return self._choosing.reserve(requester, protocol, context, user, internal, most)
 
     # where things are
 
@@ -140,6 +141,7 @@ class Director:
             "used": self._reservations.used,
             "expired": self._reservations.expired,
             "lost": self._reservations.lost,
+            "replaced": self._reservations.replaced,
             "reservations": len(self._reservations),
             "placements": len(self._reservations.placements),
             "links": self._farm.links,

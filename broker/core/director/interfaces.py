@@ -195,12 +195,14 @@ class Settings:
 
     ``load_bump`` is added to a server's load for each new context that is placed there, until it reports its load.
     ``reservation_seconds`` is how long a reservation counts before its user has come: as long as the Context Server
-    keeps it. ``providers`` is how many links there may be.
+    keeps it. ``providers`` is how many links there may be, ``user_reservations`` how many reservations that nobody has
+    used yet one user may have.
     """
 
     load_bump: float = 0.0008
     reservation_seconds: float = 30.0
     providers: int = 10_000
+    user_reservations: int = 10
 
 
 class IContextServer(Interface):
@@ -236,6 +238,9 @@ class IContextServer(Interface):
     def exited(context: str, user: str) -> None:
         """A user has left one of its contexts."""
 
+    def relabel(label: str) -> None:
+        """The link's label is another from now on; that of its server is the label of its newest link."""
+
     def leave() -> None:
         """The link is gone; with the last link its server, and all that is there. Harmless when it is gone already."""
 
@@ -249,11 +254,16 @@ class IDirector(Interface):
         Until `IContextServer.leave`, ``link`` is told what the server is to do.
         """
 
-    def reserve(requester: Hashable, protocol: str, context: str, user: str | None, internal: bool) -> Granted | Denied:
+    def reserve(
+        requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
+    ) -> Granted | Denied:
         """A place for a user, or an anonymous one. Before it is granted, the server has been told of it.
 
-        ``requester`` is whose share of all reservations it counts against; ``internal`` says that a Context Server
-        asks, which may enter what is restricted. Raises `Refusal` PARAMETER for a name that is empty or too long.
+        It replaces the reservation that this user has for this context; an anonymous user is the same as another if the
+        ``requester`` is, unless that is a Context Server (``internal``), which may also enter what is restricted.
+        ``requester`` is the connection that asks, and may have up to ``most`` reservations that nobody has used yet; a
+        Context Server may have more. Raises `Refusal`: PARAMETER for a name that is empty or too long, LIMIT where the
+        connection, the user, or all together have too many.
         """
 
     def find_context(context: str) -> ContextPlace:

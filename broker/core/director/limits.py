@@ -28,7 +28,12 @@ MAX_RESERVATIONS = 200_000
 """Reservations whose users have not come yet, in all: 6,000 a second that are never used; some 100 MB."""
 
 MAX_RESERVATIONS_EACH = 10_000
-"""The same for one requester. A gatekeeper reserves for all its users: 300 a second that are never used."""
+"""The same of one Context Server's connection, which may send all its users elsewhere at once. Other connections may
+have fewer, by the limits of their listener."""
+
+MAX_COMING = MAX_USERS_IN_CONTEXT
+"""Users of one context, and reservations for it, together: more of them could not be reported. It bounds what it costs
+to move the reservations when the context opens or closes, which happens at once: some 5 ms."""
 
 MAX_WATCHES = 1_000
 """Contexts and users that one administrator watches: more than people can look at."""

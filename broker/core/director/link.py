@@ -32,6 +32,11 @@ class Link:
 
     # the server
 
+    def relabel(self, label: str) -> None:
+        self._check_here()
+        self._said.label = label[:MAX_TEXT]
+        self.server.label = next(reversed(self.server.links)).label
+
     def address(self, protocol: str, hostport: str) -> None:
         check_name("protocol", protocol)
         check_text("a host and port", hostport)

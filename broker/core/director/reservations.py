@@ -2,8 +2,13 @@
 
 Rules:
 - A reservation counts at its server and at its place: an open context, or the placement of one that is not open.
-- Who enters uses up the oldest reservation at that server, for that context or for its clone set, that is for his
-  name; else for his name without its last part, which real servers add for each visit; else for an anonymous user.
+- One that is replaced by a newer one of its user (`shares`) takes up no room from then on. Its token remains valid at
+  the Context Server until its time is up, since the protocol has no message that takes it back. This is harmless: a
+  user that enters by it uses up the newer reservation; and a real server has the same user in a context once (the
+  later entry ends the earlier one), and lets nobody in beyond its capacities.
+- A user that enters uses up the reservation at that server, for that context or for its clone set, that is for their
+  name; else for their name without its last part, which real servers add for each visit; else the oldest one for an
+  anonymous user.
 - When a context opens, it takes over what is reserved for its name there, and of what is reserved for its clone set as
   much as is meant for one clone. When it closes, those who are still to come will open it again, at that server.
 - The end of a server ends its reservations.
@@ -16,24 +21,24 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.core.director.limits import EXPIRED_AT_ONCE, MAX_RESERVATIONS, MAX_RESERVATIONS_EACH
+from broker.core.director.limits import EXPIRED_AT_ONCE
 from broker.core.director.multi import Multi
 from broker.core.director.names import context_set
-from broker.core.director.state import OpenContext, Place, Placement, Reservation, Server
-
-_Key = tuple[Server, str, str | None]
+from broker.core.director.shares import Shares
+from broker.core.director.state import Holder, OpenContext, Place, Placement, Reservation, Server
 
 
 class Reservations:
-    """All reservations, and all placements."""
+    """All reservations, and all placements. ``seconds`` is how long each is kept, ``each_user`` as in `Shares`."""
 
-    def __init__(self, clock: IReactorTime, seconds: float) -> None:
+    def __init__(self, clock: IReactorTime, seconds: float, each_user: int) -> None:
         self._clock = clock
         self.seconds = seconds
         self._all: OrderedDict[Reservation, None] = OrderedDict()
         """In the order in which they expire."""
-        self._lines: Multi[_Key, Reservation] = Multi()
-        self._requesters: dict[Hashable, int] = {}
+        self.shares = Shares(each_user)
+        self._anonymous: Multi[tuple[Server, str], Reservation] = Multi()
+        """Those of anonymous users, by the server and the name that they were told."""
         self._timer: IDelayedCall | None = None
         self.placements: dict[str, Placement] = {}
         """The latest placement of each name."""
@@ -41,13 +46,11 @@ class Reservations:
         self.expired = 0
         self.lost = 0
         """How many ended with their server."""
+        self.replaced = 0
+        """How many ended because of a newer one."""
 
     def __len__(self) -> int:
         return len(self._all)
-
-    def room(self, requester: Hashable) -> bool:
-        """Whether he may have one more."""
-        return len(self._all) < MAX_RESERVATIONS and self._requesters.get(requester, 0) < MAX_RESERVATIONS_EACH
 
     def place(self, name: str, server: Server) -> Placement:
         """A context of that name is to be opened there."""
@@ -57,15 +60,23 @@ class Reservations:
         self.placements[name] = placement
         return placement
 
-    def book(self, place: Place, user: str | None, requester: Hashable) -> None:
-        """Keep a place."""
+    def book(self, place: Place, asked: str, user: str | None, holder: Holder, requester: Hashable) -> None:
+        """Keep a place. ``asked`` is the name of the context in the request."""
         server = place.server
-        reservation = Reservation(place, place.name, user, requester, self._clock.seconds() + self.seconds)
+        due = self._clock.seconds() + self.seconds
+        reservation = Reservation(place, place.name, asked, user, holder, requester, due)
         self._all[reservation] = None
-        self._lines.add((server, place.name, user), reservation)
-        self._requesters[requester] = self._requesters.get(requester, 0) + 1
+        if user is None:
+            self._anonymous.add((server, place.name), reservation)
         place.reservations[reservation] = None
         server.reserved += 1
+        # After the new one has its place: the placement of the last one would end with it.
+        for old in self.shares.replaced_by(reservation):
+            if old.name == reservation.name == asked:
+                reservation.asked = old.asked  # the clone may be asked for by the name of its set again
+            self.replaced += 1
+            self._end(old)
+        self.shares.add(reservation)
         place.changed()
         if self._timer is None:
             self._timer = self._clock.callLater(self.seconds, self._expire)
@@ -75,15 +86,20 @@ class Reservations:
         server = context.server
         if not server.reserved:
             return
-        names = (context.name, context_set(context.name))
-        for who in (user, user.rpartition("-")[0] or None, None):
+        base = context_set(context.name)
+        names = (context.name,) if base is None else (context.name, base)
+        for who in (user, user.rpartition("-")[0]):
+            held = self.shares.held(who)
             for name in names:
-                if name is not None:
-                    reservation = self._lines.first((server, name, who))
-                    if reservation is not None:
-                        self.used += 1
-                        self._end(reservation)
-                        return
+                reservation = held.get(name)
+                if reservation is not None and reservation.name == name and reservation.place.server is server:
+                    self._use(reservation)
+                    return
+        for name in names:
+            reservation = self._anonymous.first((server, name))
+            if reservation is not None:
+                self._use(reservation)
+                return
 
     def opened(self, context: OpenContext) -> None:
         """A context that was not open is."""
@@ -115,6 +131,10 @@ class Reservations:
                     self._lose(reservation)
                     yield
 
+    def _use(self, reservation: Reservation) -> None:
+        self.used += 1
+        self._end(reservation)
+
     def _lose(self, reservation: Reservation) -> None:
         self.lost += 1
         self._end(reservation)
@@ -131,14 +151,10 @@ class Reservations:
     def _end(self, reservation: Reservation) -> None:
         place = reservation.place
         server = place.server
-        requester = reservation.requester
         del self._all[reservation]
-        self._lines.remove((server, reservation.name, reservation.user), reservation)
-        left = self._requesters[requester] - 1
-        if left:
-            self._requesters[requester] = left
-        else:
-            del self._requesters[requester]
+        self.shares.remove(reservation)
+        if reservation.user is None:
+            self._anonymous.remove((server, reservation.name), reservation)
         del place.reservations[reservation]
         server.reserved -= 1
         place.changed()

@@ -150,15 +150,27 @@ class Server:
                 each.take_back(self)
 
 
+Holder = str | tuple[Hashable] | None
+"""The user that a reservation is for: a name, the connection of an anonymous one, or None for one without either."""
+
+
 class Reservation:
-    """A place that is kept for somebody. ``name`` is what he was told to enter, ``due`` when it is kept no longer."""
+    """A place that is kept for a user.
 
-    __slots__ = ("due", "name", "place", "requester", "user")
+    ``asked`` is the context that was asked for, ``name`` the one that the user was told to enter. ``user`` is the name
+    in the request, ``requester`` the connection that it came from. ``due`` is when the place is kept no longer.
+    """
 
-    def __init__(self, place: Place, name: str, user: str | None, requester: Hashable, due: float) -> None:
+    __slots__ = ("asked", "due", "holder", "name", "place", "requester", "user")
+
+    def __init__(
+        self, place: Place, name: str, asked: str, user: str | None, holder: Holder, requester: Hashable, due: float
+    ) -> None:
         self.place = place
         self.name = name
+        self.asked = asked
         self.user = user
+        self.holder = holder
         self.requester = requester
         self.due = due
 

@@ -34,9 +34,6 @@ from broker.wire.dbp.times import Form
 WIRE = "dbp"
 """The name of the wire in the registry, in counters and in logs."""
 
-EXACT = 0.5
-"""The part of the leases' slack that is left where stamps are exact: for what came in time and lies unread."""
-
 MISSED = 1.5
 """Intervals of silence after which a heartbeat was missed. They come late by a little all the time."""
 
@@ -233,7 +230,7 @@ class Catalogue:
         """Do what is due for a service; returns when to be asked again, None when there is nothing more to do."""
         if not entry.contract:
             return self._check_lasting(entry, now)
-        dead_at = entry.heard + entry.liveness * entry.interval + EXACT * self._leases.slack
+        dead_at = entry.heard + entry.liveness * entry.interval + self._leases.slack_exact
         if now >= dead_at:
             self._expire(entry)
             return None

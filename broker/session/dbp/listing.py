@@ -10,8 +10,9 @@ Rules:
   more than `MAX_PROVIDERS`. How to authenticate is never shown.
 - The broker's own services are not in the list of all. They answer by name, where no peer offers that name.
 - No service named "Error" is listed or found: Hermes takes that key for a failure.
-- A name without a live service is answered from before a restart, if it is known from there. Else the answer is an
-  error; it says if the name was active, and since when it is not.
+- A request for a name is answered from before a restart too: behind its live services stand those that are not
+  replaced yet. The list of all has live services only.
+- The answer for a name without any service is an error; it says if the name was active, and since when it is not.
 - Of several names those found are listed, and one error speaks of all others together.
 - A body that would be too long is an error.
 
@@ -217,7 +218,7 @@ class Listing:
         return answer
 
     def _keep(self, name: str, answer: bytes) -> None:
-        if len(answer) > KEPT_SIZE or not (name in self._peers or name in self._own):
+        if len(answer) > KEPT_SIZE or self._live(name) is None or self._restored(name):
             return
         kept = self._mappings if name in self._mapped else self._infos
         if len(kept) >= KEPT:
@@ -227,19 +228,16 @@ class Listing:
     def _entry(self, name: str) -> bytes | None:
         if name == ERROR:
             return None
+        restored = self._restored(name)
+        if restored:
+            return self._make_with(name, restored)
         made = self._entries.get(name)
         if made:
             if name in self._mapped:
                 self._loads = 0
             return made
-        live = self._peers.get(name) or self._own.get(name)
-        if live is not None:
-            return self._make(name, live)
-        restored = self._restored(name)
-        if not restored:
-            return None
-        info = next((service.info for service in restored if service.info is not None), None)
-        return entry(name, self._mapping(restored) if info is None else _encoded(info))
+        live = self._live(name)
+        return None if live is None else self._make(name, live)
 
     def _error(self, name: str) -> dict[str, str | float]:
         if name == ERROR:
@@ -247,8 +245,23 @@ class Listing:
         last_seen = self._gone.get(name)
         return unknown(name) if last_seen is None else inactive(name, last_seen)
 
+    def _live(self, name: str) -> _Same | None:
+        return self._peers.get(name) or self._own.get(name)
+
     def _restored(self, name: str) -> tuple[Service, ...]:
-        return self._registry.lookup(name, DEFAULT_PROTOCOL, restored=True)
+        """The remembered services of a name that are not replaced yet."""
+        known = self._registry.lookup(name, DEFAULT_PROTOCOL, restored=True)
+        if not known or not known[-1].restored:  # they are behind the live ones
+            return ()
+        return tuple(service for service in known if service.restored)
+
+    def _make_with(self, name: str, restored: tuple[Service, ...]) -> bytes:
+        """The entry of live services and of those from before a restart. It is not kept: nobody tells when these go."""
+        live = self._live(name)
+        info = None if live is None else live.info()
+        if info is None:
+            info = next((service.info for service in restored if service.info is not None), None)
+        return entry(name, self._mapping((*(live or ()), *restored)) if info is None else _encoded(info))
 
     def _make(self, name: str, services: _Same) -> bytes:
         """The entry of live services. It is kept if it is one of the list of all, and there is room."""

@@ -30,13 +30,14 @@ from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
+from broker.session.backoff import Delays
 from broker.session.mtl.grants import Allowed, Confirm, Grant, Principal, Side
 from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.logins import Logins
 from broker.session.mtl.profile import Profile
 from broker.session.mtl.replies import Replies
 from broker.session.mtl.rights import Rulebook
-from broker.session.mtl.sasl import Challenge, Delays, Done, Failed, Mechanisms, Why
+from broker.session.mtl.sasl import Challenge, Done, Failed, Mechanisms, Why
 from broker.session.mtl.sessions import Back, Session, Sessions, Turn, key_of
 from broker.session.mtl.settings import Settings
 from broker.session.router import Complaints, Part, Router

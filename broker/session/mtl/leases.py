@@ -82,7 +82,7 @@ class DataLeases:
             self._expire(next(iter(self._unused.values())))
         token = secrets.token_urlsafe(TOKEN_BYTES)
         lease = _DataLease(self._expire, token, grant, session)
-        lease.unused = self._leases.hold(lease, self._leases.now + settings.lease_ttl + self._leases.slack)
+        lease.unused = self._leases.hold(lease, self._leases.moment() + settings.lease_ttl + self._leases.slack_exact)
         self._by_token[token] = self._unused[token] = lease
         self._by_principal.setdefault(grant.principal, {})[token] = lease
         self._of_session[session] += 1

@@ -16,10 +16,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import ILeases
+from broker.session.backoff import Delays
 from broker.session.mtl.sasl import (
     EXCHANGE_SECONDS,
     Challenge,
-    Delays,
     Done,
     Failed,
     Mechanisms,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import hmac
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -74,7 +74,7 @@ class Why(enum.Enum):
 class Challenge:
     """The client has to answer this.
 
-    ``verdict`` is what it tells the client of its credentials: None for nothing, True for right. `Delays` asks for it.
+    ``verdict`` is what it tells the client of its credentials: None for nothing, True for right. `Delays` uses it.
     """
 
     data: bytes = attrs.field(repr=False)
@@ -432,67 +432,3 @@ class _Anonymous(_Steps):
         printable = "".join(character if character.isprintable() else "?" for character in response)
         self.log.debug("somebody came in as anonymous, who calls itself {trace!r}", trace=printable)
         return Done("", printable)
-
-
-# delays
-
-FREE = 3
-"""Failures that cost no time: people mistype."""
-
-STEPS = (1.0, 2.0, 4.0)
-"""Seconds that the following replies wait, the last for all that come after. More would let anybody keep a user out."""
-
-FORGET = 600.0
-"""Seconds after the last failure of a user or an address until they are forgotten."""
-
-MAX_REMEMBERED = 10_000
-"""Users, and addresses, whose failures are remembered: as many as there are sessions."""
-
-
-class Delays:
-    """How long replies wait which tell a client whether its credentials were right.
-
-    Both kinds wait, or the time alone would tell. Failures count for the user and for the address, so that neither
-    many addresses nor many users help. A success clears those of the user only: somebody who has a password of his own
-    must not get more tries for those of others.
-    """
-
-    def __init__(self) -> None:
-        self._users = _Failures()
-        self._addresses = _Failures()
-
-    def reply(self, user: str, address: str, verdict: bool | None, now: float) -> float:
-        """The seconds that a reply with this verdict waits, from now on. "" for a user or an address that is not known.
-
-        For each outcome of a step this is to be called once.
-        """
-        if verdict is None:
-            return 0.0
-        failures = max(self._users.count(user, now), self._addresses.count(address, now))
-        if verdict:
-            self._users.clear(user)
-        else:
-            self._users.add(user, now)
-            self._addresses.add(address, now)
-        return 0.0 if failures < FREE else STEPS[min(failures - FREE, len(STEPS) - 1)]
-
-
-class _Failures:
-    """Failures in a row, and when the last one was, of the names that failed last."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-
-    def count(self, name: str, now: float) -> int:
-        count, last = self._failures.get(name, (0, now))
-        return count if 0 <= now - last < FORGET else 0
-
-    def add(self, name: str, now: float) -> None:
-        if name:
-            self._failures[name] = (min(self.count(name, now) + 1, FREE + len(STEPS)), now)
-            self._failures.move_to_end(name)
-            if len(self._failures) > MAX_REMEMBERED:
-                self._failures.popitem(last=False)
-
-    def clear(self, name: str) -> None:
-        self._failures.pop(name, None)

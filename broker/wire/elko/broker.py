@@ -41,9 +41,9 @@ class Find(Message, frozen=True, gc=False, tag="find"):
 
 
 class WillServe(Message, frozen=True, gc=False, tag="willserve"):
-    """ "willserve"."""
+    """ "willserve". An absent ``services`` means nothing, as null and [] do, but is probably a mistake."""
 
-    services: list[ServiceDesc] | None = None
+    services: list[ServiceDesc] | Absent | None = msgspec.UNSET
 
 
 class WontServe(Message, frozen=True, gc=False, tag="wontserve"):

@@ -80,9 +80,16 @@ class Rig:
         return Peer(self.log, name)
 
     def reserve(
-        self, context: str, user: str | None = None, protocol: str = "tcp", internal: bool = False, by: object = "joe"
+        self,
+        context: str,
+        user: str | None = None,
+        protocol: str = "tcp",
+        internal: bool = False,
+        by: object = None,
+        most: int = 10_000,
     ) -> Granted | Denied:
-        return self.director.reserve(by, protocol, context, user, internal)
+        """Reserve over the connection ``by``, or a new one."""
+        return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
 
     def granted(self, context: str, user: str | None = None, **more: object) -> Granted:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
@@ -175,11 +182,20 @@ def check(director: Director) -> None:
         assert set(clones.servers) == {context.server for context in clones.clones.values()}
         for server in clones._rooms:
             assert (server in clones._ready) != (clones in server.aside)
-    assert sum(reservations._requesters.values()) == len(waiting)
+    shares = reservations.shares
+    assert shares._requesters == Counter(reservation.requester for reservation in waiting)
+    held: dict[object, dict[str, object]] = {}
+    for reservation in waiting:
+        if reservation.holder is not None:
+            for name in {reservation.asked, reservation.name}:
+                assert held.setdefault(reservation.holder, {}).setdefault(name, reservation) is reservation
+        if reservation.user is None:
+            assert reservation in reservations._anonymous.all((reservation.place.server, reservation.name))
+    assert shares._held == held
+    assert len(reservations._anonymous) == len({(r.place.server, r.name) for r in waiting if r.user is None})
     for name, placement in reservations.placements.items():
         assert placement.server.placements[name] is placement
     for reservation in waiting:
         assert reservation in reservation.place.reservations
-        assert reservation in reservations._lines.all((reservation.place.server, reservation.name, reservation.user))
     assert bool(waiting) <= (reservations._timer is not None)
     assert [reservation.due for reservation in waiting] == sorted(reservation.due for reservation in waiting)

@@ -45,7 +45,8 @@ class Visit:
     """One user's hour.
 
     ``travel`` is what he needs from a reservation to the server, ``stay`` how long he stays there; ``shows`` whether he
-    comes at all, ``returns`` whether he reserves again when his server dies.
+    comes at all, ``returns`` whether he reserves again when his server dies. One who is ``impatient`` asks again before
+    he comes, and goes where he was sent last.
     """
 
     time: float
@@ -55,6 +56,7 @@ class Visit:
     stay: float
     shows: bool
     returns: bool
+    impatient: bool
 
 
 @attrs.define(eq=False)
@@ -87,6 +89,18 @@ class Machine:
 
     def hear(self, order: Order) -> None:
         self.orders.append(order)
+
+
+@attrs.define(eq=False)
+class Trip:
+    """A user on the way to a place."""
+
+    machine: Machine
+    name: str
+    life: int
+    room: Room | None
+    counted: bool = False
+    over: bool = False
 
 
 class Placing(Protocol):
@@ -165,29 +179,52 @@ class World:
     def _arrive(self, visit: Visit, again: str) -> None:
         self.visits += 1
         user = visit.user + again
-        place = self.placing.place(user, visit.kind)
-        if place is None:
+        trip = self._set_out(visit, user)
+        if trip is None:
             self.denied += 1
             return
+        if visit.impatient:
+            self._in(visit.travel / 2, partial(self._ask_again, visit, user, trip))
+
+    def _ask_again(self, visit: Visit, user: str, trip: Trip) -> None:
+        """The user counts as on the way once, at the place of the last answer, unless that is a denial."""
+        self._turn_back(trip)
+        if self._set_out(visit, user) is None:
+            self._go(visit, user, attrs.evolve(trip, counted=False, over=False), visit.travel / 2)
+
+    def _set_out(self, visit: Visit, user: str) -> Trip | None:
+        """Ask for a place, and be on the way to it. Returns None if there is none."""
+        place = self.placing.place(user, visit.kind)
+        if place is None:
+            return None
         machine, name = place
-        room = machine.rooms.get(name)
+        trip = Trip(machine, name, machine.lives, machine.rooms.get(name))
+        self._go(visit, user, trip, visit.travel)
+        return trip
+
+    def _go(self, visit: Visit, user: str, trip: Trip, travel: float) -> None:
         if visit.shows:
-            machine.coming += 1
-            if room is not None:
-                room.coming += 1
-        life = machine.lives
+            self._count(trip, 1)
+        self._in(travel, partial(self._end_trip, visit, user, trip))
 
-        def enter() -> None:
-            if not visit.shows:
-                return
-            if machine.lives == life:
-                machine.coming -= 1
-                if room is not None:
-                    room.coming -= 1
-            if machine.alive:
-                self._enter(machine, name, visit, user)
+    def _turn_back(self, trip: Trip) -> None:
+        trip.over = True
+        if trip.counted:
+            self._count(trip, -1)
 
-        self._in(visit.travel, enter)
+    def _count(self, trip: Trip, by: int) -> None:
+        trip.counted = by > 0
+        if trip.machine.lives == trip.life:
+            trip.machine.coming += by
+            if trip.room is not None:
+                trip.room.coming += by
+
+    def _end_trip(self, visit: Visit, user: str, trip: Trip) -> None:
+        if trip.over or not visit.shows:
+            return
+        self._turn_back(trip)
+        if trip.machine.alive:
+            self._enter(trip.machine, trip.name, visit, user)
 
     def _enter(self, machine: Machine, name: str, visit: Visit, user: str) -> None:
         room = machine.rooms.get(name)
@@ -257,6 +294,7 @@ def _visits(random: Random) -> Iterator[Visit]:
             min(random.expovariate(1 / 1_000.0), HOUR),
             random.random() < 0.97,
             random.random() < 0.5,
+            random.random() < 0.2,
         )
 
 
@@ -274,7 +312,7 @@ class Directed:
         world._at(HOUR / 3, self._double)
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
-        answer = self.director.reserve(user, "tcp", kind.name, user, False)
+        answer = self.director.reserve(user, "tcp", kind.name, user, False, 10)
         if not isinstance(answer, Granted):
             return None
         machine = self._machines[answer.hostport]

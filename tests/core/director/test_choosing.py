@@ -193,6 +193,31 @@ def test_a_full_context_is_denied() -> None:
     assert rig.denied("context-z") == FULL
 
 
+def test_a_context_that_took_nobody_is_tried_by_one_user_at_a_time() -> None:
+    rig = Rig()
+    side = rig.server("cs1")
+    side.open("context-z", maxcap=0)
+    side.link.closed("context-z")
+    rig.granted("context-z", "user-joe")
+    assert rig.denied("context-z") == FULL
+    rig.granted("context-z", "user-joe")
+    rig.clock.advance(30)
+    rig.granted("context-z", "user-bob")
+    side.open("context-z", maxcap=2)
+    rig.granted("context-z")
+    assert rig.denied("context-z") == FULL
+    check(rig.director)
+
+
+def test_a_set_whose_clones_are_meant_for_nobody_gets_a_new_one_for_each() -> None:
+    rig = Rig()
+    sides = [rig.server(f"cs{n}") for n in range(3)]
+    sides[0].open("context-c-1", maxcap=9, basecap=0)
+    sides[0].link.closed("context-c-1")
+    assert [rig.granted("context-c").hostport for _ in range(3)] == ["cs0:1", "cs1:1", "cs2:1"]
+    check(rig.director)
+
+
 def test_a_full_server_is_denied_and_gets_no_new_contexts_until_it_has_room() -> None:
     rig = Rig()
     side = rig.server("cs1", capacity=1)
@@ -291,7 +316,7 @@ def test_who_comes_elsewhere_uses_up_nothing() -> None:
     assert rig.count("used") == 0
 
 
-def test_his_own_reservation_is_used_before_an_anonymous_one_and_the_oldest_of_several() -> None:
+def test_a_users_own_reservation_is_used_before_an_anonymous_one_and_of_those_the_oldest() -> None:
     rig = Rig()
     side = rig.server("cs1")
     side.open("context-a")
@@ -299,14 +324,12 @@ def test_his_own_reservation_is_used_before_an_anonymous_one_and_the_oldest_of_s
     rig.clock.advance(10)
     rig.granted("context-a", "user-joe")
     rig.clock.advance(10)
-    rig.granted("context-a", "user-joe")
-    side.enter("context-a", "user-joe-1")
+    rig.granted("context-a")
+    side.enter("context-a", "user-joe-1", "user-bob-1")
     rig.clock.advance(10)
-    assert (rig.count("used"), rig.count("expired")) == (1, 1)
-    rig.clock.advance(10)
-    assert rig.count("reservations") == 1
-    rig.clock.advance(10)
-    assert rig.count("reservations") == 0
+    assert (rig.count("used"), rig.count("expired")) == (2, 0)
+    rig.clock.advance(20)
+    assert rig.count("expired") == 1
     check(rig.director)
 
 
@@ -343,27 +366,6 @@ def test_a_context_that_opens_elsewhere_takes_the_next_and_leaves_those_that_wer
     check(rig.director)
 
 
-def test_the_share_of_a_requester_and_of_all_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.core.director.reservations.MAX_RESERVATIONS_EACH", 3)
-    monkeypatch.setattr("broker.core.director.reservations.MAX_RESERVATIONS", 5)
-    rig = Rig()
-    side = rig.server("cs1")
-    side.open("context-a")
-    for n in range(3):
-        rig.granted("context-a", f"user-{n}", by="joe")
-    assert rig.denied("context-a", by="joe") == "too many reservations"
-    for _ in range(2):
-        rig.granted("context-a", by="bob")
-    assert rig.denied("context-a", by="carol") == "too many reservations"
-    side.enter("context-a", "user-0")
-    rig.granted("context-a", by="joe")
-    rig.clock.advance(30)
-    for _ in range(3):
-        rig.granted("context-a", by="joe")
-    assert rig.denied("context-a", by="joe") == "too many reservations"
-    check(rig.director)
-
-
 @pytest.mark.parametrize(
     ("protocol", "context", "user"),
     [
@@ -378,7 +380,7 @@ def test_names_that_cannot_be_kept_are_refused(protocol: str, context: str, user
     rig = Rig()
     side = rig.server("cs1")
     with pytest.raises(Refusal) as refusal:
-        rig.director.reserve("joe", protocol, context, user, False)
+        rig.director.reserve("joe", protocol, context, user, False, 10)
     assert refusal.value.reason is Reason.PARAMETER
     assert side.take() == []
 
@@ -387,7 +389,7 @@ def test_many_reservations_expire_in_several_turns() -> None:
     rig = Rig()
     rig.server("cs1")
     for n in range(2 * limits.EXPIRED_AT_ONCE + 1):
-        rig.granted("context-a", f"user-{n % 7}", by=n)
+        rig.granted("context-a", f"user-{n}")
     left: list[int] = []
     # A call for the same time that was asked for later comes between the first turn and the second.
     rig.clock.callLater(30, lambda: left.append(rig.count("reservations")))
@@ -418,13 +420,13 @@ def test_a_clone_with_room_is_chosen_and_its_name_replaces_the_requested_one() -
     one, other = rig.server("cs1"), rig.server("cs2")
     one.open("context-c-1", maxcap=4, basecap=1)
     other.open("context-c-2", maxcap=4, basecap=1)
-    first = rig.granted("context-c", "user-joe")
+    first = rig.granted("context-c", "user-1")
     assert (first.context, first.hostport) == ("context-c-1", "cs1:1")
-    second = rig.granted("context-c", "user-joe")
+    second = rig.granted("context-c", "user-2")
     assert (second.context, second.hostport) == ("context-c-2", "cs2:1")
     check(rig.director)
-    assert rig.granted("context-c", "user-joe").context == "context-c"
-    assert rig.granted("context-c-1", "user-joe").context == "context-c-1"
+    assert rig.granted("context-c", "user-3").context == "context-c"
+    assert rig.granted("context-c-1", "user-4").context == "context-c-1"
     check(rig.director)
 
 

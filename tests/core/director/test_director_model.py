@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.core.director import clearing
-from broker.core.director.interfaces import Close, Granted
-from broker.core.errors import Refusal
+from broker.core.director.interfaces import Close, Granted, Settings
+from broker.core.director.state import Reservation
+from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
 
 EXAMPLES = int(os.environ.get("ELKOBROKER_DIRECTOR_EXAMPLES", "60"))
@@ -27,6 +28,8 @@ LINKS = st.integers(0, 4)
 CONTEXTS = st.sampled_from(["context-a", "context-c-1", "context-c-2", "context-c-3"])
 USERS = st.sampled_from(["user-joe", "user-bob-1", "user-bob-2", "user-eve-7"])
 CAPACITIES = st.integers(-1, 4)
+EACH_USER = 2
+"""Reservations that one user may have: less than there are contexts."""
 
 
 class Model(RuleBasedStateMachine):
@@ -37,7 +40,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig()
+        self.rig = Rig(Settings(user_reservations=EACH_USER))
         self.links: list[Side | None] = [None] * 5
         self.addressed = [False] * 5
         self.reports: list[dict[str, set[str]]] = [{} for _ in range(5)]
@@ -135,25 +138,59 @@ class Model(RuleBasedStateMachine):
         context=st.sampled_from(["context-a", "context-c", "context-c-1"]),
         user=st.sampled_from([None, "user-joe", "user-bob"]),
         internal=st.booleans(),
+        by=st.sampled_from(["first", "second"]),
+        most=st.sampled_from([2, 100]),
     )
-    def reserve(self, context: str, user: str | None, internal: bool) -> None:
+    def reserve(self, context: str, user: str | None, internal: bool, by: str, most: int) -> None:
         farm = self.rig.director._farm
+        before = self.reservations()
+        mine = [each for each in before if each.requester == by]
+        of_user = [each for each in before if user is not None and each.user == user]
+        if user is None and not internal:
+            of_user = [each for each in mine if each.holder == (by,)]
+        own = [each for each in of_user if context in (each.asked, each.name)]
         room = {server: server.capacity - server.users - server.reserved for server in farm.servers}
+        for each in own:
+            if each.place.server in room:
+                room[each.place.server] += 1
         seats = {
-            name: (each.maxcap, len(each.users) + len(each.reservations))
+            name: (each.maxcap, len(each.users) + sum(other not in own for other in each.reservations))
             for name, each in farm.where.contexts.items()
             if each.server.links
         }
-        answer = self.rig.reserve(context, user, internal=internal)
-        if isinstance(answer, Granted):
-            (server,) = (server for server in farm.servers if server.addresses.get("tcp") == answer.hostport)
-            assert server.capacity < 0 or room[server] > 0
-            if answer.context in seats:
-                maxcap, taken = seats[answer.context]
-                assert maxcap < 0 or taken < maxcap
-                if answer.context != context:
-                    basecap = farm.where.contexts[answer.context].basecap
-                    assert basecap < 0 or taken < basecap
+        try:
+            answer = self.rig.reserve(context, user, internal=internal, by=by, most=most)
+        except Refusal as refusal:
+            assert refusal.reason is Reason.LIMIT
+            assert self.reservations() == before
+            assert (len(mine) >= most and not internal) or sum(each.requester == by for each in of_user) >= EACH_USER
+            assert not any(each.requester == by for each in own)
+            return
+        after = self.reservations()
+        gone = [each for each in before if each not in after and each.place.server.links]
+        if not isinstance(answer, Granted):
+            assert not gone
+            assert set(after) <= set(before)
+            return
+        (new,) = (each for each in after if each not in before)
+        assert (new.name, new.user, new.requester) == (answer.context, user, by)
+        assert all(each in of_user for each in gone)
+        assert not any(each in after for each in own)
+        for each in gone:
+            assert {each.asked, each.name} & {new.asked, new.name} or each.requester != by
+        assert user is None or sum(each.user == user for each in after) <= EACH_USER
+        assert sum(each.requester == by for each in after) <= (len(mine) + 1 if internal else max(most, len(mine)))
+        (server,) = (server for server in farm.servers if server.addresses.get("tcp") == answer.hostport)
+        assert server.capacity < 0 or room[server] > 0
+        if answer.context in seats:
+            maxcap, taken = seats[answer.context]
+            assert maxcap < 0 or taken < maxcap
+            if answer.context != context:
+                basecap = farm.where.contexts[answer.context].basecap
+                assert basecap < 0 or taken < basecap
+
+    def reservations(self) -> list[Reservation]:
+        return list(self.rig.director._reservations._all)
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
     def wait(self, seconds: float) -> None:

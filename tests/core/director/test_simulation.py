@@ -11,7 +11,7 @@ WORST = 1.1
 """How much higher than the oracle's the director's highest load may be."""
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_an_hour_of_fifty_servers_and_twenty_thousand_users(seed: int) -> None:
     # The worlds themselves assert that no capacity is exceeded, and that everybody is found where he is.
     world = World(seed, Directed)
@@ -26,6 +26,9 @@ def test_an_hour_of_fifty_servers_and_twenty_thousand_users(seed: int) -> None:
     director = world.placing.director
     check(director)
     counts = director.counts()
-    assert counts["granted"] == counts["used"] + counts["expired"] + counts["lost"] + counts["reservations"]
+    assert counts["granted"] == counts["used"] + sum(
+        counts[end] for end in ("expired", "lost", "replaced", "reservations")
+    )
+    assert counts["replaced"] > 0.1 * USERS
     assert counts["hidden_contexts"] == 0
     assert counts["links"] == 2 * counts["providers"]

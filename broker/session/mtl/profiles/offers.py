@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ import msgspec
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.core.model import MAX_NAME, MAX_TEXT, Rights, Service
+from broker.core.model import Rights, Service, checked_load
 from broker.session.elko_descriptors import offered
 from broker.session.router import Part
 from broker.wire.elko.broker import ServiceDesc
@@ -61,7 +60,9 @@ class Provider:
 
     def offer(self, service: Service) -> None:
         """Offer a service, in the place of one of the same name. Raises `Refusal`, and then nothing has changed."""
-        _fit(service)
+        problem = self._registry.problem(service, self._rights)
+        if problem is not None:
+            raise problem  # now: later the one before it would have been withdrawn
         service = attrs.evolve(service, provider=self._joined(service.label))
         if self._services.get(service.name) == service:
             return
@@ -77,7 +78,7 @@ class Provider:
             self._registry.withdraw(self.id, (name,))
 
     def load(self, load: float) -> None:
-        """Tell how much there is to do."""
+        """Report the load. Raises `Refusal` for one that is none."""
         self._registry.load(self._joined(None), load)
 
     def leave(self) -> None:
@@ -102,12 +103,8 @@ def read_service(body: Part, name: str) -> Service:
 
 
 def read_load(body: Part) -> float:
-    """The load that a body tells. Raises `Refusal`."""
-    wrong = 'a load is told by {"load": NUMBER}'
-    load = _decoded(_read_load, body, wrong).load
-    if not math.isfinite(load):
-        raise Refusal(Reason.PARAMETER, wrong)
-    return load
+    """The load that a body reports. Raises `Refusal`."""
+    return checked_load(_decoded(_read_load, body, 'a load is reported by {"load": NUMBER}').load)
 
 
 def _decoded(read: Callable[[bytes], T], body: Part, wrong: str) -> T:
@@ -117,11 +114,3 @@ def _decoded(read: Callable[[bytes], T], body: Part, wrong: str) -> T:
         return read(bytes(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Refusal(Reason.PARAMETER, wrong) from None
-
-
-def _fit(service: Service) -> None:
-    """Raise `Refusal` for what the registry would refuse: by then the one before it would have been withdrawn."""
-    auth = service.auth
-    texts = [service.hostport, service.label, *(() if auth is None else (auth.mode, auth.id))]
-    if len(service.protocol) > MAX_NAME or any(text is not None and len(text) > MAX_TEXT for text in texts):
-        raise Refusal(Reason.PARAMETER, f"the descriptor has a text of more than {MAX_TEXT} characters")

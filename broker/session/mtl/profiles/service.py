@@ -212,7 +212,8 @@ class Services:
                 window = Window(grant.window, self.window_bytes)
             place.worker = Worker(reader, window)
             self._workers[reader.identity] = place
-            if grant.principal.host == self._bridge:
+            # A peer so old that ZeroMQ does not tell its address works too, but is at no place that others could find.
+            if grant.principal.host == self._bridge and reader.address:
                 user, rights = grant.principal.user, grant.principal.allowed.offers
                 place.provider = Provider(self._registry, rights, user, reader.address)
         try:
@@ -292,7 +293,7 @@ class Services:
         place = self._workers.get(writer.identity)
         if place is None or place.worker is None:
             raise Refusal(Reason.PARAMETER, "only a worker has a load")
-        place.worker.load = load = max(0.0, read_load(content.body))
+        place.worker.load = load = read_load(content.body)
         if place.provider is not None:
             place.provider.load(load)
 

@@ -1,0 +1,143 @@
+"""Every wire's sessions, with all that is behind them: whatever a peer sends, nothing is raised, and no failure logged.
+
+The shapes are those of the codecs' own fuzz tests. Here they reach real sessions, registry, topics and leases. Another
+peer of the wire is served afterwards as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.session.mtl.grants import Confirm, Side
+from broker.wire.elko.broker import VOCABULARY
+from broker.wire.mtl import data, table
+from tests.fuzz import test_dbp as dbp
+from tests.fuzz import test_mc0 as mc0
+from tests.fuzz import test_mtl as mtl
+from tests.session.dbp_recording import DbpFarm
+from tests.session.mc0_recording import Mc0Farm, nothing_fails
+from tests.session.mtl_control_recording import ControlFarm, Users
+from tests.session.mtl_profiles_recording import ProfilesFarm
+from tests.session.recording import Farm, desc
+
+# Elko
+
+OPS = [str(each.__struct_config__.tag) for each in VOCABULARY.messages]
+FIELDS = sorted({field for each in VOCABULARY.messages for field in each.__struct_encode_fields__} - {"to", "op"})
+NAMES = ["bank", "", "elkobroker.x", "x" * 300, "\ud800", "*", "client", "admin", "h:1"]
+
+names = st.sampled_from(NAMES)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | names
+descriptors = st.dictionaries(
+    st.sampled_from(["service", "hostport", "protocol", "label", "provider", "failure", "type"]), scalars, max_size=5
+)
+values: st.SearchStrategy[Any] = st.one_of(
+    scalars, st.lists(st.one_of(scalars, descriptors), max_size=3), descriptors, st.dictionaries(names, scalars)
+)
+elko_messages = st.builds(
+    lambda to, op, fields: json.dumps({"to": to, "op": op, **fields}).encode(),
+    st.sampled_from(["client", "admin", "broker", "error", "session", "?"]),
+    st.one_of(st.sampled_from(OPS), st.sampled_from(["willserve", "load", "find", "watch"]), names),
+    st.dictionaries(st.sampled_from(FIELDS), values, max_size=5),
+)
+elko_blocks = st.one_of(elko_messages, elko_messages, mtl.spoilt(elko_messages), st.binary(max_size=30))
+
+
+@given(st.lists(elko_blocks, max_size=8), st.sampled_from(["client", "admin", None]))
+def test_elko(blocks: list[bytes], role: str | None) -> None:
+    with nothing_fails():
+        farm = Farm()
+        peer = farm.connect() if role is None else farm.client(name=role)
+        for block in blocks:
+            if not peer.closed:
+                peer.send(block + b"\n\n")
+            farm.clock.advance(1)
+        if not peer.closed:
+            peer.drop()
+        provider = farm.client("provider")
+        provider.offer(desc("peace"))
+        assert [each["desc"][0]["hostport"] for each in farm.client().find("peace")] == ["h:1"]
+
+
+# mc0
+
+
+@given(st.lists(mc0.frame_lists, max_size=8))
+def test_mc0(messages: list[list[bytes]]) -> None:
+    with nothing_fails():
+        farm = Mc0Farm()
+        peer, bystander = farm.peer(), farm.peer("bystander")
+        for frames in messages:
+            peer.send(*frames)
+            farm.wait(0.2)
+        farm.restart(farm.record.known())
+        assert bystander.ask("PUT|TOPIC|peace|ID|p||x") == ["OK|ID|p"]
+
+
+# DBP
+
+
+@given(st.lists(st.one_of(dbp.frame_lists, dbp.any_datagram), max_size=8))
+def test_dbp(messages: list[list[bytes] | bytes]) -> None:
+    with nothing_fails():
+        farm = DbpFarm()
+        peer = farm.dealer()
+        for message in messages:
+            if isinstance(message, bytes):
+                farm.datagram(message)
+            else:
+                peer.send_raw(*message)
+            farm.wait(0.2)
+        farm.dealer().registered("peace")
+        assert "peace" in farm.dealer().find("peace")
+
+
+# MTL
+
+
+@given(st.lists(st.tuples(mtl.commands, mtl.request_bodies), max_size=8), st.booleans())
+def test_mtl_control(requests: list[tuple[bytes, bytes]], users: bool) -> None:
+    with nothing_fails():
+        farm = ControlFarm(Users(alice="secret") if users else None)
+        peer = farm.peer()
+        for command, body in requests:
+            peer.send(b"", command, body)
+            farm.threads.run()
+            farm.wait(0.2)
+        code, _ = farm.peer().open()
+        assert code == (401 if users else 201)
+
+
+reports = st.one_of(
+    st.fixed_dictionaries({"load": scalars}), descriptors, st.fixed_dictionaries({"service": names, "hostport": names})
+).map(lambda report: json.dumps(report).encode())
+types = st.sampled_from([table.EMPTY, table.encode({"type": "offer"}), table.encode({"type": "withdraw"})])
+contents = st.builds(
+    lambda sequence, resource, properties, body: data.content(sequence, resource, properties, body),
+    mtl.sequences,
+    st.sampled_from(["service/bank", "service/elkobroker.x", "load", "load/bank", "services", "news"]),
+    st.one_of(types, mtl.tables.filter(mtl.taken)),
+    st.one_of(reports, st.binary(max_size=10)),
+)
+anything = st.one_of(contents, st.tuples(mtl.headers, mtl.bodies_of_data), st.lists(mtl.headers, max_size=3).map(tuple))
+
+
+@given(st.lists(anything, max_size=8), st.sampled_from(["registry", "topic", "service"]), st.sampled_from(list(Side)))
+def test_mtl_data(messages: list[tuple[Any, ...]], profile: str, side: Side) -> None:
+    with nothing_fails():
+        farm = ProfilesFarm()
+        peer = farm.peer()
+        peer.lease(farm.lease(side, profile=getattr(farm, profile), confirm=Confirm.NONE))
+        for message in messages:
+            if peer.connected:
+                peer.say(*message)
+            farm.wait(0.2)
+        writer = farm.peer()
+        writer.lease(farm.lease(Side.WRITER, profile=farm.registry, confirm=Confirm.FULL))
+        body = json.dumps(desc("peace")).encode()
+        [confirmed] = writer.ask(*data.content(1, "service/peace", table.encode({"type": "offer"}), body))
+        assert isinstance(confirmed, data.Confirm)

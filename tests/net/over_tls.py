@@ -1,0 +1,17 @@
+"""A factory over TLS, with a scheduler and complaints of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.protocol import Factory
+
+from broker.core.counters import Counters
+from broker.net.limits import Complaints
+from broker.net.tls import Certificates, TlsFactory
+from broker.net.turns import Turns
+
+
+def over_tls(reactor: Any, factory: Factory, certificates: Certificates) -> Any:
+    """The same factory, spoken to over TLS."""
+    return TlsFactory(factory, certificates, Turns(reactor), Complaints(Counters(), reactor))
