@@ -196,12 +196,13 @@ def watched_loads(watchers: int, batch: int) -> Callable[[Server], Load]:
     return prepare
 
 
-def visits(parallel: int) -> Callable[[Server], Load]:
-    """Connections that authenticate, offer a service, ping and close."""
+def visits(parallel: int, packets: bool = False) -> Callable[[Server], Load]:
+    """Connections that authenticate, offer a service, ping and close: all in one packet, or each in one of its own."""
 
     def prepare(server: Server) -> Load:
         names = [f"visitor-{i:02d}" for i in range(parallel)]
-        return Visits(server.port, [messages.auth(n) + messages.willserve([n]) + messages.PING for n in names])
+        visits = [[messages.auth(name), messages.willserve([name]), messages.PING] for name in names]
+        return Visits(server.port, visits if packets else [[b"".join(visit)] for visit in visits])
 
     return prepare
 
@@ -221,6 +222,16 @@ ROWS = [
     Row("load-100-single", "the same, one report at a time", "fanout", cpu(watched_loads(100, 1)), None),
     Row("visit", "connect, auth, willserve, ping, close; 20 at once", "answer", cpu(visits(20)), 112.0, 1, VISIT_GOAL),
     Row("visit-single", "the same, one at a time", "answer", cpu(visits(1)), 192.0, 1, VISIT_GOAL),
+    Row(
+        "visit-packets",
+        "the same, a packet for each message; 20 at once",
+        "answer",
+        cpu(visits(20, True)),
+        None,
+        1,
+        VISIT_GOAL,
+    ),
+    Row("visit-packets-single", "the same, one at a time", "answer", cpu(visits(1, True)), None, 1, VISIT_GOAL),
     Row("memory-2000", "memory for an idle provider, of 2,000", "answer", memory(2_000), 21_000.0, unit="B"),
     Row("memory-10000", "memory for an idle provider, of 10,000", "answer", memory(10_000), 21_000.0, unit="B"),
 ]

@@ -16,6 +16,9 @@ from twisted.protocols.basic import LineReceiver
 BACKLOG = 1_024
 """Connections that wait to be accepted: the broker has as many, and with fewer connects are measured in seconds."""
 
+OF_A_VISIT = 6
+"""Newlines in what a visitor sends: three messages with two each."""
+
 ANSWER = b'{"to":"broker","op":"pong","tag":"0"}\n\n'
 
 
@@ -29,13 +32,13 @@ class Echo(LineReceiver):
 
 
 class Answer(Protocol):
-    """Answers the first data, and waits for the other side to close."""
+    """Answers the last message of a visit, and waits for the other side to close."""
 
-    answered = False
+    newlines = 0
 
     def dataReceived(self, data: bytes) -> None:
-        if not self.answered:
-            self.answered = True
+        self.newlines += data.count(b"\n")
+        if self.newlines == OF_A_VISIT:
             assert self.transport is not None
             self.transport.write(ANSWER)
 

@@ -7,6 +7,7 @@ counted, two a message. Every wait is bounded: a server that does not answer for
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from select import EPOLLIN, EPOLLOUT, epoll
@@ -95,11 +96,11 @@ class Poll:
         self.modify = self._epoll.modify
         self.close = self._epoll.close
 
-    def poll(self) -> list[tuple[int, int]]:
-        """What is ready, after a rest; nothing, if there is nothing within a second."""
+    def poll(self, within: float = 1.0) -> list[tuple[int, int]]:
+        """The connections that are ready, after a rest; none, if none is within so many seconds."""
         if self.rest:
             time.sleep(self.rest)
-        return self._epoll.poll(1.0)
+        return self._epoll.poll(within)
 
 
 class _Stream:
@@ -253,13 +254,18 @@ class FanOut:
 
 
 class Visits:
-    """Connections that come, send one packet, take one reply and go: ``parallel`` at a time."""
+    """Connections that come, send their packets, take one reply and go: one for each list of packets at a time.
 
-    def __init__(self, port: int, packets: Sequence[bytes]) -> None:
+    Each packet is sent when the server has read the one before, so that no two of them are one read there.
+    """
+
+    def __init__(self, port: int, packets: Sequence[Sequence[bytes]]) -> None:
         self._port = port
         self._packets = packets
         self._poll = Poll()
-        self._open: dict[int, tuple[socket.socket, int, int]] = {}
+        self._inbox = Inbox()
+        self._open: dict[int, _Visit] = {}
+        self._sending: dict[int, _Visit] = {}
 
     def run(self, seconds: float) -> Sample:
         """Visit for so long."""
@@ -270,35 +276,109 @@ class Visits:
             self._visit(slot)
         done = 0
         while visits:
-            events = self._poll.poll()
+            events = self._poll.poll(0.0 if self._sending else 1.0)
             now = time.perf_counter()
-            if events:
+            if self._send_next() or events:
                 last = now
             elif now - last > STUCK:
                 raise Stuck("no answer to what a new connection sent")
             for fd, _ in events:
-                sock, slot, newlines = visits[fd]
-                size = sock.recv_into(_BUFFER)
+                visit = visits[fd]
+                size = visit.sock.recv_into(_BUFFER)
                 if not size:
                     raise Stuck("the server closed the connection")
-                newlines += _BUFFER.count(b"\n", 0, size)
-                if newlines < NEWLINES:
-                    visits[fd] = sock, slot, newlines
+                visit.newlines += _BUFFER.count(b"\n", 0, size)
+                if visit.newlines < NEWLINES:
                     continue
                 del visits[fd]
-                sock.close()
+                visit.sock.close()
                 done += 1
                 if now < end:
-                    self._visit(slot)
+                    self._visit(visit.slot)
         return Sample(done, time.perf_counter() - start)
 
     def close(self) -> None:
         """Nothing is open between runs."""
         self._poll.close()
+        self._inbox.close()
 
     def _visit(self, slot: int) -> None:
         sock = connect(self._port, slot + 1)
-        sock.send(self._packets[slot])
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
-        self._open[sock.fileno()] = sock, slot, 0
-        self._poll.register(sock.fileno(), EPOLLIN)
+        fd = sock.fileno()
+        self._open[fd] = visit = _Visit(sock, slot)
+        self._poll.register(fd, EPOLLIN)
+        self._send(visit)
+
+    def _send(self, visit: _Visit) -> None:
+        packets = self._packets[visit.slot]
+        visit.sock.send(packets[visit.sent])
+        visit.sent += 1
+        if visit.sent < len(packets):
+            self._sending[visit.sock.fileno()] = visit
+        else:
+            self._sending.pop(visit.sock.fileno(), None)
+
+    def _send_next(self) -> bool:
+        """Send the next packet on each connection whose last one was read. Returns whether there was one."""
+        ready = [visit for visit in self._sending.values() if not self._inbox.unread(visit.sock)]
+        for visit in ready:
+            self._send(visit)
+        return bool(ready)
+
+
+class _Visit:
+    """One connection of `Visits`."""
+
+    __slots__ = ("newlines", "sent", "slot", "sock")
+
+    def __init__(self, sock: socket.socket, slot: int) -> None:
+        self.sock = sock
+        self.slot = slot
+        self.sent = 0  # packets
+        self.newlines = 0  # of the reply
+
+
+class Inbox:
+    """Bytes that the server has not read yet, as the kernel's socket diagnosis gives them (``man 7 sock_diag``)."""
+
+    _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 4, 20, 1
+    _HEADER = struct.Struct("=IHHII")
+    _REQUEST_BODY = struct.Struct("=BBBBI2s2s4s12x4s12xIII")
+    _ANY_STATE, _ANY_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
+    _QUEUE = struct.Struct("=I")
+    _QUEUE_AT = 72
+    """Where the receive queue stands in an answer: the header (16), ``inet_diag_msg`` up to ``idiag_expires`` (56)."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, self._NETLINK_SOCK_DIAG)
+
+    def unread(self, sock: socket.socket) -> int:
+        """Of what was sent on this connection, which is from one loopback address to another."""
+        (source, source_port), (server, server_port) = sock.getsockname(), sock.getpeername()
+        body = self._REQUEST_BODY.pack(
+            socket.AF_INET,
+            socket.IPPROTO_TCP,
+            0,
+            0,
+            self._ANY_STATE,
+            server_port.to_bytes(2, "big"),
+            source_port.to_bytes(2, "big"),
+            socket.inet_aton(server),
+            socket.inet_aton(source),
+            0,
+            self._ANY_COOKIE,
+            self._ANY_COOKIE,
+        )
+        size = self._HEADER.size + len(body)
+        self._socket.send(self._HEADER.pack(size, self._SOCK_DIAG_BY_FAMILY, self._REQUEST, 0, 0) + body)
+        answer = self._socket.recv(4_096)
+        if self._HEADER.unpack_from(answer)[1] != self._SOCK_DIAG_BY_FAMILY:
+            raise Stuck("the kernel knows nothing of a connection: the server closed it, or there is no inet_diag")
+        unread: int = self._QUEUE.unpack_from(answer, self._QUEUE_AT)[0]
+        return unread
+
+    def close(self) -> None:
+        """Close the socket on which the kernel is asked."""
+        self._socket.close()
