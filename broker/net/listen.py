@@ -13,6 +13,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from broker.config.endpoint import Endpoint
+from broker.net.streams import dispatch
 
 KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 60, 15, 4
 """Seconds of silence until the kernel asks, between questions, and how many: a host that lost its power is gone in two
@@ -38,6 +39,7 @@ def listen(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort
     except OSError as error:
         raise CannotListen(f"cannot listen on {endpoint.where}: {error.strerror or error}") from None
     _tune(port)
+    dispatch(reactor, port)
     return port
 
 

@@ -1,0 +1,228 @@
+"""Accepted connections with a dispatcher of their own: an epoll set that the reactor sees as one reader.
+
+The reactor wraps each event of each descriptor in a context for the log, which costs more than the read itself: ten
+nested calls, where a farm that connects again has four events a connection. `Streams` takes all events of a listener's
+connections in one event of the reactor's, and calls `doRead` and `doWrite` itself.
+
+Rules:
+- Only public seams of Twisted are used: the ``transport`` and ``reactor`` of a listening port, `IReadDescriptor` and
+  `IReactorFDSet`.
+- A connection cannot tell the difference: readiness is level-triggered, a descriptor is read before it is written, and
+  what a method raises is logged and ends that connection alone.
+- The port itself is in the set, too. A port that is closed, and has no connections any more, leaves nothing behind.
+- A descriptor that is about to be closed is not taken out of the set: the kernel does that, and spares a system call.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from select import EPOLLIN, EPOLLOUT, epoll
+from typing import Any
+
+from twisted.internet import tcp, unix
+from twisted.internet.abstract import FileDescriptor
+from twisted.internet.address import IPv6Address
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+_DONE, _LOST = Failure(ConnectionDone()), Failure(ConnectionLost())
+"""Made once: a failure costs more than a read."""
+
+
+class _Stream(FileDescriptor):
+    """A connection of which its dispatcher hears that it is closed."""
+
+    reactor: Streams
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.reactor.forget(self)
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+
+class TcpStream(_Stream, tcp.Server):
+    """An accepted connection over TCP. Its texts for the log are made when they are asked for."""
+
+    def __init__(
+        self,
+        sock: Any,
+        protocol: Any,
+        client: tuple[Any, ...],
+        server: tcp.Port,
+        sessionno: int,
+        reactor: Streams,
+    ) -> None:
+        tcp.Connection.__init__(self, sock, protocol, reactor)
+        if len(client) != 2:
+            self._addressType = IPv6Address
+        self.server = server
+        self.client = client
+        self.sessionno = sessionno
+        self.hostname = client[0]
+        self.startReading()  # type: ignore[no-untyped-call]
+        self.connected = 1
+
+    @property
+    def logstr(self) -> str:  # type: ignore[override]
+        return f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
+
+    @property
+    def repstr(self) -> str:  # type: ignore[override]
+        return f"<{self.protocol.__class__.__name__} #{self.sessionno} on {self.server.getHost().port}>"
+
+    def doRead(self) -> Any:
+        try:
+            data = self.socket.recv(self.bufferSize)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if not data:
+            return CONNECTION_DONE
+        self.protocol.dataReceived(data)
+        return None
+
+
+class UnixStream(_Stream, unix.Server):
+    """An accepted connection over a unix socket."""
+
+
+@implementer(IReadDescriptor, IReactorFDSet)
+class Streams:
+    """A listening port and its connections. To the reactor it is a descriptor, to each of them it is the reactor."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._epoll = epoll()
+        self._members: dict[int, Any] = {}
+        self._events: dict[int, int] = {}
+        """What each descriptor is in the set for: EPOLLIN, EPOLLOUT or both."""
+        self.fileno = self._epoll.fileno
+        self.callLater = reactor.callLater
+
+    # to the reactor
+
+    def logPrefix(self) -> str:
+        return "streams"
+
+    def doRead(self) -> None:
+        """Handle what the members are ready for."""
+        members, events = self._members, self._events
+        for fd, event in self._epoll.poll(0, len(members) or 1):
+            member = members.get(fd)
+            if member is None:
+                with suppress(OSError):  # closed by one before it, or it failed and was never closed
+                    self._epoll.unregister(fd)
+                continue
+            try:
+                why = None
+                readable = event & ~EPOLLOUT  # an error or a hang-up too: reading finds out which it is
+                if readable:
+                    why = member.doRead() if events[fd] & EPOLLIN else CONNECTION_LOST
+                if why is None and event & EPOLLOUT:
+                    readable = 0
+                    why = member.doWrite()
+                if why is not None:
+                    self._disconnect(member, why, bool(readable))
+            except Exception as error:
+                self._failed(member, error)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor stops."""
+        for member in self.removeAll():
+            try:
+                member.connectionLost(reason)
+            except Exception as error:
+                self._failed(member, error)
+
+    # to a member
+
+    def addReader(self, member: Any) -> None:
+        self._add(member, EPOLLIN)
+
+    def addWriter(self, member: Any) -> None:
+        self._add(member, EPOLLOUT)
+
+    def removeReader(self, member: Any) -> None:
+        self._remove(member, EPOLLIN)
+
+    def removeWriter(self, member: Any) -> None:
+        self._remove(member, EPOLLOUT)
+
+    def removeAll(self) -> list[Any]:
+        members = list(self._members.values())
+        for member in members:
+            self._remove(member, EPOLLIN | EPOLLOUT)
+        return members
+
+    def getReaders(self) -> list[Any]:
+        return [self._members[fd] for fd, events in self._events.items() if events & EPOLLIN]
+
+    def getWriters(self) -> list[Any]:
+        return [self._members[fd] for fd, events in self._events.items() if events & EPOLLOUT]
+
+    def forget(self, member: Any) -> None:
+        """It will be closed at once, which takes its descriptor out of the set."""
+        self._leave(member.fileno())
+
+    # inside
+
+    def _add(self, member: Any, event: int) -> None:
+        fd: int = member.fileno()
+        events = self._events.get(fd)
+        if events is None:
+            self._epoll.register(fd, event)
+            if not self._members:
+                self._reactor.addReader(self)
+            self._members[fd] = member
+            self._events[fd] = event
+        elif not events & event:
+            self._epoll.modify(fd, events | event)
+            self._events[fd] = events | event
+
+    def _remove(self, member: Any, event: int) -> None:
+        fd: int = member.fileno()
+        events = self._events.get(fd)
+        if events is None or not events & event:
+            return
+        if events & ~event:
+            self._epoll.modify(fd, events & ~event)
+            self._events[fd] = events & ~event
+        else:
+            self._epoll.unregister(fd)
+            self._leave(fd)
+
+    def _leave(self, fd: int) -> None:
+        if self._members.pop(fd, None) is not None:
+            del self._events[fd]
+            if not self._members:
+                self._reactor.removeReader(self)
+
+    def _disconnect(self, member: Any, why: Any, reading: bool) -> None:
+        """What the reactor does with a descriptor that gives a reason to be disconnected."""
+        if reading and why is CONNECTION_DONE:
+            member.readConnectionLost(_DONE)
+            self.removeReader(member)  # after that, since most are closed by it
+        else:
+            reason = _DONE if why is CONNECTION_DONE else _LOST if why is CONNECTION_LOST else Failure(why)
+            member.connectionLost(reason)
+
+    def _failed(self, member: Any, error: Exception) -> None:
+        self.log.failure("a connection failed, and is closed")
+        try:
+            member.connectionLost(Failure(error))
+        except Exception:
+            self.log.failure("a connection failed while it was closed")
+
+
+def dispatch(reactor: Any, port: Any) -> None:
+    """Have a port, and the connections that it accepts from now on, dispatched together."""
+    port.stopReading()
+    port.reactor = Streams(reactor)
+    port.transport = UnixStream if isinstance(port, unix.Port) else TcpStream
+    port.startReading()
