@@ -26,6 +26,11 @@ MAX_BLOCK = 1_048_576
 AT_ONCE = 256
 """Lines taken from what was read in one step: a read of tiny lines would else become tens of thousands of objects."""
 
+SHORT = 4_096
+"""Bytes of a line that may be decoded before its turn to be handled: some 20 µs."""
+
+_LF = 10
+
 END = b"\n\n"
 """What ends every message that is sent."""
 
@@ -49,6 +54,17 @@ class Reader:
         The iterator may be kept and read later, but must be used up before more is fed. After a `Malformed` whose
         reason is fatal there is nothing more.
         """
+        # Most reads are one whole message.
+        end = data.find(b"\n")
+        if 0 <= end == len(data) - 2 <= SHORT and data[-1] == _LF and not (self._tail or self._block or self._ended):
+            try:
+                if data.isascii():
+                    return iter((self._decode(data),))
+            except NOT_STRICT:
+                pass
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[Message | Malformed]:
         if b"\r" in data or b"\0" in data:
             data = data.translate(None, b"\r\0")
         ascii_only = data.isascii() and self._tail.isascii()
