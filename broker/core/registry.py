@@ -323,8 +323,9 @@ class Registry:
         member.heard = self._clock.seconds()
         self._restored.returned(member.id, member.label, member.wire, services)
         for service, change in zip(services, changes, strict=True):
-            for wait in self._waits.of(service.name):
-                self._telling.add(wait, service)
+            waits = self._waits.of(service.name)
+            if waits:
+                self._telling.add_all(waits, service)
             self._watches.announce(change)
         self._telling.tell()
 

@@ -8,13 +8,14 @@ One that fails is our defect: it is logged, and the others still hear.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from twisted.logger import Logger
 
 
 class Listener(Protocol):
-    """Who is told."""
+    """One listener."""
 
     def hear(self, news: Any) -> None:
         """Take the news, or nothing once ended."""
@@ -26,24 +27,29 @@ class Telling:
     log = Logger()
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[Listener, Any]] = deque()
+        self._queue: deque[tuple[Sequence[Listener], Any]] = deque()
         self._busy = False
 
     def add(self, listener: Listener, news: object) -> None:
         """This is to be told, after all before it."""
-        self._queue.append((listener, news))
+        self._queue.append(((listener,), news))
+
+    def add_all(self, listeners: Sequence[Listener], news: object) -> None:
+        """This is to be told to these listeners, in their order, after all before it."""
+        self._queue.append((listeners, news))
 
     def tell(self) -> None:
-        """Tell all; in a listener, leave that to who is telling it."""
+        """Tell all; in a listener, leave that to the call that is telling it."""
         if self._busy:
             return
         self._busy = True
         queue = self._queue
         while queue:
-            listener, news = queue.popleft()
-            try:
-                listener.hear(news)
-            except Exception:
-                # Not the news itself, which may hold a password.
-                self.log.failure("a listener of the registry failed on a {news}", news=type(news).__name__)
+            listeners, news = queue.popleft()
+            for listener in listeners:
+                try:
+                    listener.hear(news)
+                except Exception:
+                    # Not the news itself, which may hold a password.
+                    self.log.failure("a listener of the registry failed on a {news}", news=type(news).__name__)
         self._busy = False

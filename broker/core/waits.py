@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
@@ -82,6 +82,7 @@ class Waits:
         if not same_name:
             del self._by_name[wait.name]
 
-    def of(self, name: str) -> Iterable[Wait]:
-        """Who waits for that name now."""
-        return self._by_name.get(name, ())
+    def of(self, name: str) -> Sequence[Wait]:
+        """The waits for that name now."""
+        waits = self._by_name.get(name)
+        return () if waits is None else tuple(waits)

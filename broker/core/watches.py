@@ -24,21 +24,21 @@ class Watch:
     """One watcher of changes of some kinds."""
 
     def __init__(
-        self, watchers: dict[Kind, dict[Watch, None]], changed: Callable[[Change], None], kinds: Collection[Kind]
+        self, watchers: dict[Kind, tuple[Watch, ...]], changed: Callable[[Change], None], kinds: Collection[Kind]
     ) -> None:
         self._watchers = watchers
         self._kinds = kinds
-        self._changed: Callable[[Change], None] | None = changed
-
-    def hear(self, change: Change) -> None:
+        self.hear = changed
         """Something of these kinds changed."""
-        if self._changed is not None:
-            self._changed(change)
 
     def cancel(self) -> None:
-        self._changed = None
+        self.hear = _ignore
         for kind in self._kinds:
-            self._watchers[kind].pop(self, None)
+            self._watchers[kind] = tuple(watch for watch in self._watchers[kind] if watch is not self)
+
+
+def _ignore(change: Change) -> None:
+    """Told to a watcher that ended meanwhile."""
 
 
 @implementer(IWait)
@@ -65,7 +65,8 @@ class Watches:
     def __init__(self, telling: Telling) -> None:
         self.revision = 0
         self._telling = telling
-        self._watchers: dict[Kind, dict[Watch, None]] = {kind: {} for kind in Kind}
+        self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
+        """Few, and they rarely change: each change of the registry is told to all that there are at the time."""
         self._load_watchers: dict[LoadWatch, None] = {}
         self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
 
@@ -73,7 +74,7 @@ class Watches:
         """A new watcher; see `IRegistry.watch`."""
         watch = Watch(self._watchers, changed, kinds)
         for kind in kinds:
-            self._watchers[kind][watch] = None
+            self._watchers[kind] += (watch,)
         return watch
 
     def add_for_loads(self, told: Callable[[int, float], None]) -> LoadWatch:
@@ -96,16 +97,17 @@ class Watches:
         """
         self.revision = revision = self.revision + 1
         self._ring.append((revision, provider, label, load))
-        for watch in self._load_watchers:
-            self._telling.add(watch, (provider, load))
+        if self._load_watchers:
+            self._telling.add_all(tuple(self._load_watchers), (provider, load))
         if self._watchers[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None
 
     def announce(self, change: Change) -> None:
         """Have a change told to those who watch its kind now."""
-        for watch in self._watchers[change.kind]:
-            self._telling.add(watch, change)
+        watchers = self._watchers[change.kind]
+        if watchers:
+            self._telling.add_all(watchers, change)
 
     def since(self, revision: int) -> Sequence[Change] | None:
         """See `IRegistry.changes_since`."""
