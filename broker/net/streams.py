@@ -23,7 +23,7 @@ from twisted.internet import tcp, unix
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv6Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorFDSet, IReadDescriptor
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -37,10 +37,19 @@ class _Stream(FileDescriptor):
     """A connection of which its dispatcher hears that it is closed."""
 
     reactor: Streams
+    protocol: Any
 
     def connectionLost(self, reason: Failure) -> None:
         self.reactor.forget(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def readConnectionLost(self, reason: Failure) -> None:
+        """The end of input. What the protocol raises ends the connection, as anything that it raises does."""
+        protocol = self.protocol
+        if IHalfCloseableProtocol.providedBy(protocol):
+            protocol.readConnectionLost()
+        else:
+            self.connectionLost(reason)
 
 
 class TcpStream(_Stream, tcp.Server):

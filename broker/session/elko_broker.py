@@ -106,6 +106,8 @@ class BrokerSession(ElkoSession):
 
     def lost(self) -> None:
         """The connection is gone."""
+        if self._ended and not self._waits:
+            return
         self._withdraw()
         self._ended = True
         for wait in list(self._waits or ()):
