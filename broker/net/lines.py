@@ -249,8 +249,10 @@ class LineProtocol(Scheduled, Protocol):
             self._rest = self._reader.feed(self._held) if self._held else None
             self._held = b""
         self._serving = False
-        self.flush()
-        self._account()
+        if self._out or self.factory.turns.first:
+            self.flush()
+        if self._closing or self._reader.pending != self._pending:
+            self._account()
         if self._rest is None:
             self._queued = False
             if (self._stopped_reading or self._input_ended) and not self._closing and not self._paused:

@@ -152,17 +152,25 @@ class Turns:
     def _serve_at_once(self, connection: Shared, seconds: float) -> bool | None:
         """Serve one quantum now. Returns whether there is more."""
         took, more = self._quantum(connection, seconds)
-        self._spend(took)
+        self._spent += took
+        if self._spent > TURN / 4 and not self._resetting:  # short turns share a timer
+            self._resetting = True
+            self._clock.callLater(0, self._next_turn)
         return more
 
     def _quantum(self, connection: Shared, seconds: float) -> tuple[float, bool | None]:
         """Serve a connection for so long. Returns how long it took, and whether there is more."""
-        start = self._clock.seconds()
+        now = self._clock.seconds
+        start = now()
         self._end = start + seconds
         self._serving = True
-        more = self._guarded(connection, connection.serve)
+        more = None
+        try:  # as in `_guarded`, without its call: this is done for each read
+            more = connection.serve()
+        except Exception:
+            self._failed(connection)
         self._serving = False
-        took = self._clock.seconds() - start
+        took = now() - start
         connection.took(took)
         return took, more
 
@@ -170,13 +178,6 @@ class Turns:
         if not self._rounds:
             self._rounds = True
             self._clock.callLater(0, self._round)
-
-    def _spend(self, seconds: float) -> None:
-        """Count what was served at once. Short turns are counted together, which spares them a timer each."""
-        self._spent += seconds
-        if self._spent > TURN / 4 and not self._resetting:
-            self._resetting = True
-            self._clock.callLater(0, self._next_turn)
 
     def _next_turn(self) -> None:
         self._resetting = False
@@ -228,6 +229,9 @@ class Turns:
         try:
             return act()
         except Exception:
-            self.log.failure("a connection failed, and is closed")
-            connection.abort()
+            self._failed(connection)
             return None
+
+    def _failed(self, connection: Shared) -> None:
+        self.log.failure("a connection failed, and is closed")
+        connection.abort()
