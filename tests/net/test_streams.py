@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import struct
@@ -48,6 +49,9 @@ class Recording(Protocol):
     def dataReceived(self, data: bytes) -> None:
         if data == b"fail":
             raise Defect
+        if data == b"vanish":
+            self.transport.connectionLost(connectionDone)  # type: ignore[union-attr]
+            return
         self.events.put(data)
 
     def readConnectionLost(self) -> None:
@@ -161,6 +165,19 @@ class OverSockets(TestCase):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
         self.assertIs(await accepted.lost(), ConnectionLost)
+
+    async def test_a_connection_that_reading_closes_is_not_written(self) -> None:
+        client, accepted = await self.connected(self.listening())
+        accepted.transport.write(bytes(LARGE))  # type: ignore[union-attr]
+        await deferLater(self.reactor, 0)
+        await deferLater(self.reactor, 0)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while client.recv(LARGE):  # so that the other end is readable and writable in the same turn
+                pass
+        client.send(b"vanish")
+        self.assertIs(await accepted.lost(), ConnectionDone)
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     async def test_a_defect_ends_one_connection_alone(self) -> None:
         port = self.listening()
