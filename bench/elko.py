@@ -231,7 +231,15 @@ ROWS = [
         1,
         VISIT_GOAL,
     ),
-    Row("visit-packets-single", "the same, one at a time", "answer", cpu(visits(1, True)), None, 1, VISIT_GOAL),
+    Row(
+        "visit-packets-single",
+        "the same, a packet for each message; one at a time",
+        "answer",
+        cpu(visits(1, True)),
+        None,
+        1,
+        VISIT_GOAL,
+    ),
     Row("memory-2000", "memory for an idle provider, of 2,000", "answer", memory(2_000), 21_000.0, unit="B"),
     Row("memory-10000", "memory for an idle provider, of 10,000", "answer", memory(10_000), 21_000.0, unit="B"),
 ]
