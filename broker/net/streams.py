@@ -133,7 +133,7 @@ class Streams:
                 readable = event & ~EPOLLOUT  # an error or a hang-up too: reading finds out which it is
                 if readable:
                     why = member.doRead() if events[fd] & EPOLLIN else CONNECTION_LOST
-                if why is None and event & EPOLLOUT and members.get(fd) is member:  # reading may have closed it
+                if why is None and event & EPOLLOUT and fd in members:  # reading may have closed it
                     readable = 0
                     why = member.doWrite()
                 if why is not None:
