@@ -338,6 +338,15 @@ def test_so_they_do_in_a_member_that_is_ignored(member: bytes) -> None:
         assert seen(read(*pieces)) == [Reason.ENCODING]
 
 
+def test_a_read_of_one_whole_message_is_checked_as_any_other() -> None:
+    ignored = b'{"to":"broker", "op":"ping", "tag":"1", "ignored":"%s"}\n\n'
+    assert seen(read(ignored % b"\xff")) == [Reason.ENCODING]
+    assert seen(read(ignored % b"\xff", PING)) == [Reason.ENCODING]
+    plain, with_nul = read(ignored % b"text"), read(ignored % b"te\0xt")
+    assert plain == with_nul
+    assert len(plain) == 1
+
+
 def test_a_character_cut_by_a_read_is_whole_again() -> None:
     assert tags(b'{"to":"broker","op":"ping","tag":"\xf0\x9f', b'\x98\x80"}\n') == ["\U0001f600"]
 
