@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 from contextlib import suppress
-from select import EPOLLIN, EPOLLOUT, epoll
 from typing import Any
 
 from twisted.internet import tcp, unix
@@ -28,6 +27,11 @@ from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
+
+try:
+    from select import EPOLLIN, EPOLLOUT, epoll
+except ImportError:  # only Linux has it
+    EPOLLIN, EPOLLOUT, epoll = 1, 4, None  # type: ignore[misc, assignment]
 
 _DONE, _LOST = Failure(ConnectionDone()), Failure(ConnectionLost())
 """Made once: a failure costs more than a read."""
@@ -230,7 +234,12 @@ class Streams:
 
 
 def dispatch(reactor: Any, port: Any) -> None:
-    """Have a port, and the connections that it accepts from now on, dispatched together."""
+    """Have a port, and the connections that it accepts from now on, dispatched together.
+
+    Where the system has no epoll, the reactor goes on dispatching them.
+    """
+    if epoll is None:
+        return
     port.stopReading()
     port.reactor = Streams(reactor)
     port.transport = UnixStream if isinstance(port, unix.Port) else TcpStream
