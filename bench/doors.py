@@ -416,7 +416,7 @@ class Shares:
 
     @property
     def kept(self) -> dict[str, float]:
-        """What each good peer keeps of its share."""
+        """The part of its share that each good peer keeps."""
         return {wire: self.beside[wire] / self.alone[wire] if self.alone[wire] else 0.0 for wire in self.alone}
 
     def misses(self) -> list[str]:

@@ -27,7 +27,7 @@ def no_room(size: int = 0) -> Iterator[None]:
 
 
 def small_disk(directory: Path, megabytes: int) -> list[str]:
-    """How a command line begins whose process has a disk of that size in that directory."""
+    """The beginning of a command line whose process has a disk of that size in that directory."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
         pytest.skip("a disk of its own cannot be mounted here")
     mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && exec "$@"'

@@ -1,4 +1,4 @@
-"""How long tests wait for an event before they fail: one figure for all that wait in real time.
+"""The time for which tests wait for an event before they fail: one figure for all that wait in real time.
 
 A test waits for the event itself and never sleeps for a fixed time. So the figure costs nothing where the event comes,
 and may be generous: on a machine that has twenty times as much to do, each step takes twenty times as long.

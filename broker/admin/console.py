@@ -63,7 +63,7 @@ def _nothing() -> Mapping[str, int]:
 
 @attrs.frozen
 class Shown:
-    """What an operator can look at besides messages.
+    """The things that an operator can look at besides messages.
 
     ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` has more, by the words to
     type: each gives JSON for the names that match a shell pattern.

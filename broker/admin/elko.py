@@ -1,4 +1,4 @@
-"""What operators are shown of the Elko Broker: its connected peers."""
+"""The view of the Elko Broker for operators: its connected peers."""
 
 from __future__ import annotations
 

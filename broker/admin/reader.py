@@ -24,7 +24,7 @@ class Line:
 
 @attrs.frozen
 class Negotiation:
-    """What the operator's telnet asked for; ``answer`` refuses it."""
+    """An option that the operator's telnet asked for; ``answer`` refuses it."""
 
     answer: bytes
 

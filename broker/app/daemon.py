@@ -429,7 +429,7 @@ class Daemon(TwistedService):
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
 
     def _counts(self) -> dict[str, int]:
-        """How many there are now, beside what the counters count."""
+        """Numbers of what there is now, beside what the counters count."""
         sizes = {f"registry.{name}": size for name, size in self.parts.registry.sizes().items()}
         return {**sizes, "elko.connections": sum(len(each.lines.connections) for each in self.listeners)}
 

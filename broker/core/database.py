@@ -30,8 +30,8 @@ from twisted.logger import Logger
 from broker.core.room import Reserve, is_full
 
 BUSY_SECONDS = 1.0
-"""How long a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because the
-reactor thread may be waiting too."""
+"""Seconds that a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because
+the reactor thread may be waiting too."""
 
 SMALL_BYTES = 4 * 1024 * 1024
 """A database with no more than this in it, and as much that is free, is written again on a full disk, in some tens of

@@ -177,8 +177,8 @@ class KnownSession:
 
 @attrs.frozen
 class Snapshot:
-    """What the store gives back at start: the next provider id, the last known providers, the launchers' switches, and
-    the last known sessions of subscribers."""
+    """The state that the store gives back at start: the next provider id, the last known providers, the launchers'
+    switches, and the last known sessions of subscribers."""
 
     next_provider: int
     providers: Sequence[Provider]
@@ -223,5 +223,5 @@ class Listening:
 
     @property
     def ready(self) -> bool:
-        """Whether it is open."""
+        """True if it is open."""
         return self.reason is None

@@ -242,5 +242,5 @@ class Patience:
         return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
 
     def untouched(self) -> bool:
-        """Whether the connection sent no nonsense of late."""
+        """True if the connection sent no nonsense of late."""
         return self._bucket.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())

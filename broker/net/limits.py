@@ -81,7 +81,7 @@ class Seldom(Generic[K]):
         self._logged: OrderedDict[K, float] = OrderedDict()
 
     def due(self, key: K) -> bool:
-        """Whether a line on this may be logged now; it is taken to be."""
+        """True if a line on this may be logged now; it is taken to be."""
         now = self._clock.seconds()
         last = self._logged.get(key)
         if last is not None and 0 <= now - last < COMPLAIN_EVERY:  # the time of day may be set back

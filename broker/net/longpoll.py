@@ -222,7 +222,7 @@ class LongPollChannel(Scheduled, HTTPChannel):
                 yield
 
     def held_up(self) -> bool:
-        """Whether a request waits for its answer, or the peer does not read."""
+        """True if a request waits for its answer, or the peer does not read."""
         return self._answering or self._stalled
 
     def pause_reading(self) -> None:

@@ -41,7 +41,7 @@ class Origins:
         self._allowed = frozenset(each.lower() for each in allowed)
 
     def allow(self, origin: str | None, site: str | None = None) -> bool:
-        """Whether a request may be served. ``origin`` and ``site`` are its Origin and Sec-Fetch-Site, None without one.
+        """True if a request may be served. ``origin`` and ``site`` are its Origin and Sec-Fetch-Site, None without one.
 
         Any text may be given, surrogates of undecodable bytes included. An origin that is not ASCII is never listed:
         browsers write such hosts in Punycode.

@@ -232,7 +232,7 @@ class RtcpSocket(Scheduled, Protocol):
         yield
 
     def held_up(self) -> bool:
-        """Whether the peer does not read, or its session has enough."""
+        """True if the peer does not read, or its session has enough."""
         return self._stalled or (self.session is not None and not self.session.reading)
 
     def pause_reading(self) -> None:

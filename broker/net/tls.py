@@ -118,7 +118,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
             yield
 
     def held_up(self) -> bool:
-        """Whether the protocol above reads no more for now."""
+        """True if the protocol above reads no more for now."""
         return not self._reading
 
     def pause_reading(self) -> None:
@@ -131,7 +131,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
             self.transport.resumeProducing()
 
     def failed(self) -> None:
-        """What was read made the broker fail."""
+        """Log that what was read made the broker fail."""
         self.factory.complaints.failed("tls", self.host)
 
     def abort(self) -> None:

@@ -91,14 +91,14 @@ class Session:
 
     @property
     def lasting(self) -> bool:
-        """Whether its peer can go on with it after a restart of the broker.
+        """True if its peer can go on with it after a restart of the broker.
 
         An identity that begins with a zero byte was made by the ROUTER, and the next broker gives it to another peer.
         """
         return bool(self.ttl or self.asked) and self.asked <= MAX_KNOWN_TOPICS and not self.identity.startswith(b"\0")
 
     def known(self) -> KnownSession | None:
-        """What is to be known of it after a restart; None for nothing."""
+        """The facts of it that outlast a restart; None for none."""
         topics = (*self.topics, *self.refused)
         if not self.lasting or sum(map(len, topics)) > MAX_KNOWN_BYTES:
             return None

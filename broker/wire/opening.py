@@ -65,12 +65,12 @@ def opening(data: bytes) -> Opening:
 
 
 def is_request(line: bytes) -> bool:
-    """Whether a line, without its end, is the request line of HTTP."""
+    """True if a line, without its end, is the request line of HTTP."""
     return _METHOD.match(line.lstrip()) is not None or _VERSION.search(line) is not None
 
 
 def is_text(data: bytes) -> bool:
-    """Whether there are no control characters in it, but for tab, CR and LF. UTF-8 is not looked at."""
+    """True if there are no control characters in it, but for tab, CR and LF. UTF-8 is not looked at."""
     return len(data.translate(None, _CONTROL)) == len(data)
 
 

@@ -1,4 +1,4 @@
-"""What operators see of the Elko Broker: its peers, found by pattern."""
+"""The operators' view of the Elko Broker: its peers, found by pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line makes of the configuration."""
+"""The configuration that a command line makes."""
 
 from __future__ import annotations
 

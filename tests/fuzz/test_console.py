@@ -111,7 +111,7 @@ def nothing_fails() -> Iterator[None]:
 
 
 def settle(desk: Desk, operator: Client) -> bytes:
-    """What was written, when all that waits is done."""
+    """The bytes that were written, when all that waits is done."""
     desk.farm.clock.advance(0)
     desk.director.settle()
     written = b"".join(operator.peer.written)

@@ -90,7 +90,7 @@ common = st.builds(
     values,
     st.lists(values, max_size=2),
 )
-"""What nearly all real ones are: a PUT with a topic, or an ID and a topic, and no other header."""
+"""Nearly all real ones: a PUT with a topic, or an ID and a topic, and no other header."""
 
 frame_lists = st.one_of(
     common, messages_of(st.just(b"PUT")), messages_of(st.sampled_from(VERBS)), mutated(), messages_of(verbs), anything

@@ -91,7 +91,7 @@ def test_signals_during_the_stop_change_nothing(tmp_path: Path) -> None:
 
 
 def _waits(sock: socket.socket) -> bool:
-    """Whether something came and was not read."""
+    """True if something came and was not read."""
     sock.setblocking(False)
     try:
         return bool(sock.recv(1, socket.MSG_PEEK))

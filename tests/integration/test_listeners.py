@@ -66,7 +66,7 @@ OFF = "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n"
 KINDS = ("second", "web", "poll", "steady", "farm", "mc0", "dbp", "mtl")
 
 NAMES = [*(f"elko listener {name!r}" for name in KINDS[:4]), "director listener 'farm'", *KINDS[5:]]
-"""What the log calls them."""
+"""Their names in the log."""
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def configured(directory: Path, text: str) -> tuple[str, str]:
 
 
 def states(daemon: Daemon, pattern: str = "*") -> dict[str, dict[str, Any]]:
-    """What the console shows of the listeners."""
+    """The listeners as the console shows them."""
     return {each["name"]: each for each in shown(daemon, f"broker listeners {pattern}")}
 
 

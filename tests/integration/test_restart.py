@@ -19,7 +19,7 @@ from tests.integration.mtl_peers import configured, ends_in_order, peers_of
 from tests.integration.test_dbp import stored
 
 PLACES = ("127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003")
-"""Where three providers offer the same service."""
+"""The places at which three providers offer the same service."""
 
 Back = Callable[[Daemon, ExitStack, str], object]
 """Has a provider of the service at that place."""
@@ -51,7 +51,7 @@ def by_elko_and_mtl(daemon: Daemon, held: ExitStack, place: str) -> None:
 
 
 def found(daemon: Daemon) -> list[tuple[str, bool]]:
-    """Where an Elko find has the service, and whether that is from before the restart."""
+    """The places at which an Elko find has the service, and whether that is from before the restart."""
     with daemon.connect() as customer:
         answer: list[dict[str, Any]] = customer.ask(to="client", op="find", service="bank")["desc"]
     return [(each["hostport"], each.get("restored", False)) for each in answer if "failure" not in each]

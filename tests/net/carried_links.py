@@ -158,7 +158,7 @@ class CarriedLink(Link):
         return data.decode()
 
     def ask(self, *data: str) -> str:
-        """What text is answered at once, or in the next turn where something was refused before."""
+        """The answer to text, at once, or in the next turn where something was refused before."""
         self.send(*data)
         self.next_turn()
         return self.said()

@@ -43,7 +43,7 @@ class Client:
         self._session: ssl.SSLSession | None = None
 
     def resumes(self) -> bool:
-        """Whether a new connection, which must be answered, resumes the session. Raises `ssl.SSLError`. Blocks."""
+        """True if a new connection, which must be answered, resumes the session. Raises `ssl.SSLError`. Blocks."""
         with (
             socket.create_connection(("127.0.0.1", self._port), PATIENCE) as plain,
             self._context.wrap_socket(plain, session=self._session) as connection,

@@ -107,7 +107,7 @@ class SessionRecord:
     def __init__(self) -> None:
         self._sessions: dict[bytes, Callable[[], KnownSession | None]] = {}
         self.changes = 0
-        """How often something was to be written."""
+        """The number of times that something was to be written."""
 
     def remember_session(self, identity: bytes, describe: Callable[[], KnownSession | None]) -> None:
         self.changes += 1
@@ -117,7 +117,7 @@ class SessionRecord:
         self._sessions.pop(identity, None)
 
     def known(self) -> list[KnownSession]:
-        """What the next start finds."""
+        """The sessions that the next start finds."""
         described = [describe() for describe in self._sessions.values()]
         return [each for each in described if each is not None]
 

@@ -12,7 +12,7 @@ from broker.session.backoff import FORGET, FREE, MAX_REMEMBERED, STEPS, Delays, 
 
 
 def replies(delays: Delays, user: str, address: str, count: int, now: float = 0.0) -> list[float]:
-    """How long so many failures wait."""
+    """Seconds that so many failures wait."""
     return [delays.reply(user, address, False, now) for _ in range(count)]
 
 

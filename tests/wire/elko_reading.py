@@ -11,13 +11,13 @@ from broker.wire.elko.vocabulary import Message, Vocabulary
 
 
 def read(vocabulary: Vocabulary, text: str) -> Message | Malformed:
-    """What a line is."""
+    """The message in a line."""
     [item] = Reader(vocabulary).feed(text.encode() + b"\n")
     return item
 
 
 def say(vocabulary: Vocabulary, op: str, **parameters: Any) -> Message | Malformed:
-    """What both ways of reading, which must agree, make of a message."""
+    """The message as both ways of reading, which must agree, have it."""
     text = json.dumps({"to": "x", "op": op, **{name.rstrip("_"): value for name, value in parameters.items()}})
     fast, lenient = read(vocabulary, text), read(vocabulary, f"/**/{text}")
     if isinstance(fast, Malformed):

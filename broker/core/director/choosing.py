@@ -97,7 +97,7 @@ class Choosing:
         return self._reservations.place(context, server)
 
     def _keeps(self, own: Reservation, protocol: str, context: str, internal: bool) -> bool:
-        """Whether a user that asks again for a context that is not open by that name may go where they were sent.
+        """True if a user that asks again for a context that is not open by that name may go where they were sent.
 
         Never to a server that is gone: that speaks no protocol.
         """
@@ -111,7 +111,7 @@ class Choosing:
         return not full and _against_placement(place, own, protocol, internal) is None
 
     def _shaped(self, placement: Placement, own: Reservation | None) -> tuple[bool, bool]:
-        """Whether as many are on their way to a placement as one context is meant for, and whether it has clones.
+        """True if as many are on their way to a placement as one context is meant for, and whether it has clones.
 
         One may always go, so that a capacity that was raised meanwhile becomes known.
         """
@@ -122,13 +122,13 @@ class Choosing:
 
 
 def _others(place: Place, own: Reservation | None) -> int:
-    """How many reservations of others a place has."""
+    """The number of reservations of others that a place has."""
     count = len(place.reservations)
     return count - 1 if own is not None and own.place is place else count
 
 
 def _server_full(server: Server, own: Reservation | None) -> bool:
-    """Whether a server takes nobody else, besides those who are there or have reserved."""
+    """True if a server takes nobody else, besides those who are there or have reserved."""
     taken = server.users + server.reserved
     if own is not None and own.place.server is server:
         taken -= 1

@@ -47,7 +47,7 @@ class Reservations:
         self.lost = 0
         """How many ended with their server."""
         self.replaced = 0
-        """How many ended because of a newer one."""
+        """The number that ended because of a newer one."""
 
     def __len__(self) -> int:
         return len(self._all)
