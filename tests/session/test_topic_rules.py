@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.session.topic_rules import FREE, NOTHING, TopicRule, Topics, rights_of
@@ -74,11 +74,14 @@ def test_what_looks_like_a_pattern_in_the_name_of_a_key_is_none(key: str) -> Non
     assert not may("x{key}*", b"xab", key)
 
 
+@example("{key}", b"", "")
 @given(names, topics, names)
 def test_patterns_mean_what_they_say(pattern: str, topic: bytes, key: str) -> None:
     prefix = pattern[-1:] == "*"
     name = (pattern[:-1] if prefix else pattern).replace("{key}", key).encode()
     expected = topic[: len(name)] == name if prefix else topic == name
+    if not key and "{key}" in pattern:
+        expected = False
     assert may(pattern, topic, key) == expected
     assert (topic in Topics([pattern, "other", "more*"], key)) == (
         expected or topic == b"other" or topic[:4] == b"more"
