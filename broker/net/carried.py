@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
-from broker.net.limits import Bucket, Deadlines
+from broker.net.limits import Bucket, Complaints, Deadlines
 from broker.net.lines import (
     CLOSE_WITHIN,
     REFUSALS_A_SECOND,
@@ -31,6 +31,7 @@ from broker.net.lines import (
     LineFactory,
     LineProtocol,
 )
+from broker.net.turns import Turns
 
 ID_BITS = 128
 """Bits of a session's id, which is all that a peer needs to speak for somebody: nobody may guess one."""
@@ -191,6 +192,21 @@ class Listener:
 
     lines: LineFactory
     sockets: Sockets
+
+    @property
+    def turns(self) -> Turns:
+        """The scheduler."""
+        return self.lines.turns
+
+    @property
+    def complaints(self) -> Complaints:
+        """The log of what peers did wrong."""
+        return self.lines.complaints
+
+    @property
+    def wire(self) -> str:
+        """What is spoken, in counters and the log."""
+        return self.lines.wire
 
     @property
     def port(self) -> Accepting | None:

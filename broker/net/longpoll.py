@@ -33,7 +33,6 @@ from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
 from broker.net.longpoll_session import Clocks, LongPollSession
 from broker.net.origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.net.scheduled import Scheduled, sliced
-from broker.net.turns import Turns
 from broker.wire.elko import longpoll as wire
 
 MAX_BODY = 1_048_576
@@ -200,16 +199,6 @@ class LongPollChannel(Scheduled, HTTPChannel):
 
     # for the scheduler
 
-    @property
-    def turns(self) -> Turns:
-        """The scheduler."""
-        return self.factory.lines.turns
-
-    @property
-    def lane(self) -> object:
-        """The listener."""
-        return self.factory
-
     def steps(self, data: bytes) -> Iterator[None]:
         """Parse a piece, or serve a request, in one step."""
         for piece in sliced(data):
@@ -232,10 +221,6 @@ class LongPollChannel(Scheduled, HTTPChannel):
     def resume_reading(self) -> None:
         """Read on."""
         self.transport.go_on()
-
-    def failed(self) -> None:
-        """A request made the broker fail."""
-        self.factory.lines.complaints.failed(self.factory.lines.wire, self.host)
 
     # for Twisted
 

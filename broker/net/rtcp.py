@@ -32,7 +32,6 @@ from broker.net.direct import send_now
 from broker.net.limits import Deadlines
 from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
 from broker.net.scheduled import Scheduled
-from broker.net.turns import Turns
 from broker.wire.elko import rtcp as wire
 from broker.wire.elko.blocks import END
 
@@ -208,16 +207,6 @@ class RtcpSocket(Scheduled, Protocol):
 
     # for the scheduler
 
-    @property
-    def turns(self) -> Turns:
-        """The scheduler."""
-        return self.factory.lines.turns
-
-    @property
-    def lane(self) -> object:
-        """The listener."""
-        return self.factory
-
     def steps(self, data: bytes) -> Iterator[None]:
         """Take one request in each step. Blocks that follow each other are delivered together."""
         blocks: list[bytes] = []
@@ -248,10 +237,6 @@ class RtcpSocket(Scheduled, Protocol):
         """All that was read has been handled."""
         if not self._unfinished.hold(0 if self._closing else self._reader.pending):
             self._refused(Refusal(Reason.TOO_LARGE, "too much unfinished input is held for all peers together"))
-
-    def failed(self) -> None:
-        """A request made the broker fail."""
-        self.factory.lines.complaints.failed(self.factory.lines.wire, self.host)
 
     def write(self, data: bytes) -> None:
         """Send, at once where the kernel takes it."""

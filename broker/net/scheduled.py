@@ -24,8 +24,11 @@ SLICE = 512
 
 
 class Scheduled:
-    """The input of one connection. The class it is mixed into gives ``turns``, ``lane``, ``host`` and ``abort``."""
+    """The input of one connection. The class it is mixed into gives ``host`` and ``abort``; its ``factory``
+    has ``turns``, ``complaints`` and ``wire``.
+    """
 
+    factory: Any
     host: str
     """The address of the peer."""
 
@@ -39,12 +42,13 @@ class Scheduled:
     @property
     def turns(self) -> Turns:
         """The scheduler."""
-        raise NotImplementedError
+        turns: Turns = self.factory.turns
+        return turns
 
     @property
     def lane(self) -> object:
         """The listener."""
-        raise NotImplementedError
+        return self.factory
 
     def steps(self, data: bytes) -> Iterator[Any]:
         """Handle ``data``, one step for each value that is yielded."""
@@ -63,8 +67,8 @@ class Scheduled:
         raise NotImplementedError
 
     def failed(self) -> None:
-        """A step raised the exception that is being handled: a defect of ours, to be logged within bounds."""
-        raise NotImplementedError
+        """A step raised the exception that is being handled: a defect of ours, logged within bounds."""
+        self.factory.complaints.failed(self.factory.wire, self.host)
 
     def done(self) -> None:
         """All that was read has been handled; the transport is read from again."""

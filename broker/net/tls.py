@@ -101,16 +101,6 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
     # for the scheduler
 
-    @property
-    def turns(self) -> Turns:
-        """The scheduler."""
-        return self.factory.turns
-
-    @property
-    def lane(self) -> object:
-        """The listener."""
-        return self.factory
-
     def steps(self, data: bytes) -> Iterator[None]:
         """Decrypt a piece in each step."""
         for piece in sliced(data):
@@ -129,10 +119,6 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
         """Read on."""
         if self._reading:
             self.transport.resumeProducing()
-
-    def failed(self) -> None:
-        """Log that what was read made the broker fail."""
-        self.factory.complaints.failed("tls", self.host)
 
     def abort(self) -> None:
         """Close at once."""
@@ -159,6 +145,7 @@ class TlsFactory(TLSMemoryBIOFactory):
     """A listener's factory, spoken to over TLS."""
 
     protocol = TlsConnection
+    wire = "tls"
 
     def __init__(self, factory: Factory, certificates: Certificates, turns: Turns, complaints: Complaints) -> None:
         super().__init__(certificates, isClient=False, wrappedFactory=factory)
