@@ -97,15 +97,15 @@ class Seldom(Generic[K]):
 
 
 class Complaints:
-    """Counts what peers did wrong, and logs it: at most one line a minute for each address and reason, and at most
-    `LINES` for each wire and reason. The number of lines that this leaves out is logged, in one line a minute."""
+    """Counts what peers did wrong, and logs it: at most one line a minute for each wire, address and reason,
+    and at most `LINES` for each wire and reason. The number of lines that this leaves out is logged, in one line a minute."""
 
     log = Logger()
 
     def __init__(self, counters: Counters, clock: IReactorTime) -> None:
         self._counters = counters
         self._clock = clock
-        self._logged: Seldom[tuple[str, str]] = Seldom(clock)
+        self._logged: Seldom[tuple[str, str, str]] = Seldom(clock)
         self._lines: Rates[tuple[str, str]] = Rates(clock)
         self._left_out: Counter[tuple[str, str]] = Counter()
         """Lines that were not logged since the last summary, by wire and reason."""
@@ -129,7 +129,7 @@ class Complaints:
 
     def _due(self, wire: str, address: str, code: str) -> bool:
         """Whether a line on this may be logged now; it is taken to be."""
-        if not self._logged.due((address, code)):
+        if not self._logged.due((wire, address, code)):
             return False
         if self._lines.take((wire, code), LINES / COMPLAIN_EVERY, LINES):
             return True

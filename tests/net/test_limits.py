@@ -305,3 +305,11 @@ def test_one_that_fails_does_not_keep_the_others_from_being_noticed() -> None:
         due.clock.pump([1] * 5)
     assert due.missed == ["a", "b", "c"]
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError]
+
+
+def test_a_complaint_on_one_wire_hides_none_on_another(clock: Clock) -> None:
+    complaints = Complaints(Counters(), clock)
+    with capturedLogs() as logs:
+        for wire in ("elko", "console", "elko"):
+            complaints.add(wire, "192.0.2.1", Refusal(Reason.SYNTAX, "no"))
+    assert [event["wire"] for event in logs] == ["elko", "console"]
