@@ -293,3 +293,46 @@ def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None
     assert sorted(each.local for each in web.hub.factory.connections) == [False, True]
     assert link.get(f"/xmit/{session}/1", "say 1", f"{header}: https://game.example.org") == {"seqnum": "2"}
     assert not line.local
+
+
+def test_what_is_too_large_or_no_request_is_answered_with_a_sentence(web: Web) -> None:
+    for text, status in (
+        (f"POST /connect HTTP/1.1\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n", 413),
+        ("nonsense\r\n\r\n", 400),
+        (f"GET /{'x' * 20_000} HTTP/1.1\r\n\r\n", 400),
+    ):
+        link = web.connect()
+        link.send(text)
+        [(answered, sentence)] = link.responses()
+        assert answered == status
+        assert len(sentence.split()) > 5
+        assert link.wire.disconnecting
+        link.lose()
+    web.quiet()
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        ("Sec-Fetch-Site: cross-site", False),
+        ("Sec-Fetch-Site: same-site", False),
+        ("Sec-Fetch-Site: none", True),
+        ("Sec-Fetch-Site: same-origin", True),
+        ("X-Other: cross-site", True),
+    ],
+)
+def test_a_browser_that_hides_the_origin_gets_no_session(web: Web, header: str, allowed: bool) -> None:
+    link = web.connect()
+    link.request("/connect", None, header)
+    [(status, _)] = link.responses()
+    assert status == (200 if allowed else 403)
+    assert len(web.factory.sessions) == allowed
+
+
+def test_headers_that_are_no_ascii_are_refused_and_cause_no_traceback(web: Web) -> None:
+    link = web.connect()
+    with capturedLogs() as logged:
+        link.protocol.dataReceived(b"GET /connect HTTP/1.1\r\nHost: x\r\nOrigin: \xed\r\nSec-Fetch-Site: \xff\r\n\r\n")
+        [(status, _)] = link.responses()
+    assert status == 403
+    assert [event for event in logged if "log_failure" in event] == []

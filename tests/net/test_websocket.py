@@ -362,3 +362,12 @@ def test_frames_in_the_packet_of_the_handshake_are_taken(at: int) -> None:
     said = b"".join(link.take())
     assert said.endswith(b"\r\n\r\n\x81\x05hello\x8a\x01x")
     assert hub.words() == ["say hello"]
+
+
+@pytest.mark.parametrize(("site", "allowed"), [("cross-site", False), ("same-origin", True), ("\xff", False)])
+def test_a_handshake_without_an_origin_says_where_it_comes_from(site: str, allowed: bool) -> None:
+    hub = web_hub()
+    link = hub.connect()
+    line = f"Sec-Fetch-Site: {site}\r\n".encode("latin-1")
+    link.protocol.dataReceived(HANDSHAKE.replace(b"\r\n\r\n", b"\r\n" + line + b"\r\n"))
+    assert link.take()[0].startswith(b"HTTP/1.1 101 " if allowed else b"HTTP/1.1 403 ")
