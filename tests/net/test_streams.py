@@ -24,7 +24,7 @@ from zope.interface.verify import verifyObject
 
 from broker.config import endpoint
 from broker.net.listen import listen
-from broker.net.streams import Streams
+from broker.net.streams import ACCEPTS, Streams
 
 LARGE = 8 * 1024 * 1024
 """Bytes that no pair of sockets takes at once."""
@@ -217,8 +217,21 @@ class OverSockets(TestCase):
             self.assertIs(await accepted.lost(), ConnectionLost)
         self.assertEqual(streams.getReaders(), [])
 
+    async def test_a_burst_of_connections_is_accepted_over_several_turns(self) -> None:
+        port = self.listening()
+        with contextlib.ExitStack() as stack:
+            for _ in range(3 * ACCEPTS):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
+            for turn in range(1, 4):
+                port.reactor.doRead()
+                self.assertEqual(len(self.factory.accepted.pending), turn * ACCEPTS)
+            while self.factory.accepted.pending:
+                accepted = await self.factory.accepted.get()
+                accepted.transport.abortConnection()  # type: ignore[union-attr]
+                await accepted.lost()
+
     def test_it_is_what_it_stands_for(self) -> None:
-        streams = Streams(self.reactor)
+        streams = Streams(self.reactor, self.listening())
         verifyObject(IReactorFDSet, streams)
         verifyObject(IReadDescriptor, streams)
 
