@@ -97,8 +97,11 @@ class Seldom(Generic[K]):
 
 
 class Complaints:
-    """Counts what peers did wrong, and logs it: at most one line a minute for each wire, address and reason,
-    and at most `LINES` for each wire and reason. The number of lines that this leaves out is logged, in one line a minute."""
+    """The counters and the log of what peers did wrong.
+
+    At most one line a minute for each wire, address and reason is logged, and at most `LINES` for each wire and reason.
+    The number of lines that this leaves out is logged, in one line a minute.
+    """
 
     log = Logger()
 

@@ -106,13 +106,13 @@ class BrokerSession(ElkoSession):
 
     def lost(self) -> None:
         """The connection is gone."""
+        self._wiring.sessions.pop(self, None)
         if self._ended and not self._waits:
             return
         self._withdraw()
         self._ended = True
         for wait in list(self._waits or ()):
             self._drop(wait)
-        self._wiring.sessions.pop(self, None)
 
     # what others ask
 

@@ -99,8 +99,8 @@ RECORD = columns(
 )
 """A record as it is in a segment: times are microseconds since 1970.
 
-`coalesced` is known, and kept nowhere: a load holds until the next one, however many came between them, and heartbeats
-that coalesce are more than any interval expects.
+`coalesced` counts for nothing but bronze: a load holds until the next one, however many came between them, and
+heartbeats that coalesce are more than any interval expects.
 """
 
 BRONZE_RECORDS = Table(
@@ -129,6 +129,7 @@ BRONZE_RECORDS = Table(
         rtt_ms="double",
         sent_ts="timestamp",
         dropped="long",
+        coalesced="long",
         why="string",
         instance="string",
         segment="string",

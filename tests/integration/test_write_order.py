@@ -32,6 +32,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, trusted: tuple[Path, Path])
     tls = f"tls:0:certificate={trusted[0]}:key={trusted[1]}:interface=127.0.0.1"
     config.write_text(
         "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n[director]\nenabled = true\n"
+        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[console]\nenabled = false\n'
         '[[director.listeners]]\nname = "tcp"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
         f'[[director.listeners]]\nname = "tls"\nendpoint = "{tls}"\n'
         '[[director.listeners]]\nname = "ws"\nendpoint = "tcp:0:interface=127.0.0.1"\ntransport = "websocket"\n'

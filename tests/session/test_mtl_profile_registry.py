@@ -260,13 +260,13 @@ def test_a_provider_is_gone_from_the_loads_of_a_service_with_its_last_protocol(f
 
 def test_loads_are_watched_only_while_somebody_reads_them(farm: RegistryFarm) -> None:
     readers = [farm.watching("load"), farm.watching("load/bank"), farm.watching("services")]
-    watchers = farm.core._watches._watchers[Kind.LOAD]
-    assert len(watchers) == 1
+    watchers = farm.core._watches._watchers
+    assert len(watchers[Kind.LOAD]) == 1
     dismiss(readers[0], "load")
-    assert len(watchers) == 1
+    assert len(watchers[Kind.LOAD]) == 1
     readers[1].drop()
     farm.mtl.wait(2)
-    assert len(watchers) == 0
+    assert len(watchers[Kind.LOAD]) == 0
     one = farm.provider(service("bank"))
     farm.core.load(one, 0.5)
     assert brief(got(readers[2])) == [("up", "bank", one, "h:1")]
