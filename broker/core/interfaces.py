@@ -99,6 +99,9 @@ class IRegistry(Interface):
     def provider(provider: int) -> Provider | None:
         """The provider of that id as it is now; None when there is none."""
 
+    def wire_and_label(provider: int) -> tuple[str, str] | None:
+        """The wire and the label that the provider has now, or None when it is gone. It costs less than `provider`."""
+
     def providers() -> Sequence[Provider]:
         """All providers but the broker itself, in order of their ids."""
 

@@ -153,6 +153,10 @@ class Registry:
         member = self._members.get(provider)
         return None if member is None else member.value()
 
+    def wire_and_label(self, provider: int) -> tuple[str, str] | None:
+        member = self._members.get(provider)
+        return None if member is None else (member.wire, member.label)
+
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
 

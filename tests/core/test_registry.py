@@ -87,6 +87,7 @@ def test_a_provider_is_told_as_it_is_now() -> None:
     provider = registry.provider(id)
     assert provider is not None
     assert (provider.label, provider.wire, provider.address) == ("two", "elko", "192.0.2.1:5")
+    assert registry.wire_and_label(id) == ("elko", "two")
     assert (provider.load, provider.heard, provider.services) == (0.0, 2.0, (service,))
     clock.advance(3)
     registry.load(id, 0.5)
@@ -96,6 +97,7 @@ def test_a_provider_is_told_as_it_is_now() -> None:
     assert [p.id for p in registry.providers()] == [id]
     registry.leave(id)
     assert registry.provider(id) is None
+    assert registry.wire_and_label(id) is None
     assert registry.providers() == []
 
 
