@@ -48,6 +48,9 @@ _AHEAD = IN_ADVANCE * _STEP
 _LONGEST_WAIT = int(LONGEST_WAIT * 1_000_000)
 """The same in microseconds; no report takes more of its provider's time."""
 
+_NO_LABELS = frozenset(("", ANONYMOUS))
+"""Labels that the provider did not give itself."""
+
 _NEVER = 2**62
 """A ``ts`` that no clock says."""
 
@@ -77,60 +80,47 @@ class FullLoads:
             return load
 
 
-class _Offer:
-    """A service that is offered, and its records but for what differs from one to the next."""
+class _Provider:
+    """A provider that offers something, or did. One is made for each connection that offers, so it is small."""
 
-    __slots__ = ("beat", "load", "service")
+    __slots__ = ("label", "offers", "reports", "wire")
 
-    def __init__(self, known: _Provider, service: Service, full_load: float | None) -> None:
-        interval = None if service.interval is None else round(service.interval * 1000)
-        self.service = service
-        self.beat = Record(
-            0,
-            "hb",
-            known.wire,
-            service.name,
-            service.provider,
-            known.label,
-            service.hostport,
-            service.protocol,
-            interval_ms=interval,
-        )
-        self.load = replace(self.beat, event="load", interval_ms=None, full_load=full_load)
+    def __init__(self, wire: str, label: str | None) -> None:
+        self.wire = wire
+        self.label = label
+        self.offers: list[tuple[Service, Record]] = []
+        """Each service, as the very object that the registry has, and its ``register`` record."""
+        self.reports: tuple[_Reports, ...] = ()
+        """One for each kind that came: most connections that come and go report nothing, and cost less without."""
 
 
-class _Pace:
-    """The budget of a provider for one kind of record, and the report that waits for its turn."""
+class _Reports:
+    """The reports of one kind from a provider: their budget, the one that waits for its turn, and their records."""
 
-    __slots__ = ("from_", "next", "waiting")
+    __slots__ = ("from_", "next", "number", "offers", "records", "step", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, offers: list[tuple[Service, Record]]) -> None:
+        self.offers = offers
+        """The provider's own list, which changes."""
+        self.number = 0
+        """Of heartbeats: how many came."""
         self.next = 0
         """The ``ts`` from which the next report may be told at once."""
         self.from_ = 0
         """The same while a report waits, which has the next turn: then no other one is told at once."""
         self.waiting: tuple[int, float | None, int] | None = None
         """When the newest report came, what it says, and how many came since the last one that was told."""
-
-
-class _Provider:
-    """What is known of a provider while it offers something."""
-
-    __slots__ = ("beat_pace", "beats", "label", "load_pace", "offers", "step", "wire")
-
-    def __init__(self, wire: str, label: str | None) -> None:
-        self.wire = wire
-        self.label = label
-        self.offers: list[_Offer] = []
+        self.records: Sequence[Record] = ()
+        """The record of each service, without the members that differ from one report to the next. Empty until a
+        report needs them, and again when the services change."""
         self.step = 0
-        """Microseconds that a report of its takes of its time."""
-        self.beats = 0
-        self.beat_pace = _Pace()
-        self.load_pace = _Pace()
+        """Microseconds of its provider's time that a report takes. It is set with ``records``."""
 
-    def count(self) -> None:
-        """Its services are other ones."""
-        self.step = min(len(self.offers) * _STEP, _LONGEST_WAIT)
+    def use(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Set ``records``, and ``step`` with them. Returns the records."""
+        self.records = records
+        self.step = min(len(records) * _STEP, _LONGEST_WAIT)
+        return records
 
 
 class Feed:
@@ -144,7 +134,11 @@ class Feed:
         self._now = now
         self._full_loads = full_loads
         self._providers: dict[int, _Provider] = {}
-        self._waiting: dict[_Provider, None] = {}
+        self._beats: dict[int, _Reports] = {}
+        """The heartbeats of each provider that sent one."""
+        self._loads: dict[int, _Reports] = {}
+        """The loads of each provider that reported one."""
+        self._waiting: dict[int, None] = {}
         """Providers of which a report waits for its turn."""
         self._coalesced = 0
         told = {
@@ -159,29 +153,29 @@ class Feed:
     def use(self, full_loads: FullLoads) -> None:
         """Take another table."""
         self._full_loads = full_loads
-        for known in self._providers.values():
-            for offer in known.offers:
-                offer.load = replace(offer.load, full_load=full_loads.of(offer.service.name))
+        for loads in self._loads.values():
+            loads.records = ()
 
     def stop(self) -> None:
         """Hear nothing any more. Reports that wait for their turn are told now."""
         for watch in self._watches:
             watch.cancel()
-        for known in self._waiting:
-            self._tell_load(known)
-            self._tell_beat(known)
+        for provider in self._waiting:
+            self._tell_load(self._loads.get(provider))
+            self._tell_beat(self._beats.get(provider))
         self._waiting.clear()
 
     def catch_up(self) -> None:
         """Tell what has waited for its turn. To be called every second or so."""
         ts = self._now()
-        for known in list(self._waiting):
-            if self._has_turn(known.load_pace, ts):
-                self._tell_load(known)
-            if self._has_turn(known.beat_pace, ts):
-                self._tell_beat(known)
-            if known.load_pace.waiting is None and known.beat_pace.waiting is None:
-                del self._waiting[known]
+        for provider in list(self._waiting):
+            loads, beats = self._loads.get(provider), self._beats.get(provider)
+            if _has_turn(loads, ts):
+                self._tell_load(loads)
+            if _has_turn(beats, ts):
+                self._tell_beat(beats)
+            if not (_waits(loads) or _waits(beats)):
+                del self._waiting[provider]
 
     def counts(self) -> Mapping[str, int]:
         """What happened so far, by a name."""
@@ -189,115 +183,171 @@ class Feed:
 
     def beat(self, provider: int, sent: float | None) -> None:
         """A heartbeat came. ``sent`` is the time of the peer's own clock in it, in seconds of the epoch, if known."""
-        known = self._providers.get(provider)
-        if known is None:
+        beats = self._beats.get(provider) or self._first(self._beats, provider)
+        if beats is None:
             return
-        known.beats = beats = known.beats + 1
+        beats.number = number = beats.number + 1
         ts, put = self._now(), self._put
-        pace = known.beat_pace
-        next = pace.next
+        next = beats.next
         if ts < next:
-            self._wait(known, pace, ts, sent)
+            self._wait(provider, beats, ts, sent)
             return
-        pace.next = (next if next > ts - _AHEAD else ts - _AHEAD) + known.step
+        records = beats.records or self._beat_records(beats)
+        beats.next = (next if next > ts - _AHEAD else ts - _AHEAD) + beats.step
         sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
-        for offer in known.offers:
-            put(replace(offer.beat, ts=ts, hb_seq=beats, sent_ts=sent_ts))
+        for record in records:
+            put(replace(record, ts=ts, hb_seq=number, sent_ts=sent_ts))
 
     # from the registry
 
     def _offered(self, change: Change) -> None:
         service, id = change.subject, change.provider
         assert isinstance(service, Service)
-        if id == BROKER:
-            return
         known = self._providers.get(id)
         if known is None:
-            provider = self._registry.provider(id)
-            if provider is None:
+            if id == BROKER:
+                return
+            origin = self._registry.wire_and_label(id)
+            if origin is None:
                 return  # gone again before this was told
-            label = None if provider.label in ("", ANONYMOUS) else provider.label
-            known = self._providers[id] = _Provider(provider.wire, label)
-        offer = _Offer(known, service, self._full_loads.of(service.name))
-        known.offers.append(offer)
-        known.count()
-        self._put(replace(offer.beat, ts=self._now(), event="register"))
+            wire, label = origin
+            known = self._providers[id] = _Provider(wire, None if label in _NO_LABELS else label)
+        for reports in known.reports:
+            reports.records = ()
+        record = Record(
+            self._now(),
+            "register",
+            known.wire,
+            service.name,
+            id,
+            known.label,
+            service.hostport,
+            service.protocol,
+            interval_ms=_milliseconds(service.interval),
+        )
+        known.offers.append((service, record))
+        self._put(record)
 
     def _amended(self, change: Change) -> None:
         known, service = self._providers.get(change.provider), change.subject
         assert isinstance(service, Service)
         if known is not None:
             key = (service.name, service.protocol)
-            place = next((n for n, o in enumerate(known.offers) if (o.service.name, o.service.protocol) == key), None)
-            if place is not None:
-                known.offers[place] = _Offer(known, service, self._full_loads.of(service.name))
+            for place, (offered, record) in enumerate(known.offers):
+                if (offered.name, offered.protocol) == key:
+                    known.offers[place] = (service, replace(record, interval_ms=_milliseconds(service.interval)))
+                    for reports in known.reports:
+                        reports.records = ()
+                    return
 
     def _withdrawn(self, change: Change) -> None:
         known = self._providers.get(change.provider)
         if known is None:
             return
-        offer = next((offer for offer in known.offers if offer.service == change.subject), None)
-        if offer is not None:
-            known.offers.remove(offer)
-            known.count()
-            event = "expire" if change.why == "expired" else "unregister"
-            self._put(replace(offer.beat, ts=self._now(), event=event, why=change.why))
+        subject, why = change.subject, change.why
+        for place, (service, record) in enumerate(known.offers):
+            if service is subject:
+                del known.offers[place]
+                for reports in known.reports:
+                    reports.records = ()
+                event = "expire" if why == "expired" else "unregister"
+                self._put(replace(record, ts=self._now(), event=event, why=why))
+                return
 
     def _left(self, change: Change) -> None:
-        known = self._providers.pop(change.provider, None)
-        if known is not None:
-            self._waiting.pop(known, None)
+        id = change.provider
+        known = self._providers.pop(id, None)
+        if known is not None and known.reports:
+            for table in (self._beats, self._loads, self._waiting):
+                table.pop(id, None)
 
     def _loaded(self, provider: int, load: float) -> None:
-        known = self._providers.get(provider)
-        if known is None:
+        loads = self._loads.get(provider) or self._first(self._loads, provider)
+        if loads is None:
             return
         ts, put = self._now(), self._put
-        pace = known.load_pace
-        next = pace.next
+        next = loads.next
         if ts < next:
-            self._wait(known, pace, ts, load)
+            self._wait(provider, loads, ts, load)
             return
-        pace.next = (next if next > ts - _AHEAD else ts - _AHEAD) + known.step
-        for offer in known.offers:
-            put(replace(offer.load, ts=ts, load=load))
+        records = loads.records or self._load_records(loads)
+        loads.next = (next if next > ts - _AHEAD else ts - _AHEAD) + loads.step
+        for record in records:
+            put(replace(record, ts=ts, load=load))
+
+    # reports
+
+    def _first(self, table: dict[int, _Reports], provider: int) -> _Reports | None:
+        """The new entry of a provider in that table; None if the provider never offered anything."""
+        known = self._providers.get(provider)
+        if known is None:
+            return None
+        reports = table[provider] = _Reports(known.offers)
+        known.reports += (reports,)
+        return reports
+
+    def _beat_records(self, beats: _Reports) -> Sequence[Record]:
+        """Make the ``records`` of heartbeats."""
+        return beats.use([replace(record, event="hb") for _, record in beats.offers])
+
+    def _load_records(self, loads: _Reports) -> Sequence[Record]:
+        """Make the ``records`` of loads."""
+        full = self._full_loads.of
+        return loads.use(
+            [
+                replace(record, event="load", interval_ms=None, full_load=full(service.name))
+                for service, record in loads.offers
+            ]
+        )
 
     # what comes too fast
 
-    def _wait(self, known: _Provider, pace: _Pace, ts: int, value: float | None) -> None:
+    def _wait(self, provider: int, reports: _Reports, ts: int, value: float | None) -> None:
         """Have a report wait for its turn, in the place of the one that waits."""
         before = 0
-        if pace.waiting is None:
-            pace.from_, pace.next = pace.next, _NEVER
+        if reports.waiting is None:
+            reports.from_, reports.next = reports.next, _NEVER
         else:
-            before = pace.waiting[2]
-            self._coalesced += len(known.offers)
-        pace.waiting = (ts, value, before + 1)
-        self._waiting[known] = None
+            before = reports.waiting[2]
+            self._coalesced += len(reports.offers)
+        reports.waiting = (ts, value, before + 1)
+        self._waiting[provider] = None
 
-    def _has_turn(self, pace: _Pace, ts: int) -> bool:
-        if pace.from_ - ts > _LONGEST_WAIT:
-            pace.from_ = ts - _AHEAD  # the clock was set back
-        return pace.waiting is not None and pace.from_ <= ts
+    def _tell_load(self, loads: _Reports | None) -> None:
+        if loads is not None and loads.waiting is not None:
+            records = loads.records or self._load_records(loads)
+            ts, load, coalesced = _turn(loads, loads.waiting)
+            for record in records:
+                self._put(replace(record, ts=ts, load=load, coalesced=coalesced))
 
-    def _tell_load(self, known: _Provider) -> None:
-        if (told := self._turn(known, known.load_pace)) is not None:
-            ts, load, coalesced = told
-            for offer in known.offers:
-                self._put(replace(offer.load, ts=ts, load=load, coalesced=coalesced))
-
-    def _tell_beat(self, known: _Provider) -> None:
-        if (told := self._turn(known, known.beat_pace)) is not None:
-            ts, sent, coalesced = told
+    def _tell_beat(self, beats: _Reports | None) -> None:
+        if beats is not None and beats.waiting is not None:
+            records = beats.records or self._beat_records(beats)
+            ts, sent, coalesced = _turn(beats, beats.waiting)
             sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
-            for offer in known.offers:
-                self._put(replace(offer.beat, ts=ts, hb_seq=known.beats, sent_ts=sent_ts, coalesced=coalesced))
+            for record in records:
+                self._put(replace(record, ts=ts, hb_seq=beats.number, sent_ts=sent_ts, coalesced=coalesced))
 
-    def _turn(self, known: _Provider, pace: _Pace) -> tuple[int, float | None, int | None] | None:
-        """Take the report that waits: its time, its value, and how many others it stands for."""
-        if pace.waiting is None:
-            return None
-        ts, value, reports = pace.waiting
-        pace.waiting = None
-        pace.next = max(pace.from_, ts - _AHEAD) + known.step
-        return ts, value, reports - 1 or None
+
+def _waits(reports: _Reports | None) -> bool:
+    return reports is not None and reports.waiting is not None
+
+
+def _has_turn(reports: _Reports | None, ts: int) -> bool:
+    if reports is None or reports.waiting is None:
+        return False
+    if reports.from_ - ts > _LONGEST_WAIT:
+        reports.from_ = ts - _AHEAD  # the clock was set back
+    return reports.from_ <= ts
+
+
+def _turn(reports: _Reports, waiting: tuple[int, float | None, int]) -> tuple[int, float | None, int | None]:
+    """Take the report that waits: its time, its value, and how many others it stands for."""
+    ts, value, count = waiting
+    reports.waiting = None
+    reports.next = max(reports.from_, ts - _AHEAD) + reports.step
+    return ts, value, count - 1 or None
+
+
+def _milliseconds(interval: float | None) -> int | None:
+    return None if interval is None else round(interval * 1000)

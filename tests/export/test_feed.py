@@ -448,7 +448,43 @@ def test_registrations_and_their_ends_balance_after_whatever_happens(calls: list
         for provider in fed.registry.providers():
             fed.registry.leave(provider.id)
         assert sum(BALANCED.get(record.event, 0) for record in fed.records) == 0
-        assert fed.feed._providers == {}, "and nothing is kept of who left"
+        kept = (fed.feed._providers, fed.feed._beats, fed.feed._loads, fed.feed._waiting)
+        assert kept == ({}, {}, {}, {}), "and nothing is kept of providers that left"
+
+
+def test_reports_follow_the_services_of_their_provider_and_heartbeats_count_on(fed: Fed) -> None:
+    provider = fed.join()
+
+    def reported() -> list[tuple[str, str | None, int | None, int | None]]:
+        fed.take()
+        fed.registry.load(provider, 1)
+        fed.feed.beat(provider, None)
+        return [(r.event, r.service, r.interval_ms, r.hb_seq) for r in fed.take()]
+
+    [bank] = fed.offer(provider, "bank", interval=1.0)
+    assert reported() == [("load", "bank", None, None), ("hb", "bank", 1000, 1)]
+    fed.offer(provider, "shop")
+    assert reported() == [
+        ("load", "bank", None, None),
+        ("load", "shop", None, None),
+        ("hb", "bank", 1000, 2),
+        ("hb", "shop", None, 2),
+    ]
+    fed.registry.withdraw(provider, ["shop"])
+    assert fed.registry.amend(attrs.evolve(bank, interval=2.0)) is None
+    assert reported() == [("load", "bank", None, None), ("hb", "bank", 2000, 3)]
+    fed.registry.withdraw(provider, ["bank"])
+    assert reported() == []
+    fed.offer(provider, "bank")
+    assert reported() == [("load", "bank", None, None), ("hb", "bank", None, 5)]
+
+
+def test_of_services_that_are_equal_each_ends_once(fed: Fed) -> None:
+    provider = fed.join()
+    for _ in range(2):
+        fed.offer(provider, "bank")
+    fed.registry.leave(provider)
+    assert [record.event for record in fed.take()] == ["register", "register", "unregister", "unregister"]
 
 
 @given(st.lists(CALLS, max_size=30))
