@@ -100,7 +100,9 @@ class Restored:
 
     def withdrawn(self, live: int, names: Collection[str] | None = None) -> None:
         """The live provider of that id withdraws these services, by default all: it will not offer them again."""
-        back = self._back.get(live, ())
+        back = self._back.get(live)
+        if back is None:
+            return
         self._remove(
             [place for id in back for place in self._of.get(id, ()) if names is None or place[1] in names], live
         )

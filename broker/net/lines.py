@@ -158,7 +158,15 @@ class LineProtocol(Scheduled, Protocol):
             data = self._opened(data)
             if not data:
                 return
-        self.take(data, self._ordinary(data))
+        if self._rest is not None or self._paused:
+            self.take(data)
+            return
+        # As `take`, without its calls: this is done for each read.
+        self._rest = self._reader.feed(data)
+        self._queued = True
+        self.factory.turns.serve(self, self._ordinary(data))
+        if self._rest is not None:
+            self._stop_reading()
 
     def readConnectionLost(self) -> None:
         self._input_ended = True
@@ -224,8 +232,8 @@ class LineProtocol(Scheduled, Protocol):
             return False
         self._serving = True
         self._enough = False
-        session = self._session
-        left = self.factory.turns.left
+        session, turns = self._session, self.factory.turns
+        left = turns.left
         before, step, unwatched = left(), 1, 1
         for item in rest:
             try:
@@ -249,7 +257,7 @@ class LineProtocol(Scheduled, Protocol):
             self._rest = self._reader.feed(self._held) if self._held else None
             self._held = b""
         self._serving = False
-        if self._out or self.factory.turns.first:
+        if self._out or turns.first:
             self.flush()
         if self._closing or self._reader.pending != self._pending:
             self._account()
@@ -551,7 +559,8 @@ class LineFactory(Factory):
         self.connections.discard(connection)
         for deadlines in (self.logins, self.stalls, self.closes, self.lingering):
             deadlines.discard(connection)
-        self._accept_again()
+        if self._full:
+            self._accept_again()
         if self._emptied is not None and not self.connections:
             self._emptied.callback(None)
             self._emptied = None

@@ -117,7 +117,8 @@ class Turns:
                     return
                 ordinary = False
         elif ordinary and self._spent < TURN:
-            if not self._serve_at_once(connection, QUANTUM if self._ordinary or self._others else TURN):
+            waiting = self._rounds and (self._ordinary or self._others)
+            if not self._serve_at_once(connection, QUANTUM if waiting else TURN):
                 return
             ordinary = False
         self.serve_later(connection, ordinary)

@@ -98,9 +98,10 @@ class BrokerSession(ElkoSession):
     def input_ended(self) -> bool:
         """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
         self._withdraw()
-        for wait, limited in list((self._waits or {}).items()):
-            if not limited:
-                self._drop(wait)
+        if self._waits:
+            for wait, limited in list(self._waits.items()):
+                if not limited:
+                    self._drop(wait)
         self._ended = True
         return bool(self._waits)
 
