@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import translate
 from functools import lru_cache
+from typing import NamedTuple
 
 import attrs
 
@@ -107,8 +108,7 @@ class Kind(enum.StrEnum):
     LOAD = "load"
 
 
-@attrs.frozen
-class Change:
+class Change(NamedTuple):
     """One change of the registry. Revisions rise by one from change to change.
 
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
