@@ -40,10 +40,10 @@ class Telling:
 
     def tell(self) -> None:
         """Tell all; in a listener, leave that to the call that is telling it."""
-        if self._busy:
+        queue = self._queue
+        if self._busy or not queue:
             return
         self._busy = True
-        queue = self._queue
         while queue:
             listeners, news = queue.popleft()
             for listener in listeners:

@@ -331,14 +331,14 @@ class LineProtocol(Scheduled, Protocol):
             self.factory.turns.flush_first()
             self.transport.write(b"".join(self._out))
         self._closing = True
-        self._out.clear()
-        self.drop()
         self._session.lost()
-        self.factory.logins.discard(self)
-        self.transport.unregisterProducer()
         if self._input_ended and self._direct and nothing_waits(self.transport):
             self.transport.connectionLost(connectionDone)
             return
+        self._out.clear()
+        self.drop()
+        self.factory.logins.discard(self)
+        self.transport.unregisterProducer()
         if self._input_ended or not self.factory.half_close:
             self.transport.loseConnection()
         else:

@@ -228,7 +228,8 @@ class Streams:
         """What the reactor does with a descriptor that gives a reason to be disconnected."""
         if reading and why is CONNECTION_DONE:
             member.readConnectionLost(_DONE)
-            self.removeReader(member)  # after that, since most are closed by it
+            if member.connected:  # most are closed by it
+                self.removeReader(member)
         else:
             reason = _DONE if why is CONNECTION_DONE else _LOST if why is CONNECTION_LOST else Failure(why)
             member.connectionLost(reason)
