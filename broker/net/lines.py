@@ -423,7 +423,7 @@ class LineProtocol(Scheduled, Protocol):
 
     def _opened(self, data: bytes) -> bytes:
         """All that was read since the beginning, once it is known to be no browser's; nothing before, nor if it is."""
-        if self.factory.guarded and not data.startswith(b"{"):
+        if self.factory.guarded and (self._opening or not data.startswith(b"{")):
             data = self._opening + data
             verdict = opening(data.translate(None, b"\0"))
             self._opening = data if verdict is Opening.UNDECIDED else b""

@@ -67,7 +67,7 @@ def test_a_request_of_a_browser_is_turned_away_and_nothing_in_it_is_taken(hub: H
     assert link.session.losses == 1
 
 
-@pytest.mark.parametrize("request_line", ["FOO / HTTP/1.1", "patch / http/1.0", "GET /", "x HTTP/9"])
+@pytest.mark.parametrize("request_line", ["FOO /{} HTTP/1.1", "patch / http/1.0", "GET /", "x HTTP/9"])
 def test_no_request_is_taken_whatever_its_method_and_however_it_comes(hub: Hub, request_line: str) -> None:
     data = f"{request_line}\r\nHost: here\r\n\r\nsay hello\n".encode()
     for at in range(1, len(data)):
