@@ -349,7 +349,7 @@ class Inbox:
     _ANY_STATE, _ANY_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
     _QUEUE = struct.Struct("=I")
     _QUEUE_AT = 72
-    """Where the receive queue stands in an answer: the header (16), ``inet_diag_msg`` up to ``idiag_expires`` (56)."""
+    """The place of the receive queue in an answer: the header (16), ``inet_diag_msg`` up to ``idiag_expires`` (56)."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, self._NETLINK_SOCK_DIAG)

@@ -230,7 +230,7 @@ class Recorder:
             self._write()
 
     def _due(self) -> bool:
-        """Whether anything is to be written."""
+        """True if anything is to be written."""
         return bool(self._marked or self._sessions)
 
     def _write(self) -> None:

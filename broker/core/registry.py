@@ -161,7 +161,7 @@ class Registry:
         return [member.value() for member in self._members.values() if member.id != BROKER]
 
     def sizes(self) -> dict[str, int]:
-        """How many ``providers``, ``services`` (the broker's own included) and ``waits`` there are now."""
+        """The numbers of ``providers``, ``services`` (the broker's own included) and ``waits`` there are now."""
         return {
             "providers": len(self._members) - 1,
             "services": self._service_count,

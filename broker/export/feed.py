@@ -178,7 +178,7 @@ class Feed:
                 del self._waiting[provider]
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, by a name."""
+        """Counts of what happened so far, by name."""
         return {"journal_records.coalesced": self._coalesced}
 
     def beat(self, provider: int, sent: float | None) -> None:

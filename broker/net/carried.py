@@ -205,7 +205,7 @@ class Listener:
 
     @property
     def wire(self) -> str:
-        """What is spoken, in counters and the log."""
+        """The name of what is spoken, in counters and the log."""
         return self.lines.wire
 
     @property

@@ -131,7 +131,7 @@ class Complaints:
             self.log.failure("a message of the {wire} peer {address} made the broker fail", wire=wire, address=address)
 
     def _due(self, wire: str, address: str, code: str) -> bool:
-        """Whether a line on this may be logged now; it is taken to be."""
+        """True if a line on this may be logged now; it is taken to be."""
         if not self._logged.due((wire, address, code)):
             return False
         if self._lines.take((wire, code), LINES / COMPLAIN_EVERY, LINES):

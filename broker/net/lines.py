@@ -206,22 +206,12 @@ class LineProtocol(Scheduled, Protocol):
 
     # from the scheduler
 
-    @property
-    def turns(self) -> Turns:
-        """The scheduler."""
-        return self.factory.turns
-
-    @property
-    def lane(self) -> object:
-        """The listener."""
-        return self.factory
-
     def steps(self, data: bytes) -> Iterator[Any]:
         """The messages in ``data``: handled as they are asked for, in `serve`."""
         return self._reader.feed(data)
 
     def held_up(self) -> bool:
-        """Whether the peer does not read."""
+        """True if the peer does not read."""
         return self._paused
 
     def serve(self) -> bool:

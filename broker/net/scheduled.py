@@ -55,7 +55,7 @@ class Scheduled:
         raise NotImplementedError
 
     def held_up(self) -> bool:
-        """Whether nothing may be handled now; `go_on` is called when that is over."""
+        """True if nothing may be handled now; `go_on` is called when that is over."""
         raise NotImplementedError
 
     def pause_reading(self) -> None:

@@ -119,7 +119,7 @@ class Streams:
         self._epoll = epoll()
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
-        """What each descriptor is in the set for: EPOLLIN, EPOLLOUT or both."""
+        """The events for which each descriptor is in the set: EPOLLIN, EPOLLOUT or both."""
         self.fileno = self._epoll.fileno
         self.callLater = reactor.callLater
 
@@ -225,7 +225,7 @@ class Streams:
                 self._reactor.removeReader(self)
 
     def _disconnect(self, member: Any, why: Any, reading: bool) -> None:
-        """What the reactor does with a descriptor that gives a reason to be disconnected."""
+        """Do what the reactor does with a descriptor that gives a reason to be disconnected."""
         if reading and why is CONNECTION_DONE:
             member.readConnectionLost(_DONE)
             if member.connected:  # most are closed by it

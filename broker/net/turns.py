@@ -102,7 +102,7 @@ class Turns:
 
     @property
     def busy(self) -> bool:
-        """Whether any connection waits for its turn."""
+        """True if any connection waits for its turn."""
         return self._rounds
 
     def messages(self) -> int:

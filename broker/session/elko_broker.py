@@ -51,7 +51,7 @@ PROBLEMS_TOLD = 3
 
 @attrs.frozen
 class Wiring:
-    """What all sessions of the daemon share.
+    """The parts that all sessions of the daemon share.
 
     ``sessions`` holds all of them, the oldest first, and ``roster`` that of each Elko provider, by its id.
     """
