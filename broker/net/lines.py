@@ -153,6 +153,7 @@ class LineProtocol(Scheduled, Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
+            self._throw_away()
             return
         if not self._begun:
             data = self._opened(data)
@@ -219,6 +220,8 @@ class LineProtocol(Scheduled, Protocol):
         rest = self._rest
         if rest is None or self._paused:
             self._queued = False
+            if self._closing:
+                self.transport.resumeProducing()
             return False
         self._serving = True
         self._enough = False
@@ -410,6 +413,13 @@ class LineProtocol(Scheduled, Protocol):
             del out[:count]
         self._out_size -= len(data)
         return data
+
+    def _throw_away(self) -> None:
+        """Read no more until the next turn: what comes after a close costs its time, too."""
+        if not self._queued:
+            self._queued = True
+            self.transport.pauseProducing()
+            self.turns.serve_later(self)
 
     def _opened(self, data: bytes) -> bytes:
         """All that was read since the beginning, once it is known to be no browser's; nothing before, nor if it is."""

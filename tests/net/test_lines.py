@@ -932,3 +932,17 @@ def test_one_that_is_authenticated_from_the_beginning_has_no_deadline() -> None:
     assert not link.wire.disconnecting
     link.send("hello")
     assert heard[-1][1] == "hello"
+
+
+def test_what_comes_after_a_close_is_thrown_away_a_read_at_a_turn(hub: Hub, link: Link) -> None:
+    link.send("hello", "close")
+    for _ in range(3):
+        assert link.wire.reading
+        link.send("more")
+        assert not link.wire.reading
+        hub.later()
+    assert link.wire.reading
+    assert hub.words() == ["hello", "close"]
+    link.lose()
+    hub.later()
+    assert not hub.turns.busy
