@@ -165,7 +165,7 @@ class LineProtocol(Scheduled, Protocol):
         # As `take`, without its calls: this is done for each read.
         self._rest = self._reader.feed(data)
         self._queued = True
-        self.factory.turns.serve(self, self._ordinary(data))
+        self.factory.turns.serve(self, self._ordinary(data), not self._authenticated)
         if self._rest is not None:
             self._stop_reading()
 

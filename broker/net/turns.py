@@ -5,6 +5,8 @@ Rules:
   a frame, a message or a command costs what it takes; one that takes longer than a quantum ends the quantum.
 - A peer that sends little at a time and causes little work is *ordinary*: it is served at once, as long as all that is
   served at once takes no more than `TURN` in one turn of the reactor.
+- A peer that has not authenticated is served at once as well, but where there is no time for that it waits with those
+  that are not ordinary: a thousand that connect again and again would delay those that are connected.
 - All others, and what a peer has beyond its quantum, are served in rounds: in each turn of the reactor for `TURN`
   seconds, ordinary ones first, and at least one of the others. A connection is not read from before it was served.
 - In the rounds listeners take turns, and within a listener the addresses (`lanes.py`).
@@ -109,8 +111,11 @@ class Turns:
         """The number of messages that a shared connection may handle now."""
         return MESSAGES if self._ordinary or self._others else MESSAGES_ALONE
 
-    def serve(self, connection: Connection, ordinary: bool) -> None:
-        """It has input: serve it at once if it may be, and what is left in the rounds."""
+    def serve(self, connection: Connection, ordinary: bool, stranger: bool = False) -> None:
+        """It has input: serve it at once if it may be, and what is left in the rounds.
+
+        A ``stranger`` has not said yet who it is: where it has to wait, it waits with the others.
+        """
         if self._serving:
             if not self.over():
                 if not self._guarded(connection, connection.serve):
@@ -121,7 +126,7 @@ class Turns:
             if not self._serve_at_once(connection, QUANTUM if waiting else TURN):
                 return
             ordinary = False
-        self.serve_later(connection, ordinary)
+        self.serve_later(connection, ordinary and not stranger)
 
     def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
         """It has input: serve it in the rounds."""

@@ -370,3 +370,15 @@ def test_but_not_when_that_is_over(clock: TickingClock, turns: Turns) -> None:
     assert log == ["outer"]
     clock.turn()
     assert log == ["outer", "inner"]
+
+
+def test_strangers_wait_behind_peers_that_are_known(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    clock.tick = TURN
+    turns.serve(Work("first", 1, log), ordinary=True)
+    for _ in range(3):
+        turns.serve(Work("stranger", 1, log), ordinary=True, stranger=True)
+    turns.serve(Work("known", 1, log), ordinary=True)
+    clock.tick = 0
+    clock.turn()
+    assert log == ["first", "known", "stranger", "stranger", "stranger"]
