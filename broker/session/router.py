@@ -1,44 +1,40 @@
-"""What sessions behind a ZeroMQ ROUTER ask of it.
+"""The interface between sessions and a ROUTER (ZeroMQ's socket type for servers).
 
-One socket carries all peers of a wire. A peer is known by its *identity*, the bytes that it chose (or that the ROUTER
-gave it); the connection that a message came through is known by its descriptor, which is used again after a while.
+One ROUTER carries all peers of a wire. A peer is addressed by its *identity*, bytes that it chose or that the ROUTER
+generated. Each connection has a number, which is never used again; an identity belongs to one connection at a time.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 
 from broker.core.errors import Refusal
 
-Part = Any
-"""One frame: bytes, or what the transport uses for long ones, which has a length and can be turned into bytes."""
+Part = bytes
+"""One frame of a message."""
 
 
 class Sent(enum.Enum):
-    """What became of a message."""
+    """The outcome of sending a message."""
 
     SENT = "sent"
-    """It waits for the peer to read it, or was read."""
+    """The message is written, or waits for the peer to read."""
     FULL = "full"
-    """The peer reads too slowly: as much as may wait for it waits already."""
+    """As many messages, or bytes, as may wait for the peer wait already: the message is dropped."""
     GONE = "gone"
     """No connection has that identity."""
-    HELD = "held"
-    """Something else must be sent to that peer before."""
 
 
 class Receiver(Protocol):
-    """A peer that messages are sent to."""
+    """A peer to which messages are sent."""
 
     identity: bytes
-    held: bool
-    """Nothing may be sent to it now."""
     sent: float
-    """When something was last sent to it."""
+    """The time of the last message to it."""
 
 
 class Numbered(Receiver, Protocol):
@@ -57,15 +53,31 @@ NUMBER = 8
 
 @attrs.frozen
 class Sender:
-    """Where a message came from: the peer's address, and its CURVE public key in Z85 (empty without CURVE).
+    """The origin of a message: the host of the peer, and its CURVE public key in Z85 (empty without CURVE).
 
-    ``socket_type`` is the kind of socket that the peer says it has, such as "REQ" or "DEALER". Of a peer that speaks a
-    version of ZMTP before 3 nothing is known: all is empty, the address too.
+    ``socket_type`` is the Socket-Type of the peer's metadata, such as "REQ" or "DEALER". ``address`` is an IP address,
+    or ``uid `` and a number for a peer at a unix socket.
     """
 
     address: str
     key: str = ""
     socket_type: str = ""
+
+
+class Conversation(Protocol):
+    """The side of the sessions: the calls that a ROUTER makes."""
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """Take one message: the frames after the identity, and the number of its connection."""
+
+    def closed(self, connection: int) -> None:
+        """A connection ended. Called once for each, after its last message.
+
+        When another connection takes over an identity, this is called before the first message of the new one.
+        """
+
+    def room(self, identity: bytes) -> None:
+        """A peer for which a message was refused as `Sent.FULL` has room again."""
 
 
 class Router(Protocol):
@@ -74,37 +86,37 @@ class Router(Protocol):
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
         """Send one message, whole or not at all."""
 
+    def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+        """Send the answer to a request. A bounded number of answers may wait where a message finds no room.
+
+        Messages and answers leave in the order of the calls.
+        """
+
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """Send the same message to many, and stamp their ``sent``. Returns those who did not get it, and why."""
+        """Fan out one message, and set ``sent`` of its receivers. Returns the receivers that missed it, and why."""
 
     def sender(self) -> Sender:
-        """Who sent the message that is being received. Only to be asked while it is."""
+        """The origin of the message that is being received. Raises AssertionError at any other time."""
 
     def key(self) -> str:
-        """The key of that sender."""
-
-    def forget(self, identity: bytes) -> None:
-        """That identity is not used any more."""
+        """The key of that origin."""
 
 
 class NumberingRouter(Router, Protocol):
-    """A ROUTER socket that numbers what it sends to many."""
+    """A ROUTER socket that numbers fanned-out messages for each receiver."""
 
     def send_each(
         self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
-        """Send the same two frames to many, but for a number in the first: each receiver's own next ``sequence``.
+        """Fan out two frames, but for a number in the first: each receiver's own next ``sequence``.
 
-        It is put over the `NUMBER` bytes of ``frame`` from ``at`` on. Who does not get the message has used its number
-        up too. Stamps the ``sent`` of the others, and returns those who did not get it, and why.
+        The number replaces the `NUMBER` bytes of ``frame`` from ``at`` on. It is used up also where the message is
+        refused. Sets ``sent`` of the receivers, and returns the receivers that missed the message, and why.
         """
-
-    def breathe(self, wait: bool) -> None:
-        """Notice for whom there is room again. With ``wait`` what was sent has a moment to go out before."""
 
 
 class Complaints(Protocol):
-    """Where what peers did wrong is counted and logged."""
+    """Counters and a bounded log of what peers did wrong."""
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
         """Count what needs no log line."""
