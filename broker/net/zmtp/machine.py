@@ -1,0 +1,292 @@
+"""One ZMTP connection as a state machine without I/O: bytes in, events and bytes out.
+
+States, and what ends them:
+
+    GREETING   the peer's greeting              -> HANDSHAKE, or CLAIMED for ZMTP 2.0
+    HANDSHAKE  the peer's last command          -> CLAIMED
+    CLAIMED    `Machine.accept`                 -> TRAFFIC
+    TRAFFIC    (the end of the connection)
+    any        malformed input, `Machine.refuse` -> FAILED
+
+Rules:
+- Both sides show their version at once, and the rest of their greeting when they know the other's version.
+- In HANDSHAKE only commands may come, of `MAX_HANDSHAKE` bytes at most. ERROR ends the connection with
+  the reason of the peer.
+- CLAIMED suspends the input: what came with the last command is kept, within the size of one read, and decoded after
+  `accept`. The transport is not read from meanwhile.
+- In TRAFFIC a PING is answered by a PONG with its context (RFC 37). PONG is a sign of life and nothing else. SUBSCRIBE,
+  CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
+- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is taken where the mechanism is NULL, by the server only.
+- After FAILED nothing is decoded and nothing may be sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from broker.net.zmtp import greeting as greetings
+from broker.net.zmtp import metadata
+from broker.net.zmtp.errors import Fault, ZmtpError
+from broker.net.zmtp.frames import COMMAND, LONG, Command, Decoder, Encoder, command, split_command
+from broker.net.zmtp.limits import MAX_HANDSHAKE, Limits
+from broker.net.zmtp.mechanism import Claim, Mechanism
+
+PING, PONG, ERROR = b"PING", b"PONG", b"ERROR"
+
+TTL = 2
+"""Octets of the time to live in a PING, which counts tenths of a second."""
+
+MAX_CONTEXT = 16
+"""Octets of the context of a PING: RFC 37 allows no more, and a longer one is not answered in full."""
+
+MAX_REASON = 255
+"""Octets of the reason in an ERROR: its length has one octet."""
+
+MAX_IDENTITY = 255
+"""Octets of an identity (RFC 23)."""
+
+
+class State(enum.Enum):
+    """The states of a connection; see the head of this module."""
+
+    GREETING = "greeting"
+    HANDSHAKE = "handshake"
+    CLAIMED = "claimed"
+    TRAFFIC = "traffic"
+    FAILED = "failed"
+
+
+@attrs.frozen
+class Output:
+    """Octets that are to be sent."""
+
+    data: bytes
+
+
+Event = list[bytes] | Claim | Output | None
+"""A message, a claim that is to be accepted or refused, octets to be sent, or None: a moment to look at the clock."""
+
+
+class Machine:
+    """One side of one connection, with a socket type such as "ROUTER" and, for clients, an identity.
+
+    ``peers`` are the socket types that may be at the other end; ``None`` is for any.
+    """
+
+    __slots__ = (
+        "_decoder", "_held", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "encoder", "minor",
+        "state", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        socket_type: str,
+        limits: Limits,
+        identity: bytes = b"",
+        peers: frozenset[bytes] | None = None,
+    ) -> None:
+        self._mechanism = mechanism
+        self._socket_type = socket_type
+        self._metadata = metadata.own(socket_type, identity)
+        self._limits = limits
+        self._peers = peers
+        self._held = b""
+        self._decoder: Decoder | None = None
+        self.encoder: Encoder | None = None
+        """The encoder of what is sent; None before TRAFFIC."""
+        self.state = State.GREETING
+        self.version = 0
+        """The major version of the peer; 0 while it is not known."""
+        self.minor = 0
+
+    def begin(self) -> bytes:
+        """The octets that are sent before anything is received."""
+        return greetings.OPENING
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of what is not complete."""
+        return len(self._held) if self._decoder is None else self._decoder.pending
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Decode what was read. Raises `ZmtpError`, and is FAILED then. To be exhausted before the next call."""
+        decoder = self._decoder
+        try:
+            if decoder is None:
+                yield from self._prelude(data)
+                return
+            for each in decoder.feed(data):
+                if isinstance(each, Command):
+                    yield self._heartbeat(each)
+                else:
+                    yield each
+        except ZmtpError:
+            self.fail()
+            raise
+
+    def accept(self) -> bytes:
+        """Accept the claim: TRAFFIC begins. Returns octets to be sent, before anything else.
+
+        What the peer sent behind its last command is decoded by ``feed(b"")``.
+        """
+        assert self.state is State.CLAIMED
+        self.state = State.TRAFFIC
+        if self.version == 2:
+            return self._begin_traffic(b"")
+        return self._begin_traffic(self._mechanism.accept())
+
+    def refuse(self, reason: str) -> bytes:
+        """Refuse the claim. Returns octets to be sent before the connection is closed."""
+        version = self.version
+        self.fail()
+        return error(reason) if version == 3 else b""
+
+    def fail(self) -> None:
+        """Decode nothing any more, and free what is held."""
+        self.state = State.FAILED
+        self._held = b""
+        self._decoder = None
+
+    def _begin_traffic(self, output: bytes) -> bytes:
+        self._decoder = self._mechanism.decoder(self._limits)
+        self.encoder = self._mechanism.encoder()
+        return output
+
+    # before traffic
+
+    def _prelude(self, data: bytes) -> Iterator[Event]:
+        """Greeting and handshake."""
+        self._held += data
+        if self.state is State.GREETING:
+            if not self.version:
+                self.version = greetings.version(self._held)
+                if self.version == 3:
+                    yield Output(greetings.rest(self._mechanism.name, self._mechanism.as_server))
+            parsed = greetings.parse(self._held)
+            if parsed is None:
+                return
+            greeting, self._held = parsed
+            output = self._greeted(greeting)
+            if output:
+                yield Output(output)
+        while self.state is State.HANDSHAKE:
+            if self.version == 2:
+                claim = self._claim_of_2()
+                if claim is None:
+                    return
+            else:
+                received = self._command()
+                if received is None:
+                    return
+                answer = self._mechanism.take(received)
+                if answer.output:
+                    yield Output(answer.output)
+                claim = answer.claim
+            if claim is not None:
+                self._check(claim.properties)
+                self.state = State.CLAIMED
+                yield claim
+        # Accepted meanwhile: what came behind the last command is traffic.
+        if self._decoder is not None and self._held:
+            held, self._held = self._held, b""
+            yield from self.feed(held)
+
+    def _greeted(self, greeting: greetings.Greeting) -> bytes:
+        """The peer's greeting is complete. Returns octets to be sent."""
+        mechanism = self._mechanism
+        self.minor = greeting.minor
+        self.state = State.HANDSHAKE
+        if greeting.major == 2:
+            if mechanism.name != b"NULL" or self._socket_type != "ROUTER":
+                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 has no mechanism {mechanism.name.decode()}")
+            # In place of the rest of a greeting: the socket type, and an empty identity as a frame.
+            return bytes((greetings.SOCKET_TYPES.index("ROUTER"), 0, 0))
+        if greeting.mechanism != mechanism.name:
+            shown = repr(greeting.mechanism)[1:]
+            raise ZmtpError(Fault.MECHANISM, f"the mechanism {shown} instead of {mechanism.name.decode()}")
+        if mechanism.name != b"NULL" and greeting.as_server == mechanism.as_server:
+            raise ZmtpError(Fault.MECHANISM, "both sides are server, or both client")
+        return mechanism.begin(self._metadata)
+
+    def _command(self) -> Command | None:
+        """The next command of the handshake; None while it is not complete."""
+        held = self._held
+        if len(held) < 2:
+            return None
+        flags, size, start = held[0], held[1], 2
+        if flags == COMMAND | LONG:
+            if len(held) < 9:
+                return None
+            size, start = int.from_bytes(held[1:9], "big"), 9
+        elif flags != COMMAND:
+            raise ZmtpError(Fault.HANDSHAKE, f"a frame with the flags {flags:#04x} in the handshake")
+        if size > MAX_HANDSHAKE:
+            raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes in the handshake; {MAX_HANDSHAKE} are allowed")
+        if start + size > len(held):
+            return None
+        self._held = held[start + size :]
+        received = split_command(held[start : start + size], Fault.HANDSHAKE)
+        if received.name == ERROR:
+            text = received.data[1 : 1 + received.data[0]] if received.data else b""
+            raise ZmtpError(Fault.REFUSED, f"the other side refused: {text.decode('utf-8', 'backslashreplace')}")
+        return received
+
+    def _claim_of_2(self) -> Claim | None:
+        """The socket type and identity of ZMTP 2.0; None while they are not complete."""
+        held = self._held
+        if len(held) < 3 or len(held) < 3 + held[2]:
+            return None
+        if held[1]:
+            raise ZmtpError(Fault.HANDSHAKE, f"an identity with the flags {held[1]:#04x}")
+        if held[0] >= len(greetings.SOCKET_TYPES):
+            raise ZmtpError(Fault.HANDSHAKE, f"the socket type {held[0]}")
+        self._held = held[3 + held[2] :]
+        socket_type = greetings.SOCKET_TYPES[held[0]].encode()
+        return Claim({metadata.SOCKET_TYPE: socket_type, metadata.IDENTITY: held[3 : 3 + held[2]]})
+
+    def _check(self, properties: Mapping[str, bytes]) -> None:
+        """Refuse a socket that does not go with ours, and identities that nobody may have."""
+        socket_type = properties.get(metadata.SOCKET_TYPE, b"")
+        if self._peers is not None and socket_type not in self._peers:
+            raise self._refusal(f"a {self._socket_type} does not talk to {_shown(socket_type)}")
+        identity = properties.get(metadata.IDENTITY, b"")
+        if len(identity) > MAX_IDENTITY:
+            raise self._refusal(f"an identity of {len(identity)} bytes; {MAX_IDENTITY} are allowed")
+        if identity.startswith(b"\0"):
+            raise self._refusal("an identity that begins with a zero octet")
+
+    def _refusal(self, text: str) -> ZmtpError:
+        return ZmtpError(Fault.HANDSHAKE, text, error(text) if self.version == 3 else b"")
+
+    # traffic
+
+    def _heartbeat(self, received: Command) -> Event:
+        """Take a command between messages."""
+        if self.version == 2:
+            raise ZmtpError(Fault.FRAME, "a command in ZMTP 2.0")
+        if received.name != PING:
+            return None
+        if len(received.data) < TTL:
+            raise ZmtpError(Fault.FRAME, "a PING without a time to live")
+        assert self.encoder is not None
+        return Output(self.encoder.command(PONG, received.data[TTL : TTL + MAX_CONTEXT]))
+
+    def ping(self) -> bytes:
+        """A PING without a time to live of its own; empty where the peer does not know it (before ZMTP 3.1)."""
+        if self.version < 3 or self.minor < 1 or self.encoder is None:
+            return b""
+        return self.encoder.command(PING, bytes(TTL))
+
+
+def error(reason: str) -> bytes:
+    """The octets of an ERROR in the handshake."""
+    said = reason.encode("ascii", "replace")[:MAX_REASON]
+    return command(ERROR, bytes((len(said),)) + said)
+
+
+def _shown(socket_type: bytes) -> str:
+    return repr(socket_type[:20])[1:] if socket_type else "a socket without a type"

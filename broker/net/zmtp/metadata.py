@@ -1,0 +1,40 @@
+"""Metadata: the properties that both sides exchange in the handshake (RFC 23, "The READY Command")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from broker.net.zmtp.errors import Fault, ZmtpError
+from broker.net.zmtp.limits import MAX_PROPERTIES
+
+SOCKET_TYPE = "socket-type"
+IDENTITY = "identity"
+
+
+def encode(properties: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The octets of some properties."""
+    return b"".join(bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value for name, value in properties)
+
+
+def own(socket_type: str, identity: bytes = b"") -> bytes:
+    """The metadata that a socket sends."""
+    properties = [(b"Socket-Type", socket_type.encode())]
+    if socket_type in ("REQ", "DEALER", "ROUTER"):
+        properties.append((b"Identity", identity))
+    return encode(properties)
+
+
+def parse(data: bytes) -> Mapping[str, bytes]:
+    """The properties in metadata, by name in small letters: names compare without case. Raises `ZmtpError`."""
+    properties: dict[str, bytes] = {}
+    at = 0
+    while at < len(data):
+        start = at + 1 + data[at]
+        stop = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        if start == at + 1 or start + 4 > len(data) or stop > len(data):
+            raise ZmtpError(Fault.HANDSHAKE, "malformed metadata")
+        if len(properties) >= MAX_PROPERTIES:
+            raise ZmtpError(Fault.HANDSHAKE, f"more than {MAX_PROPERTIES} properties in the metadata")
+        properties[data[at + 1 : start].decode("ascii", "replace").lower()] = data[start + 4 : stop]
+        at = stop
+    return properties
