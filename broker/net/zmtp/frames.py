@@ -105,11 +105,17 @@ class PlainEncoder:
     command = staticmethod(command)
 
 
-class PlainDecoder:
-    """Input that is not encrypted. ``data`` holds what is left of the handshake's last read."""
+class Assembly:
+    """Frames to messages: what decoders have in common.
 
-    def __init__(self, limits: Limits) -> None:
+    ``overhead`` is the number of bytes by which a frame on the wire is longer than what it holds.
+    """
+
+    __slots__ = ("_cost", "_flags", "_frames", "_limits", "_overhead", "_partial", "_rest", "_size")
+
+    def __init__(self, limits: Limits, overhead: int = 0) -> None:
         self._limits = limits
+        self._overhead = overhead
         self._rest = b""
         """The beginning of a frame: its header is not complete, or the frame is short."""
         self._partial: bytearray | None = None
@@ -127,15 +133,81 @@ class PlainDecoder:
         partial = 0 if self._partial is None else len(self._partial)
         return self._cost + len(self._rest) + partial
 
+    def _resume(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """Add to the frame that `_begin` has kept. Returns its body, once it is complete, and what follows it."""
+        assert self._partial is not None
+        self._partial += data
+        if len(self._partial) < self._size:
+            return None
+        body = bytes(memoryview(self._partial)[: self._size])
+        data = bytes(memoryview(self._partial)[self._size :])
+        self._partial = None
+        return body, data
+
+    def _header(self, data: bytes, position: int, end: int) -> tuple[int, int]:
+        """The size of a frame that is long, or a command, and where its body begins; 0 where that is not known yet."""
+        flags = data[position]
+        if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
+            raise ZmtpError(Fault.FRAME, f"a frame with the flags {flags:#04x}")
+        if not flags & LONG:
+            size, start = data[position + 1], position + 2
+        elif position + 9 > end:
+            return 0, 0
+        else:
+            size, start = int.from_bytes(data[position + 1 : position + 9], "big"), position + 9
+        if flags & COMMAND:
+            if size > MAX_COMMAND:
+                raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
+        else:
+            held = size - self._overhead
+            if held > self._limits.frame:
+                raise ZmtpError(Fault.TOO_LARGE, f"a frame of {held} bytes; {self._limits.frame} are allowed")
+            if self._cost + held + FRAME_COST > self._limits.message:
+                self._refuse(len(self._frames))
+        return size, start
+
+    def _begin(self, data: bytes, position: int, start: int, flags: int, size: int) -> None:
+        """Keep the beginning of a frame that is not complete."""
+        if size < PARTIAL:
+            self._rest = data[position:]
+            return
+        self._partial = bytearray(memoryview(data)[start:])
+        self._flags, self._size = flags, size
+
+    def _whole(self, flags: int, body: bytes) -> Decoded:
+        """Take a frame that is long, or a command. Returns what it completes."""
+        if flags & COMMAND:
+            return split_command(body, Fault.FRAME)
+        self._frames.append(body)
+        if flags & MORE:
+            self._cost += len(body) + FRAME_COST
+            if self._cost > self._limits.message or len(self._frames) >= self._limits.frames:
+                self._refuse(len(self._frames))
+            return None
+        frames, self._frames, self._cost = self._frames, [], 0
+        return frames
+
+    def _refuse(self, frames: int) -> None:
+        self._frames = []  # the memory is free before the connection is closed
+        limits = self._limits
+        raise ZmtpError(
+            Fault.TOO_LARGE,
+            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
+        )
+
+
+class PlainDecoder(Assembly):
+    """Input that is not encrypted."""
+
+    __slots__ = ()
+
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
         if self._partial is not None:
-            self._partial += data
-            if len(self._partial) < self._size:
+            resumed = self._resume(data)
+            if resumed is None:
                 return
-            body = bytes(memoryview(self._partial)[: self._size])
-            data = bytes(memoryview(self._partial)[self._size :])
-            self._partial = None
+            body, data = resumed
             yield self._whole(self._flags, body)
         elif self._rest:
             data = self._rest + data
@@ -186,55 +258,6 @@ class PlainDecoder:
                 yield complete
             self._cost = cost
             yield None
-
-    def _header(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """The size of a frame that is long, or a command, and where its body begins; 0 where that is not known yet."""
-        flags = data[position]
-        if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
-            raise ZmtpError(Fault.FRAME, f"a frame with the flags {flags:#04x}")
-        if not flags & LONG:
-            size, start = data[position + 1], position + 2
-        elif position + 9 > end:
-            return 0, 0
-        else:
-            size, start = int.from_bytes(data[position + 1 : position + 9], "big"), position + 9
-        if flags & COMMAND:
-            if size > MAX_COMMAND:
-                raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
-        elif size > self._limits.frame:
-            raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
-        elif self._cost + size + FRAME_COST > self._limits.message:
-            self._refuse(len(self._frames))
-        return size, start
-
-    def _begin(self, data: bytes, position: int, start: int, flags: int, size: int) -> None:
-        """Keep the beginning of a frame that is not complete."""
-        if size < PARTIAL:
-            self._rest = data[position:]
-            return
-        self._partial = bytearray(memoryview(data)[start:])
-        self._flags, self._size = flags, size
-
-    def _whole(self, flags: int, body: bytes) -> Decoded:
-        """Take a frame that is long, or a command. Returns what it completes."""
-        if flags & COMMAND:
-            return split_command(body, Fault.FRAME)
-        self._frames.append(body)
-        if flags & MORE:
-            self._cost += len(body) + FRAME_COST
-            if self._cost > self._limits.message or len(self._frames) >= self._limits.frames:
-                self._refuse(len(self._frames))
-            return None
-        frames, self._frames, self._cost = self._frames, [], 0
-        return frames
-
-    def _refuse(self, frames: int) -> None:
-        self._frames = []  # the memory is free before the connection is closed
-        limits = self._limits
-        raise ZmtpError(
-            Fault.TOO_LARGE,
-            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
-        )
 
 
 def messages(decoded: Iterable[Decoded]) -> list[list[bytes]]:
