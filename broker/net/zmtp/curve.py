@@ -265,9 +265,7 @@ class CurveClient(_Curve):
         nonce = boxes.random(NONCE)
         vouch = boxes.seal(self._public + self._server, b"VOUCH---" + nonce, self._shared(server, security.secret))
         counter = self._next()
-        box = boxes.seal(
-            security.public + nonce + vouch + self._metadata, b"CurveZMQINITIATE" + counter, self._key
-        )
+        box = boxes.seal(security.public + nonce + vouch + self._metadata, b"CurveZMQINITIATE" + counter, self._key)
         self._secret = b""
         return command(b"INITIATE", cookie + counter + box)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.net.zmtp import frames as plain
 from broker.net.zmtp.boxes import SODIUM, ffi, open_address, seal_address
-from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing
+from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing, check_numbers
 from broker.net.zmtp.frames import MORE, SHORT, Decoded, Encoder
 from broker.net.zmtp.limits import FRAME_COST, Limits
 
@@ -35,10 +35,10 @@ ROOM = 65_536
 OUTPUT = 262_144
 """Bytes that are sealed in one call, at most, unless one connection's part of them is longer."""
 
-_OPEN = "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
-_SEAL = (
-    "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t, void *, uint64_t)"
+_OPEN = (
+    "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
 )
+_SEAL = "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t, void *, uint64_t)"
 """The functions of sealing.c, with ``struct direction`` as seven numbers of 64 bits."""
 
 _COUNTER = 6
@@ -212,13 +212,10 @@ class CompiledSealing:
         self, encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int], body: bytes
     ) -> list[bytes]:
         """See `Sealing`."""
-        if not 0 <= at <= len(frame) - 8 or len(numbers) != len(encoders):
-            raise ValueError("a number has no place in the frame, or a connection has no number")
+        check_numbers(encoders, frame, at, numbers)
         return self.seal(encoders, plain.message((frame, body)), [len(frame), len(body)], numbers, at)
 
-    def open(
-        self, direction: Any, data: bytes, position: int, end: int, longest: int
-    ) -> tuple[int, bytes, list[int]]:
+    def open(self, direction: Any, data: bytes, position: int, end: int, longest: int) -> tuple[int, bytes, list[int]]:
         """Open frames of ``data`` from ``position`` on. Returns the position behind them, their content, and a table.
 
         The table has three numbers for each: flags, beginning and end in the content.
