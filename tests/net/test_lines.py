@@ -14,20 +14,10 @@ from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
+from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE, SHORT, UNFINISHED
 from broker.net.limits import MAX_SHOWN
-from broker.net.lines import (
-    BATCH,
-    CLOSE_WITHIN,
-    DEBUG_AT_ONCE,
-    HALF_CLOSED,
-    OPENING,
-    REFUSALS_AT_ONCE,
-    SHORT,
-    STOP_WITHIN,
-    UNFINISHED,
-    Limits,
-    LineProtocol,
-)
+from broker.net.lines import DEBUG_AT_ONCE, OPENING, LineProtocol
 from broker.net.turns import TURN
 from broker.session.peer import Peer, Reader, Session
 from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession
