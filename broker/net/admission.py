@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol as TypingProtocol
 
 import attrs
@@ -21,9 +22,14 @@ STOP_WITHIN = 5.0
 
 @attrs.frozen
 class Limits:
-    """What the peers of one listener may take; see the configuration for meanings and units."""
+    """What the peers of one listener may take; see the configuration for meanings and units.
+
+    ``connections_per_address`` is the number of connections that one address may have, or 0 for no such limit. It
+    counts for the addresses of this machine as well, and all peers of a unix socket are one address.
+    """
 
     connections: int = 20_000
+    connections_per_address: int = 0
     rate: float = 100.0
     burst: float = 1_000
     authenticate_within: float = 0.0
@@ -67,6 +73,7 @@ class ConnectionFactory(Factory):
         self.closes: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.unclosed)
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.close)
         self._rates: Rates[str] = Rates(clock)
+        self._by_address: Counter[str] = Counter()  # connections that were not turned away; no address has none
         self.unfinished = 0
         self._full = False
         self.stopping = False
@@ -80,13 +87,17 @@ class ConnectionFactory(Factory):
         host, port, local = _where(addr)
         limits = self.limits
         turned_away = None
-        if not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
+        if limits.connections_per_address and self._by_address[host] >= limits.connections_per_address:
+            turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
+        elif not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
         return self.make(host, port, local, turned_away)
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
         """One more; while there are as many as may be, further ones wait in the kernel's queue."""
         self.connections.add(connection)
+        if connection.turned_away is None:
+            self._by_address[connection.host] += 1
         if self.limits.authenticate_within and not authenticated:
             self.logins.add(connection, self.limits.authenticate_within)
         if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
@@ -97,6 +108,8 @@ class ConnectionFactory(Factory):
     def disconnected(self, connection: StreamConnection) -> None:
         """One fewer."""
         self.connections.discard(connection)
+        if connection.turned_away is None:
+            self._left(connection.host)
         for deadlines in (self.logins, self.stalls, self.closes, self.lingering):
             deadlines.discard(connection)
         if self._full:
@@ -104,6 +117,13 @@ class ConnectionFactory(Factory):
         if self._emptied is not None and not self.connections:
             self._emptied.callback(None)
             self._emptied = None
+
+    def _left(self, host: str) -> None:
+        remaining = self._by_address[host] - 1
+        if remaining:
+            self._by_address[host] = remaining
+        else:
+            del self._by_address[host]
 
     def limit(self, limits: Limits) -> None:
         """Other limits from now on."""

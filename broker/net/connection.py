@@ -65,7 +65,8 @@ class StreamConnection(Scheduled, Protocol):
     """One connection, whose protocol is spoken by a subclass.
 
     A subclass sets ``reader`` and ``receive`` in its constructor (or has a method ``receive``), and overrides the
-    methods under "what a subclass gives". A message costs one step of the reader's iterator and one call of ``receive``.
+    methods under "what a subclass gives". A message costs one step of the reader's iterator and one call of
+    ``receive``.
     """
 
     factory: ConnectionFactory
