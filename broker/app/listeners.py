@@ -17,8 +17,9 @@ from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.validate import effective_auth
 from broker.core.model import BROKER, Auth, Service
+from broker.net.admission import Accepting, Limits
 from broker.net.limits import Complaints
-from broker.net.lines import Accepting, Limits, LineFactory, LineProtocol
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
 from broker.net.opening import Openings

@@ -19,18 +19,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
+from broker.net.admission import STOP_WITHIN, Accepting, Limits
+from broker.net.connection import CLOSE_WITHIN, REFUSALS_A_SECOND, REFUSALS_AT_ONCE, UNFINISHED
 from broker.net.limits import Bucket, Complaints, Deadlines
-from broker.net.lines import (
-    CLOSE_WITHIN,
-    REFUSALS_A_SECOND,
-    REFUSALS_AT_ONCE,
-    STOP_WITHIN,
-    UNFINISHED,
-    Accepting,
-    Limits,
-    LineFactory,
-    LineProtocol,
-)
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.turns import Turns
 
 ID_BITS = 128

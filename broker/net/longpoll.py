@@ -27,9 +27,10 @@ from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.carried import ID_BITS, Listener, Patience, Sockets, Unfinished
+from broker.net.connection import CLOSE_WITHIN, SHORT
 from broker.net.direct import plain_socket, push
 from broker.net.limits import Deadlines
-from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
+from broker.net.lines import LineFactory
 from broker.net.longpoll_session import Clocks, LongPollSession
 from broker.net.origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.net.scheduled import Scheduled, sliced

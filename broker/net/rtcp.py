@@ -28,9 +28,10 @@ from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.carried import ID_BITS, Carried, Listener, Patience, Sockets, Unfinished
+from broker.net.connection import CLOSE_WITHIN, SHORT
 from broker.net.direct import send_now
 from broker.net.limits import Deadlines
-from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
+from broker.net.lines import LineFactory
 from broker.net.scheduled import Scheduled
 from broker.wire.elko import rtcp as wire
 from broker.wire.elko.blocks import END

@@ -15,8 +15,8 @@ from twisted.internet.task import Clock
 from broker.app.listeners import NamedListener, make_listener, net_limits
 from broker.config import values
 from broker.core.counters import Counters
+from broker.net.admission import Limits
 from broker.net.limits import Complaints
-from broker.net.lines import Limits
 from broker.net.listen import CannotListen
 from broker.net.turns import Turns
 from broker.session.auth import Door, Policy

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from broker.net.lines import Limits
+from broker.net.admission import Limits
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from tests.net.carried_links import CarriedLink, WordHub

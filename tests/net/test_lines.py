@@ -14,20 +14,10 @@ from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
+from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE, SHORT, UNFINISHED
 from broker.net.limits import MAX_SHOWN
-from broker.net.lines import (
-    BATCH,
-    CLOSE_WITHIN,
-    DEBUG_AT_ONCE,
-    HALF_CLOSED,
-    OPENING,
-    REFUSALS_AT_ONCE,
-    SHORT,
-    STOP_WITHIN,
-    UNFINISHED,
-    Limits,
-    LineProtocol,
-)
+from broker.net.lines import DEBUG_AT_ONCE, OPENING, LineProtocol
 from broker.net.turns import TURN
 from broker.session.peer import Peer, Reader, Session
 from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession
@@ -786,6 +776,44 @@ def test_this_machine_may_connect_as_often_as_it_likes(address: IAddress) -> Non
 def test_without_a_rate_so_may_all() -> None:
     hub = Hub(Limits(rate=0, burst=1))
     assert not any(hub.connect().wire.half_closed for _ in range(10))
+
+
+def test_an_address_has_so_many_connections_and_further_ones_are_refused() -> None:
+    hub = Hub(Limits(connections_per_address=2))
+    first, _ = hub.connect(port=1), hub.connect(port=2)
+    for port in (3, 4):
+        away = hub.connect(port=port)
+        assert away.take() == [b"<too-many-connections>"]
+        assert away.wire.half_closed
+    assert hub.refused(Reason.TOO_MANY_CONNECTIONS) == 2
+    assert not hub.connect(host="192.0.2.2").wire.half_closed
+    first.lose()  # those that were turned away do not count, although they are still closing
+    assert not hub.connect(port=5).wire.half_closed
+    assert hub.connect(port=6).wire.half_closed
+    away.lose()
+    assert hub.connect(port=7).wire.half_closed
+
+
+@pytest.mark.parametrize(
+    "address", [IPv4Address("TCP", "127.0.0.1", 5), IPv6Address("TCP", "::1", 5), UNIXAddress(None)]
+)
+def test_the_addresses_of_this_machine_have_so_many_connections_as_well(address: IAddress) -> None:
+    hub = Hub(Limits(connections_per_address=1))
+    first = hub.connect(address=address)
+    assert hub.connect(address=address).wire.half_closed
+    first.lose()
+    assert not hub.connect(address=address).wire.half_closed
+
+
+def test_connections_from_before_a_limit_for_each_address_count() -> None:
+    hub = Hub()
+    links = [hub.connect(port=port) for port in range(3)]
+    hub.factory.limit(Limits(connections_per_address=3))
+    assert hub.connect().wire.half_closed
+    links[0].lose()
+    assert not hub.connect().wire.half_closed
+    hub.factory.limit(Limits())
+    assert not hub.connect().wire.half_closed
 
 
 # stopping

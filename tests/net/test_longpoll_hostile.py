@@ -6,7 +6,8 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net.lines import REFUSALS_AT_ONCE, UNFINISHED, Limits
+from broker.net.admission import Limits
+from broker.net.connection import REFUSALS_AT_ONCE, UNFINISHED
 from broker.net.longpoll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.net.longpoll_session import FULL
 from tests.net.carried_links import CarriedLink

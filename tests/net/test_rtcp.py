@@ -10,8 +10,10 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason
+from broker.net.admission import STOP_WITHIN, Limits
 from broker.net.carried import ID_BITS
-from broker.net.lines import REFUSALS_AT_ONCE, SHORT, STOP_WITHIN, UNFINISHED, Limits, LineProtocol
+from broker.net.connection import REFUSALS_AT_ONCE, SHORT, UNFINISHED
+from broker.net.lines import LineProtocol
 from broker.net.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
 from broker.wire.elko.rtcp import Reader
 from tests.net.carried_links import CarriedLink, WordHub, garbage

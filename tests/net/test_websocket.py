@@ -9,7 +9,8 @@ from twisted.logger import capturedLogs
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from broker.core.errors import Reason
-from broker.net.lines import STOP_WITHIN, Limits, LineProtocol
+from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.lines import LineProtocol
 from broker.net.websocket import PING_EVERY, WebSocket
 from tests.net.carried_links import HANDSHAKE, WebLink, WordHub, garbage, masked, web_hub
 from tests.net.words import Hub, WordSession
@@ -152,7 +153,7 @@ def test_a_message_ends_what_it_leaves_open(hub: WordHub) -> None:
     link = opened(hub)
     link.say("one\ntwo", "three")
     assert hub.words() == ["one", "two", "three"]
-    assert link.link.protocol._reader.pending == 0
+    assert link.link.protocol.reader.pending == 0
 
 
 def test_what_is_held_of_a_message_is_known(hub: WordHub) -> None:

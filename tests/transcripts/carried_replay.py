@@ -16,7 +16,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.net.lines import Limits, LineFactory
+from broker.net.admission import Limits
+from broker.net.lines import LineFactory
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
