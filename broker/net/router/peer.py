@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from broker.net.direct import send_now
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Encoder
-from broker.net.zmtp.machine import Machine, Output
+from broker.net.zmtp.machine import Output
 from broker.net.zmtp.mechanism import Claim
 
 if TYPE_CHECKING:
@@ -53,12 +52,12 @@ class RouterPeer(StreamConnection):
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
     """Bytes in ``out``, counted while the peer does not read."""
-    silent = False
-    """The peer was heard of since the last look for idle connections, or not; see `Router`."""
+    silence = 0
+    """Looks for idle connections since the peer was last heard of; see `Router`."""
 
     def __init__(self, factory: Router, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
         super().__init__(factory, host, port, local, turned_away)
-        self.machine: Machine = factory.new_machine()
+        self.reader = self.machine = factory.new_machine()
         self.out = self._out
         """Encoded messages that wait, in order."""
         self.encoder: Encoder
@@ -67,9 +66,6 @@ class RouterPeer(StreamConnection):
 
     def connection_ready(self) -> None:
         """The transport is there: show our version."""
-        if self._turned_away is not None:
-            self.refuse(self._turned_away, b"")
-            return
         if not self.port:
             self.host = _user(self.transport) or self.host
         self.factory.complaints.count(f"{self.factory.wire}_connections", "accepted")
@@ -79,10 +75,6 @@ class RouterPeer(StreamConnection):
         """The connection is gone, or about to be closed."""
         self.machine.fail()
         self.factory.left(self)
-
-    def input_ended(self) -> bool:
-        """The peer sends no more: a ZeroMQ socket never ends its input alone, so it is gone."""
-        return False
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send."""
@@ -96,18 +88,9 @@ class RouterPeer(StreamConnection):
 
     # from the scheduler
 
-    def steps(self, data: bytes) -> Iterator[Any]:
-        """Decode what was read."""
-        return self.machine.feed(data)
-
     def held_up(self) -> bool:
-        """Return True while the handshake waits for its deadline."""
+        """Input is handled also while the peer does not read."""
         return False
-
-    @property
-    def pending(self) -> int:
-        """Bytes held of what is not complete."""
-        return self.machine.pending
 
     def serve(self) -> bool:
         """Handle what was read until the quantum is over. Returns whether there is more."""
@@ -122,7 +105,7 @@ class RouterPeer(StreamConnection):
         left = factory.turns.left
         before, step, unwatched = left(), 1, 1
         factory.current = self
-        self.silent = False
+        self.silence = 0
         try:
             for item in rest:
                 if item.__class__ is list:

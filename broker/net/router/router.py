@@ -26,13 +26,12 @@ from struct import Struct
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory
-from broker.net.connection import Limits
+from broker.net.admission import ConnectionFactory, Limits
 from broker.net.limits import Complaints
 from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
 from broker.net.router.peer import RouterPeer
-from broker.net.turns import Turns
+from broker.net.turns import TURN, Turns
 from broker.net.zmtp.frames import message
 from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.machine import Machine
@@ -56,6 +55,9 @@ WAITING = 256 * 1024 * 1024
 
 IDLE = 120.0
 """Seconds of silence after which a peer is asked if it is there, and seconds that it may take to answer."""
+
+ASKED = 2
+"""Looks at which a silent peer is asked: it was silent for one `IDLE` at least."""
 
 BETWEEN = 16
 """Connections that are written between two looks at the clock: some 50 µs."""
@@ -111,6 +113,10 @@ class Router(ConnectionFactory):
         self.conversation = conversation
 
     # from connections
+
+    def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> RouterPeer:
+        """See `ConnectionFactory`."""
+        return RouterPeer(self, host.removeprefix("::ffff:") if "." in host else host, port, local, turned_away)
 
     def new_machine(self) -> Machine:
         """The state machine of a new connection."""
@@ -222,7 +228,8 @@ class Router(ConnectionFactory):
                     fanned.append(peer)
             out.append(data)
             receiver.sent = now
-        self._flush_soon()
+        if fanned:
+            self._flush_soon()
         return failed
 
     def send_each(
@@ -253,7 +260,8 @@ class Router(ConnectionFactory):
                     fanned.append(peer)
             out.append(head + _pack(sequence) + tail)
             receiver.sent = now
-        self._flush_soon()
+        if fanned:
+            self._flush_soon()
         return failed
 
     def sender(self) -> Sender:
@@ -279,7 +287,8 @@ class Router(ConnectionFactory):
     def flush(self) -> None:
         """Write what was gathered in this turn of the reactor, within the quantum of a turn."""
         self._scheduled = False
-        over = self.turns.turn_over()
+        self.turns.flush_first()
+        end = self.clock.seconds() + TURN
         fanned, answered = self._fanned, self._answered
         count = BETWEEN
         while fanned or answered:
@@ -293,7 +302,7 @@ class Router(ConnectionFactory):
             count -= 1
             if not count:
                 count = BETWEEN
-                if over():
+                if self.clock.seconds() >= end:
                     self._flush_soon()
                     return
 
@@ -342,16 +351,14 @@ class Router(ConnectionFactory):
         """Close connections of which nothing was heard for two rounds; ask those that were silent for one."""
         self._idle = None
         for peer in list(self._peers.values()):
-            if not peer.silent:
-                peer.silent = True
+            peer.silence += 1
+            if peer.silence < ASKED:
                 continue
-            ping = peer.machine.ping()
-            if not ping:
-                continue
-            if peer.asked:
+            if peer.silence > ASKED:
                 peer.refuse(Refusal(Reason.SILENT, "nothing was heard of it, not even the answer to a PING"))
-            else:
-                peer.asked = True
+            elif ping := peer.machine.ping():
                 self.answer(peer, ping)
+            else:
+                peer.silence = 0
         if self._peers:
             self._look_for_idle()
