@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -9,12 +11,63 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
+from broker.app.parts import Parts
 from broker.config.zendpoint import ZEndpoint
-from broker.core.interfaces import ILeases
 from broker.net.admission import Limits
+from broker.net.allowed import AllowedKeys
 from broker.net.listen import bound, listen
+from broker.net.router.gate import Gate
 from broker.net.router.router import Router
-from broker.session.router import Conversation
+from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.mechanism import Mechanism
+from broker.net.zmtp.null import Null
+
+
+@attrs.frozen
+class RouterSettings:
+    """The part of a wire's configuration that its ROUTERs take; see `broker.config.values`."""
+
+    connections: int
+    connections_per_address: int
+    handshake: float
+    high_water: int
+    max_message: int
+    secret_key: str | None = attrs.field(default=None, repr=False)
+    """None for the mechanism NULL, else that of CURVE."""
+
+    def limits(self, room: int) -> Limits:
+        """The limits of a listener that has descriptors for ``room`` connections.
+
+        One address never has all of them: it could keep everybody else out.
+        """
+        connections = min(self.connections, room)
+        share = max(1, connections * 3 // 4)
+        return Limits(
+            connections=connections,
+            connections_per_address=min(self.connections_per_address or share, share),
+            authenticate_within=self.handshake,
+        )
+
+
+def make_router(
+    wire: str, settings: RouterSettings, keys: AllowedKeys | None, parts: Parts, clock: Any, room: int
+) -> Router:
+    """A ROUTER for ``room`` connections at most. Keys that are revoked from ``keys`` lose their connections."""
+    mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
+    router = Router(
+        wire,
+        mechanism,
+        Gate(wire, keys, parts.complaints, clock),
+        settings.limits(room),
+        ZmtpLimits.of_frame(settings.max_message),
+        parts.turns,
+        parts.complaints,
+        clock,
+        settings.high_water,
+    )
+    if keys is not None:
+        keys.changed.append(router.revoke)
+    return router
 
 
 @attrs.define(eq=False)
@@ -29,7 +82,9 @@ class RouterListener:
 
     def bind(self, where: ZEndpoint) -> str:
         """Listen. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
-        self.port = self.router.port = listen(self.reactor, where.stream, self.router)
+        port: Any = listen(self.reactor, where.stream, self.router)
+        self.port = self.router.port = port
+        self.router.at_end = getattr(port.reactor, "at_end", self.router.at_end)
         shown = bound(self.port)
         self.address = f"tcp://{shown}" if hasattr(self.port.getHost(), "port") else f"ipc://{shown}"
         return self.address

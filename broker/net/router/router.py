@@ -65,6 +65,9 @@ BETWEEN = 16
 PEERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
 """The socket types that talk to a ROUTER (RFC 28)."""
 
+Claim = Callable[[bytes, str], bool]
+"""Says if a peer with that key (Z85, or empty) may have that identity."""
+
 _pack = Struct(">Q").pack
 
 
@@ -102,15 +105,21 @@ class Router(ConnectionFactory):
         self._answered: deque[RouterPeer] = deque()
         """Those of them that are written last."""
         self._scheduled = False
+        self.at_end: Callable[[Callable[[], object]], bool] = lambda call: False
+        """Makes a call at the end of a round of reads, or returns False; see `broker.net.streams.Streams.at_end`."""
         self._slow: set[RouterPeer] = set()
         """Connections whose peers do not read."""
         self._waiting = 0
         """Bytes that wait for these."""
         self._idle: IDelayedCall | None = None
 
-    def serve(self, conversation: Conversation) -> None:
-        """Hand messages to ``conversation`` from now on."""
+    def serve(self, conversation: Conversation, claim: Claim = lambda identity, key: True) -> None:
+        """Hand messages to ``conversation`` from now on.
+
+        ``claim`` is asked if a peer may have an identity that no connection has: sessions may outlast connections.
+        """
         self.conversation = conversation
+        self._claim = claim
 
     # from connections
 
@@ -128,8 +137,10 @@ class Router(ConnectionFactory):
             return False
         if not identity:
             identity = self._peers.generate()
-        elif not self._peers.may_take(identity, peer):
-            text = f"the identity {identity!r} belongs to a connection of another peer"
+        elif not self._peers.may_take(identity, peer) or (
+            identity not in self._peers and not self._claim(identity, peer.key)
+        ):
+            text = f"the identity {identity!r} belongs to another peer"
             self.complaints.add(self.wire, peer.host, Refusal(Reason.IDENTITY_TAKEN, text))
             return False
         older = self._peers.get(identity)
@@ -316,7 +327,8 @@ class Router(ConnectionFactory):
     def _flush_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.turns.flush_later(self)
+            if not self.at_end(self.flush):
+                self.turns.flush_later(self)
 
     def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
         """Return True if a message of that size may wait for a peer which does not read, or for which many wait."""
