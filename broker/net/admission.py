@@ -15,6 +15,7 @@ from broker.core.errors import Reason, Refusal
 from broker.net.connection import StreamConnection
 from broker.net.limits import Complaints, Deadlines, Rates
 from broker.net.turns import Turns
+from broker.net.unfinished import UnfinishedInput
 
 STOP_WITHIN = 5.0
 """Seconds that all connections together may take to close when the listener stops."""
@@ -74,7 +75,7 @@ class ConnectionFactory(Factory):
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.close)
         self._rates: Rates[str] = Rates(clock)
         self._by_address: Counter[str] = Counter()  # connections that were not turned away; no address has none
-        self.unfinished = 0
+        self.unfinished = UnfinishedInput()
         self._full = False
         self.stopping = False
         self._emptied: Deferred[None] | None = None

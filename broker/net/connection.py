@@ -31,10 +31,24 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.direct import nothing_waits, plain_socket, send_now, unsent
 from broker.net.limits import Bucket
 from broker.net.scheduled import STRIKES, Scheduled
+from broker.net.unfinished import SHORT
 from broker.session.peer import Reader
 
 if TYPE_CHECKING:
     from broker.net.admission import ConnectionFactory
+
+
+class NoReader:
+    """The reader of a connection that is closed: what was held of an unfinished message is freed with the other one."""
+
+    pending = 0
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Nothing."""
+        return iter(())
+
+
+NO_READER = NoReader()
 
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
@@ -45,15 +59,9 @@ CLOSE_WITHIN = 2.0
 HALF_CLOSED = 60.0
 """Seconds for which a peer that sends no more may still wait for answers to its finds."""
 
-SHORT = 4_096
-"""Bytes of a read that an ordinary peer sends: a registration or some finds. What has more waits for the rounds."""
-
 CHEAP, UNWATCHED = 0.000_02, 8
 """Seconds that a message takes at most where the clock is looked at only after so many: looking costs a tenth of a
 microsecond, and a ping one."""
-
-UNFINISHED = 256 * 1024 * 1024
-"""Bytes of unfinished lines and blocks that a listener's connections may hold together; ordinary ones hold none."""
 
 REFUSALS_AT_ONCE = 100
 REFUSALS_A_SECOND = 10.0
@@ -73,8 +81,9 @@ class StreamConnection(Scheduled, Protocol):
     transport: Any  # an ITCPTransport that is a producer and a consumer
 
     reader: Reader
-    """Bytes to items. What ``feed`` returns is read as far as the quantum lasts, and the rest in later turns. An item
-    of the class `Malformed` is given to `malformed`; `None` is a step that makes no item, and is given to nothing."""
+    """Bytes to items, of which each is a whole message. What ``feed`` returns is read as far as the quantum lasts, and
+    the rest in later turns. An item of the class `Malformed` is given to `malformed`. `None` is a step that completes
+    no message, and is given to nothing."""
 
     receive: Callable[[Any], None]
     """Handles one item. An exception costs this item alone: it is logged, and `refuse` is called."""
@@ -94,7 +103,7 @@ class StreamConnection(Scheduled, Protocol):
     _begun = True  # what was read first is known to be of this protocol, see `opened`
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # how much was unsent when its time to read or to close began
-    _pending = 0  # bytes of an unfinished line or block, as accounted
+    _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
 
     def __init__(
@@ -191,9 +200,7 @@ class StreamConnection(Scheduled, Protocol):
         self.drop()
         self._out.clear()
         self.lost()
-        self.factory.unfinished -= self._pending
-        self._pending = 0
-        del self.reader  # it may know us, and would wait for the garbage collector with us
+        self._let_go()
         self.factory.disconnected(self)
 
     def pauseProducing(self) -> None:
@@ -236,6 +243,7 @@ class StreamConnection(Scheduled, Protocol):
         receive, turns = self.receive, self.factory.turns
         left = turns.left
         before, step, unwatched = left(), 1, 1
+        completed = False
         for item in rest:
             if item is not None:
                 try:
@@ -245,7 +253,9 @@ class StreamConnection(Scheduled, Protocol):
                         receive(item)
                 except Exception:
                     self.failed()
-                    self.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
+                    if not self._closing:
+                        self.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
+                completed = True
             if self._enough or self._paused or self._closing:
                 break
             unwatched -= 1
@@ -261,8 +271,9 @@ class StreamConnection(Scheduled, Protocol):
         self._serving = False
         if self._out or turns.first:
             self.flush()
-        if self._closing or self.reader.pending != self._pending:
-            self._account()
+        pending = self.reader.pending
+        if pending > SHORT or self._pending:
+            self._account(pending, completed)
         if self._rest is None:
             self._queued = False
             if (self._stopped_reading or self._input_ended) and not self._closing and not self._paused:
@@ -339,6 +350,7 @@ class StreamConnection(Scheduled, Protocol):
             return
         self._out.clear()
         self.drop()
+        self._let_go()
         self.factory.logins.discard(self)
         self.transport.unregisterProducer()
         if self._input_ended or not self.factory.half_close:
@@ -364,7 +376,11 @@ class StreamConnection(Scheduled, Protocol):
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
 
-    # from the deadlines
+    # from the limits and deadlines
+
+    def evict(self, refusal: Refusal) -> None:
+        """What it holds of an unfinished message is too much, and began first."""
+        self.refuse(refusal)
 
     def too_slow(self) -> None:
         """It did not authenticate in time."""
@@ -376,6 +392,7 @@ class StreamConnection(Scheduled, Protocol):
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         self._closing = True
         self._out.clear()
+        self._let_go()
         self.abort()
 
     def stalled(self) -> None:
@@ -446,17 +463,17 @@ class StreamConnection(Scheduled, Protocol):
             self._refusals = None
         return True
 
-    def _account(self) -> None:
-        """Keep the sum of unfinished input, and refuse more where it is over the limit."""
-        pending = 0 if self._closing else self.reader.pending
-        if pending != self._pending:
-            factory = self.factory
-            factory.unfinished += pending - self._pending
-            grown = pending > max(self._pending, SHORT)
-            self._pending = pending
-            if grown and factory.unfinished > UNFINISHED:
-                text = "too much unfinished input is held for all peers together: closing"
-                self.refuse(Refusal(Reason.TOO_LARGE, text))
+    def _let_go(self) -> None:
+        """Free what is held of an unfinished message: nothing more is read."""
+        self.reader = NO_READER  # the other one may know us, and would wait for the garbage collector with us
+        if self._pending:
+            self._pending = 0
+            self.factory.unfinished.drop(self)
+
+    def _account(self, pending: int, completed: bool) -> None:
+        """Account for unfinished input, of a new message if one was ``completed``. This may close the connection."""
+        self._pending = pending if pending > SHORT else 0
+        self.factory.unfinished.hold(self, pending, completed)
 
     def pause_reading(self) -> None:
         """Tell the transport to read no more for now."""

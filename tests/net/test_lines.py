@@ -15,11 +15,13 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
 from broker.net.admission import STOP_WITHIN, Limits
-from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE, SHORT, UNFINISHED
+from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
 from broker.net.limits import MAX_SHOWN
 from broker.net.lines import DEBUG_AT_ONCE, OPENING, LineProtocol
 from broker.net.turns import TURN
+from broker.net.unfinished import SHORT, UNFINISHED_BY_ADDRESS
 from broker.session.peer import Peer, Reader, Session
+from tests.net.holders import Holding, fill
 from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession
 
 
@@ -866,20 +868,53 @@ def test_who_was_refused_something_waits_for_its_turn_until_that_is_forgiven(hub
     assert hub.words() == ["two"]
 
 
-def test_unfinished_input_of_all_peers_together_is_bounded(hub: Hub) -> None:
-    links = [hub.connect(port=port) for port in range(3)]
-    for link in links:
-        link.protocol.dataReceived(b"hello\n" + b"x" * SHORT)
-        hub.later()
-    assert hub.factory.unfinished == 3 * SHORT
-    hub.factory.unfinished += UNFINISHED
-    links[0].protocol.dataReceived(b"x")
-    assert links[0].wire.half_closed
-    assert not links[1].wire.half_closed
+def began(hub: Hub, link: Link, data: bytes = b"x" * (SHORT + 1)) -> Link:
+    """``link``, of which an unfinished line has been read."""
+    link.protocol.dataReceived(b"hello\n" + data)
+    hub.later()
+    return link
+
+
+def test_over_the_bound_of_unfinished_input_the_line_that_began_first_costs_its_connection(hub: Hub) -> None:
+    links = [began(hub, hub.connect(host=f"192.0.2.{number}")) for number in range(1, 4)]
+    unfinished = hub.factory.unfinished
+    assert unfinished.held == 3 * (SHORT + 1)
+    fill(unfinished)
+    links[1].protocol.dataReceived(b"x")
+    hub.later()
+    assert [link.wire.half_closed for link in links] == [True, False, False]
+    assert b"".join(links[0].take()) == b"<too-large>"
     assert hub.refused(Reason.TOO_LARGE) == 1
+    assert links[0].protocol.reader.pending == 0, "it is held no longer, although the peer has not closed yet"
+    held = unfinished.held
     for link in links:
         link.lose()
-    assert hub.factory.unfinished == UNFINISHED
+    assert unfinished.held == held - (SHORT + 2) - (SHORT + 1)
+
+
+def test_over_the_bound_of_one_address_only_that_one_is_concerned(hub: Hub) -> None:
+    elsewhere = began(hub, hub.connect(host="192.0.2.2"))
+    first, second = began(hub, hub.connect(port=1)), began(hub, hub.connect(port=2))
+    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 2 * (SHORT + 1))
+    second.protocol.dataReceived(b"x")
+    hub.later()
+    assert [link.wire.half_closed for link in (elsewhere, first, second)] == [False, True, False]
+
+
+def test_a_line_that_is_completed_makes_the_next_one_young(hub: Hub) -> None:
+    busy, idle = began(hub, hub.connect(port=1)), began(hub, hub.connect(port=2))
+    began(hub, busy, b"\n" + b"x" * (SHORT + 1))
+    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 2 * SHORT)
+    assert [link.wire.half_closed for link in (busy, idle)] == [False, True]
+
+
+def test_short_unfinished_lines_are_not_accounted_for(hub: Hub, link: Link) -> None:
+    began(hub, link, b"x" * SHORT)
+    assert hub.factory.unfinished.held == 0
+    began(hub, link, b"\n" + b"x" * 9_000)
+    assert hub.factory.unfinished.held == 9_000
+    began(hub, link, b"\n")
+    assert hub.factory.unfinished.held == 0
 
 
 # what others must receive first
