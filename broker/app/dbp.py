@@ -21,6 +21,7 @@ from broker.net.limits import Complaints, Rates
 from broker.net.probes import Probes
 from broker.net.turns import Turns
 from broker.net.udp import UdpSocket
+from broker.net.zclient import Dealers
 from broker.net.zcontext import Options, ZContext
 from broker.net.zmonitor import Connections
 from broker.net.zsocket import ZSocket, unbound
@@ -130,7 +131,7 @@ def make_dbp(
         lambda descriptor: commands.closed(descriptor),
     )
     udp = UdpSocket(clock, turns, WIRE, MAX_DATAGRAM)
-    probes = Probes(context, turns, clock, WIRE)
+    probes = Probes(Dealers(clock), clock, WIRE)
     voice = Voice(socket, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
     catalogue = Catalogue(registry, leases, voice, complaints, _terms(config), beats)
     listing = Listing(registry, clock)
