@@ -57,6 +57,10 @@ class Mc0Listener:
             self.keys.stop()
         return self.listener.close()
 
+    def abandon(self) -> None:
+        """Stop where the reactor does not run."""
+        self.close()
+
 
 def make_mc0(config: values.Mc0, known: Sequence[KnownSession], parts: Parts, clock: Any, room: int) -> Mc0Listener:
     """Make the wire, for ``room`` connections at most, without opening it. Raises OSError.

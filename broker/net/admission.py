@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import methodcaller
 from typing import Protocol as TypingProtocol
 
 import attrs
@@ -69,10 +70,10 @@ class ConnectionFactory(Factory):
         self.half_close = half_close
         self.connections: set[StreamConnection] = set()
         self.port: Accepting | None = None
-        self.logins: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.too_slow)
-        self.stalls: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.stalled)
-        self.closes: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.unclosed)
-        self.lingering: Deadlines[StreamConnection] = Deadlines(clock, StreamConnection.close)
+        self.logins: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("too_slow"))
+        self.stalls: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("stalled"))
+        self.closes: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("unclosed"))
+        self.lingering: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("close"))
         self._rates: Rates[str] = Rates(clock)
         self._by_address: Counter[str] = Counter()  # connections that were not turned away; no address has none
         self.unfinished = UnfinishedInput()

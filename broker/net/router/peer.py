@@ -20,6 +20,7 @@ from broker import curve
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
 from broker.net.direct import send_now
+from broker.net.unfinished import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Encoder
@@ -104,15 +105,17 @@ class RouterPeer(StreamConnection):
         receive, identity, number = factory.conversation.receive, self.identity, self.number
         left = factory.turns.left
         before, step, unwatched = left(), 1, 1
+        completed = False
         factory.current = self
         self.silence = 0
         try:
             for item in rest:
                 if item.__class__ is list:
+                    completed = True
                     try:
                         receive(identity, item, number)
                     except Exception:
-                        factory.complaints.failed(factory.wire, self.host)
+                        self.failed()
                 elif item is not None:
                     self._take_event(item)
                     identity, number = self.identity, self.number
@@ -126,15 +129,16 @@ class RouterPeer(StreamConnection):
                     step = unwatched = UNWATCHED if before - now < step * CHEAP else 1
                     before = now
             else:
-                self._rest = self.machine.feed(self._held) if self._held else None
+                self._rest = self.reader.feed(self._held) if self._held else None
                 self._held = b""
         except ZmtpError as error:
             self._rest = None
             self._malformed(error)
         finally:
             factory.current = None
-        if self._closing or self.machine.pending != self._pending:
-            self._account()
+        pending = self.machine.pending
+        if pending > SHORT or self._pending:
+            self._account(pending, completed)
         if self._rest is None:
             self._queued = False
             if (self._stopped_reading or self._input_ended) and not self._closing:
