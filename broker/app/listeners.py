@@ -220,6 +220,7 @@ def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: 
     """The limits of a listener that has descriptors for ``room`` connections."""
     return Limits(
         connections=min(limits.connections, room),
+        connections_per_address=limits.connections_per_address,
         rate=limits.rate,
         burst=limits.burst,
         authenticate_within=authenticate_within,

@@ -17,6 +17,8 @@ class ConnectionLimits:
 
     connections: int = 20_000
     """Open connections; while there are so many, new ones wait in the kernel's queue."""
+    connections_per_address: int = 0
+    """Open connections of one address, over HTTP and RTCP its sessions; 0 is no limit."""
     rate: float = 100.0
     """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
     burst: int = 1_000
