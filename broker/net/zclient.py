@@ -82,16 +82,16 @@ class Dealers:
     """
 
     def __init__(self, reactor: Any) -> None:
-        self._factory = ZmqFactory()
-        self._factory.reactor = reactor
-        self._factory.lingerPeriod = 0
-        self._factory.context.set(zmq.MAX_SOCKETS, SOCKETS)
-        # The first socket starts libzmq's threads, which ends the process if descriptors run out meanwhile: so at once.
         try:
+            self._factory = ZmqFactory()
+            self._factory.context.set(zmq.MAX_SOCKETS, SOCKETS)
+            # The first socket starts libzmq's threads, which aborts the process if two to four descriptors are left: so
+            # that is done at the start, and not when the first question comes.
             self._factory.context.socket(zmq.DEALER).close(0)
         except zmq.ZMQError as error:
-            self.close()
             raise OSError(error.errno, zmq.strerror(error.errno or 0)) from None
+        self._factory.reactor = reactor
+        self._factory.lingerPeriod = 0
 
     def __len__(self) -> int:
         return len(self._factory.connections or ())
