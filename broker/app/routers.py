@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import attrs
+from nacl.bindings import crypto_scalarmult_base
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
+from broker import curve
 from broker.app.parts import Parts
 from broker.config.zendpoint import ZEndpoint
 from broker.net.admission import Limits
@@ -18,9 +21,15 @@ from broker.net.allowed import AllowedKeys
 from broker.net.listen import bound, listen
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
+from broker.net.zmtp.boxes import SODIUM
+from broker.net.zmtp.curve import Cookies, CurveServer, Security
+from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
+from broker.net.zmtp.sealing import SealingError, choose
+
+log = Logger()
 
 
 @attrs.frozen
@@ -52,8 +61,18 @@ class RouterSettings:
 def make_router(
     wire: str, settings: RouterSettings, keys: AllowedKeys | None, parts: Parts, clock: Any, room: int
 ) -> Router:
-    """A ROUTER for ``room`` connections at most. Keys that are revoked from ``keys`` lose their connections."""
+    """A ROUTER for ``room`` connections at most. Keys that are revoked from ``keys`` lose their connections.
+
+    Raises OSError if CURVE cannot be sealed as the environment asks.
+    """
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
+    sealing = None
+    if settings.secret_key is not None:
+        sealing = _sealing()
+        log.info("{wire}: CURVE is sealed by the {name} way", wire=wire, name=sealing.name)
+        secret = curve.decode(settings.secret_key)
+        security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
+        mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
     router = Router(
         wire,
         mechanism,
@@ -64,10 +83,19 @@ def make_router(
         parts.complaints,
         clock,
         settings.high_water,
+        sealing,
     )
     if keys is not None:
         keys.changed.append(router.revoke)
     return router
+
+
+def _sealing() -> Sealing:
+    """The way to seal that was asked for. Raises OSError if it cannot be used."""
+    try:
+        return choose()
+    except SealingError as error:
+        raise OSError(str(error)) from None
 
 
 @attrs.define(eq=False)
@@ -78,7 +106,6 @@ class RouterListener:
     reactor: Any
     address: str = ""
     port: IListeningPort | None = None
-    log = Logger()
 
     def bind(self, where: ZEndpoint) -> str:
         """Listen. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""

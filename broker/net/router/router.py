@@ -20,7 +20,7 @@ Meaning (`broker.session.router` has the interface):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from struct import Struct
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -32,7 +32,8 @@ from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
 from broker.net.router.peer import RouterPeer
 from broker.net.turns import TURN, Turns
-from broker.net.zmtp.frames import message
+from broker.net.zmtp.curve_frames import Sealing
+from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message
 from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
@@ -72,7 +73,7 @@ _pack = Struct(">Q").pack
 
 
 class Router(ConnectionFactory):
-    """The connections of one wire. ``mechanism`` makes the server side of a handshake.
+    """The connections of one wire. ``mechanism`` makes the server side of a handshake, ``sealing`` is that of CURVE.
 
     Nothing may connect before `serve`.
     """
@@ -90,12 +91,14 @@ class Router(ConnectionFactory):
         complaints: Complaints,
         clock: IReactorTime,
         high_water: int = HIGH_WATER,
+        sealing: Sealing | None = None,
     ) -> None:
         super().__init__(wire, limits, turns, complaints, clock)
         self._mechanism = mechanism
         self._gate = gate
         self._zmtp = zmtp
         self.high_water = high_water
+        self._sealing = sealing
         self.current: RouterPeer | None = None
         """The peer whose message is being received."""
         self._peers: Identities[RouterPeer] = Identities()
@@ -217,8 +220,13 @@ class Router(ConnectionFactory):
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
         """See `broker.session.router.Router`."""
+        if self._sealing is not None:
+            ready, failed = self._ready_for(receivers, sum(map(len, frames)))
+            sealed = self._sealing.seal_all([peer.encoder for _, peer in ready], frames)
+            self._queue_sealed(ready, sealed, now)
+            return failed
         data = message(frames)
-        failed: list[tuple[R, Sent]] = []
+        failed = []
         fanned = self._fanned
         # A large message is written before the next one comes.
         brink = self.high_water if len(data) < LARGE else 1
@@ -247,10 +255,17 @@ class Router(ConnectionFactory):
         self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
         """See `broker.session.router.NumberingRouter`."""
+        if self._sealing is not None:
+            for receiver in receivers:
+                receiver.sequence += 1
+            ready, failed = self._ready_for(receivers, len(frame) + len(body))
+            encoders, numbers = [peer.encoder for _, peer in ready], [each.sequence for each, _ in ready]
+            self._queue_sealed(ready, self._sealing.seal_each(encoders, frame, at, numbers, body), now)
+            return failed
         data = message((frame, body))
-        at += len(data) - len(body) - len(frame) - (2 if len(body) < 256 else 9)
+        at += HEADER if len(frame) < SHORT else LONG_HEADER
         head, tail = data[:at], data[at + NUMBER :]
-        failed: list[tuple[N, Sent]] = []
+        failed = []
         fanned = self._fanned
         brink = self.high_water if len(data) < LARGE else 1
         find = self._peers.get
@@ -329,6 +344,34 @@ class Router(ConnectionFactory):
             self._scheduled = True
             if not self.at_end(self.flush):
                 self.turns.flush_later(self)
+
+    def _ready_for(
+        self, receivers: Collection[R], size: int
+    ) -> tuple[list[tuple[R, RouterPeer]], list[tuple[R, Sent]]]:
+        """The receivers that a message of that size can be sent to, with their connections; and the others, and why."""
+        ready: list[tuple[R, RouterPeer]] = []
+        failed: list[tuple[R, Sent]] = []
+        brink = self.high_water if size < LARGE else 1
+        for receiver in receivers:
+            peer = self._peers.get(receiver.identity)
+            if peer is None:
+                failed.append((receiver, Sent.GONE))
+            elif (peer._paused or len(peer.out) >= brink) and peer.out and not self._has_room(peer, size, 0):
+                failed.append((receiver, Sent.FULL))
+            else:
+                ready.append((receiver, peer))
+        return ready, failed
+
+    def _queue_sealed(self, ready: Iterable[tuple[R, RouterPeer]], sealed: Iterable[bytes], now: float) -> None:
+        """Let sealed messages wait for the end of the turn."""
+        fanned = self._fanned
+        for (receiver, peer), data in zip(ready, sealed, strict=True):
+            if not peer.out:
+                fanned.append(peer)
+            peer.out.append(data)
+            receiver.sent = now
+        if fanned:
+            self._flush_soon()
 
     def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
         """Return True if a message of that size may wait for a peer which does not read, or for which many wait."""
