@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from operator import methodcaller
 from typing import Protocol as TypingProtocol
 
@@ -75,7 +74,7 @@ class ConnectionFactory(Factory):
         self.closes: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("unclosed"))
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("close"))
         self._rates: Rates[str] = Rates(clock)
-        self._by_address: Counter[str] = Counter()  # connections that were not turned away; no address has none
+        self._by_address: dict[str, int] = {}  # connections that were not turned away; no address has none
         self.unfinished = UnfinishedInput()
         self._full = False
         self.stopping = False
@@ -89,7 +88,7 @@ class ConnectionFactory(Factory):
         host, port, local = _where(addr)
         limits = self.limits
         turned_away = None
-        if limits.connections_per_address and self._by_address[host] >= limits.connections_per_address:
+        if limits.connections_per_address and self._by_address.get(host, 0) >= limits.connections_per_address:
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
         elif not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
@@ -99,7 +98,7 @@ class ConnectionFactory(Factory):
         """One more; while there are as many as may be, further ones wait in the kernel's queue."""
         self.connections.add(connection)
         if connection.turned_away is None:
-            self._by_address[connection.host] += 1
+            self._by_address[connection.host] = self._by_address.get(connection.host, 0) + 1
         if self.limits.authenticate_within and not authenticated:
             self.logins.add(connection, self.limits.authenticate_within)
         if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
