@@ -1,13 +1,9 @@
-"""What ZeroMQ sockets are opened in and how: libzmq's context, the options of a socket, and a look before binding."""
+"""What ZeroMQ sockets are opened in and how: libzmq's context, and the options of a socket."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import errno
 import os
-import socket
-import stat
 from typing import Any
 
 import attrs
@@ -95,17 +91,3 @@ def configure(opened: zmq.Socket[bytes], options: Options) -> None:
     if options.secret_key is not None:
         set_option(zmq.CURVE_SERVER, 1)
         set_option(zmq.CURVE_SECRETKEY, options.secret_key.encode())
-
-
-def check_free(path: str) -> None:
-    """Raise OSError if there is something at that path other than what a dead broker left: libzmq would remove it."""
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError:
-        return  # there is nothing, or libzmq will say what is wrong
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "there is a file that is no socket", path)
-    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
-        probe.setblocking(False)
-        probe.connect(path)
-        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)

@@ -32,8 +32,9 @@ from zmq.backend import Socket as BackendSocket
 from broker.net.backlogs import LARGE, Backlogs
 from broker.net.listen import CannotListen
 from broker.net.turns import Turns
+from broker.net.unixpath import check_free
 from broker.net.zap import address_of
-from broker.net.zcontext import Options, ZContext, check_free, configure
+from broker.net.zcontext import Options, ZContext, configure
 from broker.net.zoptions import Option
 from broker.net.zvectors import SEVERAL, Vectors
 from broker.session.router import N, Part, R, Sender, Sent
