@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from struct import Struct
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
@@ -70,6 +71,22 @@ Claim = Callable[[bytes, str], bool]
 """Says if a peer with that key (Z85, or empty) may have that identity."""
 
 _pack = Struct(">Q").pack
+
+
+class Silence:
+    """The conversation of a ROUTER that is being closed: nothing is received any more."""
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """See `Conversation`."""
+
+    def closed(self, connection: int) -> None:
+        """See `Conversation`."""
+
+    def room(self, identity: bytes) -> None:
+        """See `Conversation`."""
+
+
+SILENCE = Silence()
 
 
 class Router(ConnectionFactory):
@@ -302,6 +319,15 @@ class Router(ConnectionFactory):
         return self.current.key
 
     # from the operator
+
+    def close(self) -> Deferred[None]:
+        """See `ConnectionFactory`. Sessions do not hear of the ends of their connections: they outlast the broker."""
+        self.conversation = SILENCE
+        if self._idle is not None and self._idle.active():
+            self._idle.cancel()
+        self._idle = None
+        self.flush()
+        return super().close()
 
     def revoke(self, keys: Collection[str]) -> None:
         """These client keys (Z85) are not allowed any more: close their connections."""
