@@ -33,6 +33,17 @@ def encode(key: bytes) -> str:
     return "".join(characters)
 
 
+def decode(text: str) -> bytes:
+    """A key of `KEY_LENGTH` Z85 characters as bytes."""
+    key = b""
+    for at in range(0, len(text), 5):
+        value = 0
+        for character in text[at : at + 5]:
+            value = 85 * value + Z85.index(character)
+        key += value.to_bytes(4, "big")
+    return key
+
+
 def public_key(text: str) -> str:
     """The public key in the text of a key file. Raises ValueError if there is none.
 

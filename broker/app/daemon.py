@@ -61,8 +61,9 @@ from broker.core.restored import Restored
 from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.logs import Level
+from broker.net.admission import Limits
 from broker.net.limits import Complaints
-from broker.net.lines import Limits, LineFactory, LineProtocol
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.listen import CannotListen
 from broker.net.opening import Openings
 from broker.net.probes import MOST

@@ -10,20 +10,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
-import zmq
+from twisted.internet.defer import Deferred
 
+from broker.app.parts import Parts
+from broker.app.routers import RouterListener, RouterSettings, make_router
 from broker.config import values
 from broker.config.validate_dbp import effective_dbp_beacon, effective_dbp_offer
 from broker.config.zendpoint import parse
-from broker.core.interfaces import Beats, ILeases, IRegistry
+from broker.core.interfaces import Beats
 from broker.core.model import Provider, Rights
-from broker.net.limits import Complaints, Rates
+from broker.net.limits import Rates
+from broker.net.listen import CannotListen
 from broker.net.probes import Probes
-from broker.net.turns import Turns
 from broker.net.udp import UdpSocket
-from broker.net.zcontext import Options, ZContext
-from broker.net.zmonitor import Connections
-from broker.net.zsocket import ZSocket, unbound
+from broker.net.zclient import Dealers
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import WIRE, Catalogue, Terms
 from broker.session.dbp.commands import Commands
@@ -35,13 +35,13 @@ from broker.wire.dbp.datagrams import MAX_DATAGRAM
 
 @attrs.define
 class DbpListener:
-    """The wire. ``address`` is where the ROUTER is bound, ``udp_address`` where heartbeats go; empty before."""
+    """The wire. ``udp_address`` is where heartbeats go, empty before `bind`."""
 
     config: values.Dbp
     name: str
     clock: Any
-    socket: ZSocket
-    connections: Connections
+    listener: RouterListener
+    room: int
     udp: UdpSocket
     probes: Probes
     catalogue: Catalogue
@@ -49,8 +49,12 @@ class DbpListener:
     commands: Commands
     datagrams: Datagrams
     beacon: Beacon | None = None
-    address: str = ""
     udp_address: str = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the ROUTER, empty before `bind`."""
+        return self.listener.address
 
     def bind(self) -> str:
         """Bind both sockets, and begin to call. Returns the ROUTER's address.
@@ -62,17 +66,17 @@ class DbpListener:
         where = parse(config.endpoint)
         host = where.where.rpartition(":")[0]
         heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
-        what = f"udp {host}:{heartbeats}"
         try:
             udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
-            what = config.endpoint
-            # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
-            chosen = where.port == 0 and config.udp_port is None
-            address = attrs.evolve(where, port=udp_port).address if chosen else where.address
-            self.address = self.socket.bind(address, self.commands.receive)
-        except (OSError, zmq.ZMQError) as error:
+        except OSError as error:
+            raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
+        # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
+        chosen = where.port == 0 and config.udp_port is None
+        try:
+            self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
+        except CannotListen:
             self.udp.close()
-            raise unbound(what, error) from None
+            raise
         self.udp_address = f"{host}:{udp_port}"
         port = int(self.address.rpartition(":")[2])
         addresses = effective_dbp_beacon(config)
@@ -83,6 +87,7 @@ class DbpListener:
     def use(self, config: values.Dbp) -> None:
         """Take what may change while it runs."""
         self.catalogue.use(_terms(config))
+        self.listener.router.limit(_settings(config).limits(self.room))
 
     def counts(self) -> Mapping[str, int]:
         """All that is counted where it happens."""
@@ -91,53 +96,54 @@ class DbpListener:
             counts.update(each.counts())
         return counts
 
-    def close(self) -> None:
-        """Tell everybody, and stop."""
+    def close(self) -> Deferred[None]:
+        """Tell everybody, and stop. Fires when all connections are closed."""
         if self.beacon is not None:
             self.beacon.stop()
         self.catalogue.part_all()
         self.listing.close()
         self.probes.close()
-        self.connections.close()
-        self.socket.shutdown()
         self.udp.close()
+        return self.listener.close()
+
+    def abandon(self) -> None:
+        """Stop where the reactor does not run."""
+        self.close()
 
 
 def make_dbp(
     config: values.Dbp,
-    suffix: str | None,
-    context: ZContext,
-    registry: IRegistry,
-    leases: ILeases,
-    complaints: Complaints,
-    turns: Turns,
-    clock: Any,
     known: Iterable[Provider],
+    suffix: str | None,
     beats: Beats | None,
+    parts: Parts,
+    clock: Any,
+    room: int,
 ) -> DbpListener:
-    """Make the wire, without binding it. ``known`` are the providers from before a restart."""
+    """Make the wire, for ``room`` connections at most, without opening it. Raises OSError.
+
+    ``known`` are the providers from before a restart; ``suffix`` makes the name of this broker.
+    """
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
-    options = Options(high_water=config.high_water, max_message=config.max_message, handover=True)
-    socket = ZSocket(context, options, turns, WIRE)
-    connections = Connections(
-        context,
-        socket,
-        turns,
-        complaints,
-        clock,
-        WIRE,
-        options.handshake,
-        lambda descriptor: commands.closed(descriptor),
-    )
-    udp = UdpSocket(clock, turns, WIRE, MAX_DATAGRAM)
-    probes = Probes(context, turns, clock, WIRE)
-    voice = Voice(socket, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(registry, leases, voice, complaints, _terms(config), beats)
-    listing = Listing(registry, clock)
-    commands = Commands(socket, catalogue, listing, voice, leases, clock, complaints)
+    leases, complaints = parts.leases, parts.complaints
+    router = make_router(WIRE, _settings(config), None, parts, clock, room)
+    udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
+    probes = Probes(Dealers(clock), clock, WIRE)
+    voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
+    catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
+    listing = Listing(parts.registry, clock)
+    commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, leases, complaints)
+    router.serve(commands)
     catalogue.restore(known)
-    return DbpListener(config, name, clock, socket, connections, udp, probes, catalogue, listing, commands, datagrams)
+    listener = RouterListener(router, clock)
+    return DbpListener(config, name, clock, listener, room, udp, probes, catalogue, listing, commands, datagrams)
+
+
+def _settings(config: values.Dbp) -> RouterSettings:
+    return RouterSettings(
+        config.connections, config.connections_per_address, config.handshake, config.high_water, config.max_message
+    )
 
 
 def _terms(config: values.Dbp) -> Terms:

@@ -21,7 +21,7 @@ from broker.config import values
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
 from broker.core.model import Service
-from broker.net.lines import Limits
+from broker.net.admission import Limits
 from broker.net.opening import Openings
 from broker.session.auth import Door, Policy
 from broker.session.elko_director import DirectorSession, Wiring

@@ -17,8 +17,9 @@ from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.validate import effective_auth
 from broker.core.model import BROKER, Auth, Service
+from broker.net.admission import Accepting, Limits
 from broker.net.limits import Complaints
-from broker.net.lines import Accepting, Limits, LineFactory, LineProtocol
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.listen import CannotListen, bound, listen
 from broker.net.longpoll import LongPollFactory
 from broker.net.opening import Openings
@@ -34,6 +35,10 @@ from broker.session.peer import Peer, Reader, Session
 L = TypeVar("L", values.Listener, values.DirectorListener)
 
 Converse = Callable[[Peer], tuple[Reader, Session]]
+
+SHARE = 0.75
+"""The part of a ROUTER's connections that one address may have at most: a farm behind one address fits, and peers of
+others still come in."""
 
 PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
 """What a service descriptor says of a listener that is not plain TCP; with TLS it ends with an s."""
@@ -219,6 +224,7 @@ def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: 
     """The limits of a listener that has descriptors for ``room`` connections."""
     return Limits(
         connections=min(limits.connections, room),
+        connections_per_address=limits.connections_per_address,
         rate=limits.rate,
         burst=limits.burst,
         authenticate_within=authenticate_within,
@@ -229,6 +235,19 @@ def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: 
         rtcp_timeout=limits.rtcp_timeout,
         rtcp_disconnected=limits.rtcp_disconnected,
         rtcp_backlog=limits.rtcp_backlog,
+    )
+
+
+def router_limits(wire: values.Mc0 | values.Dbp | values.Mtl, room: int) -> Limits:
+    """The limits of a ROUTER that has descriptors for ``room`` connections.
+
+    One address has at most `SHARE` of the connections, unless the configuration has no limit for it.
+    """
+    connections = min(wire.connections, room)
+    return Limits(
+        connections=connections,
+        connections_per_address=min(wire.connections_per_address, max(1, int(connections * SHARE))),
+        authenticate_within=wire.handshake,
     )
 
 

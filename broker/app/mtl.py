@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
-import zmq
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+from broker.app.parts import Parts
+from broker.app.routers import RouterListener, RouterSettings, make_router
 from broker.config import values
 from broker.config.validate import effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.config.zendpoint import parse
 from broker.core.database import StateFull
-from broker.core.interfaces import ILeases, IRegistry, ITopics
+from broker.core.interfaces import ITopics
 from broker.core.queue_recorder import QueueRecorder
 from broker.core.queue_settings import Death
 from broker.core.queue_settings import Rule as QueueRule
@@ -36,16 +37,12 @@ from broker.core.queues import Queues
 from broker.core.room import is_full
 from broker.core.topics import Topics
 from broker.net.allowed import AllowedKeys
-from broker.net.limits import Complaints
-from broker.net.turns import Turns
-from broker.net.zap import Gate
-from broker.net.zcontext import Options, ZContext
-from broker.net.zmonitor import Connections
-from broker.net.zsocket import ZSocket, lose, unbound
+from broker.net.listen import CannotListen
+from broker.net.router.router import SILENCE
 from broker.session.backoff import Delays
 from broker.session.mtl.accounts import Accounts
 from broker.session.mtl.control import WIRE, Control
-from broker.session.mtl.data import Data, shared
+from broker.session.mtl.data import Data
 from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.profile import Profile
 from broker.session.mtl.profiles.queue import WorkQueues
@@ -56,6 +53,7 @@ from broker.session.mtl.profiles.topic import Topic
 from broker.session.mtl.rights import Rule, Rulebook
 from broker.session.mtl.sasl import CHECKS, Mechanisms
 from broker.session.mtl.settings import Settings
+from broker.session.mtl.shared import Shared
 
 DATA = "mtl-data"
 """The name of the data flow's socket at the handler of handshakes, and in its counters."""
@@ -73,11 +71,12 @@ hundredths. Systems give a service ten times as long."""
 
 @attrs.define
 class MtlListener:
-    """The wire. ``address`` is where the control flow is bound, ``data_address`` the data flows; empty before."""
+    """The wire. ``control_listener`` and ``data_listener`` are the same where one socket carries both flows."""
 
     config: values.Mtl
-    sockets: list[ZSocket]
-    connections: list[Connections]
+    control_listener: RouterListener
+    data_listener: RouterListener
+    room: int
     accounts: Accounts | None
     keys: AllowedKeys | None
     rulebook: Rulebook
@@ -91,34 +90,32 @@ class MtlListener:
     recorder: QueueRecorder
     threads: list[ThreadPool]
     clock: IReactorTime
-    address: str = ""
-    data_address: str = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the control flow, empty before `bind`."""
+        return self.control_listener.address
+
+    @property
+    def data_address(self) -> str:
+        """The address of the data flows, empty before `bind`."""
+        return self.data_listener.address
 
     def bind(self) -> str:
-        """Bind the sockets. Returns the control flow's address.
+        """Listen. Returns the control flow's address.
 
-        Raises `CannotListen` with neither bound; it may be tried again.
+        Raises `CannotListen` with neither open; it may be tried again.
 
         The data flows come first: the control flow tells its clients where they are.
         """
-        where, data_place = parse(self.config.endpoint), mtl_data_place(self.config)
-        control_socket, data_socket = self.sockets[0], self.sockets[-1]
-        receive: Callable[[bytes, list[Any], int], object] = self.control.receive
-        data_address, what = "", self.config.endpoint
+        data_place = mtl_data_place(self.config)
+        if data_place is not None:
+            self.data_listener.bind(data_place)
         try:
-            if data_place is None:
-                receive = shared(self.control.receive, self.data.receive)
-            else:
-                what = f"tcp {data_place.where}"
-                data_address = data_socket.bind(data_place.address, self.data.receive)
-                what = self.config.endpoint
-            self.address = control_socket.bind(where.address, receive)
-        except (OSError, zmq.ZMQError) as error:
-            if data_address:
-                data_socket.unbind(data_address)
-            raise unbound(what, error) from None
-        self.data_address = data_address or self.address
-        return self.address
+            return self.control_listener.bind(parse(self.config.endpoint))
+        except CannotListen:
+            self.data_listener.unbind()
+            raise
 
     def use(self, config: values.Mtl) -> None:
         """Take what may change while it runs, and look for new keys and users."""
@@ -129,6 +126,8 @@ class MtlListener:
         self.data.use(settings)
         self.control.review()
         self.queues.use(_queue_rules(config))
+        for listener in self._listeners():
+            listener.router.limit(router_settings(config).limits(self.room))
         self.work_queues.window_bytes = self.services.window_bytes = config.window_bytes
         if self.keys is not None:
             self.keys.refresh()
@@ -147,21 +146,31 @@ class MtlListener:
         return counts
 
     def close(self) -> Deferred[None]:
-        """Tell everybody, and stop. Fires when what must be on the disk is there, and the sockets are closed."""
+        """Tell everybody, and stop. Fires when what must be on the disk is there, and all connections are closed."""
         self.control.stop()
-        control_socket, data_socket = self.sockets[0], self.sockets[-1]
-        data_socket.hand_to(shared(self.control.receive, lose) if data_socket is control_socket else lose)
+        shared = self.data_listener is self.control_listener
+        # Nothing more is taken on the data flows, while their last messages are confirmed.
+        self.data_listener.router.serve(Shared(self.control, SILENCE) if shared else SILENCE)
         for profile in self.profiles.values():
             profile.close()
-        too_late = self.clock.callLater(STOP_SECONDS, self._shut)
+        closed: Deferred[object] = Deferred()
+
+        def shut(_: object) -> None:
+            if not closed.called:
+                closed.callback(None)
+
+        too_late = self.clock.callLater(STOP_SECONDS, shut, None)
 
         def written(_: object) -> None:
             if too_late.active():
                 too_late.cancel()
-                self._shut()
+            shut(None)
             self._end_threads()
 
-        return self.recorder.stop().addBoth(written)
+        written_to_disk = self.recorder.stop().addBoth(written)
+        closed.addCallback(lambda _: self._shut())
+        both: list[Deferred[Any]] = [written_to_disk, closed]
+        return DeferredList(both).addCallback(lambda _: None)
 
     def abandon(self) -> None:
         """Let go of everything, where the reactor does not run: the start failed."""
@@ -169,38 +178,28 @@ class MtlListener:
         maybeDeferred(self.recorder.stop)
         self._end_threads()
 
-    def _shut(self) -> None:
+    def _shut(self) -> Deferred[Any]:
         for watched in (self.keys, self.accounts):
             if watched is not None:
                 watched.stop()
-        for connections in self.connections:
-            connections.close()
-        for socket in self.sockets:
-            socket.shutdown()
+        return DeferredList([listener.close() for listener in self._listeners()])
+
+    def _listeners(self) -> list[RouterListener]:
+        if self.data_listener is self.control_listener:
+            return [self.control_listener]
+        return [self.control_listener, self.data_listener]
 
     def _end_threads(self) -> None:
         for threads in self.threads:
             threads.stop()
 
 
-def make_mtl(
-    config: values.Mtl,
-    state: str,
-    context: ZContext,
-    gate: Gate,
-    registry: IRegistry,
-    topics: ITopics,
-    leases: ILeases,
-    complaints: Complaints,
-    turns: Turns,
-    clock: Any,
-    in_thread: Callable[..., Deferred[Any]],
-    room: int,
-) -> MtlListener:
+def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int) -> MtlListener:
     """Make the wire, for ``room`` connections of each socket at most, without binding it.
 
     Raises OSError, ValueError or StateError, with nothing left open.
     """
+    registry, leases, complaints, in_thread = parts.registry, parts.leases, parts.complaints, parts.in_thread
     curve = mtl_curve(config)
     secret = _secret(state)
     with ExitStack() as undo:
@@ -224,18 +223,19 @@ def make_mtl(
         pool.start()
     passwords, disk = (partial(deferToThreadPool, clock, pool) for pool in threads)
 
-    control_socket = ZSocket(context, _options(config, WIRE if curve else ""), turns, WIRE)
-    data_socket = control_socket
-    if mtl_data_place(config) is not None:
-        data_socket = ZSocket(context, _options(config, DATA if curve else ""), turns, DATA)
+    shared = mtl_data_place(config) is None
+    control_router = make_router(WIRE, router_settings(config), keys, parts, clock, room)
+    data_router = control_router if shared else make_router(DATA, router_settings(config), keys, parts, clock, room)
+    control_listener = RouterListener(control_router, clock)
+    data_listener = control_listener if shared else RouterListener(data_router, clock)
 
     settings = _settings(config)
     data_leases = DataLeases(leases, settings)
-    data = Data(data_socket, leases, data_leases, complaints, settings)
+    data = Data(data_router, leases, data_leases, complaints, settings)
     recorder = QueueRecorder(store, leases, clock, disk, rows, full)
     queues = Queues(leases, _queue_rules(config), recorder)
     queues.restore(rows)
-    spaces: dict[str, ITopics] = {config.hosts[0]: topics}
+    spaces: dict[str, ITopics] = {config.hosts[0]: parts.topics}
     work_queues = WorkQueues(queues, data, clock, config.window_bytes)
     services = Services(data, registry, leases, complaints, config.hosts[0], config.window_bytes)
     profiles: dict[str, Profile] = {
@@ -250,13 +250,13 @@ def make_mtl(
     }
     rulebook = Rulebook(config.hosts, _rules(config))
     control = Control(
-        control_socket,
+        control_router,
         Mechanisms(accounts, passwords, secret, key_user, config.anonymous),
         Delays(),
         rulebook,
         profiles,
         data_leases,
-        lambda: _port(data_socket.socket.get(zmq.LAST_ENDPOINT).decode()),
+        lambda: _port(data_listener.address),
         complaints,
         settings,
         leases,
@@ -267,27 +267,18 @@ def make_mtl(
     if accounts is not None:
         accounts.changed.append(control.revoke_users)
     if keys is not None:
-        keys.changed.append(control.revoke_keys)
-
-    def closed(connection: int) -> None:
-        if data_socket is control_socket:
-            data.closed(connection)
-        control.closed(connection)
-
-    watch = partial(
-        Connections, context, turns=turns, complaints=complaints, clock=clock, handshake=config.handshake, exact=True
-    )
-    connections = [watch(socket=control_socket, wire=WIRE, closed=closed)]
-    if data_socket is not control_socket:
-        connections.append(watch(socket=data_socket, wire=DATA, closed=data.closed))
-    if curve:
-        for name, open_ones in zip((WIRE, DATA), connections, strict=False):
-            gate.domain(name.encode(), keys, keys is None, partial(_admit, open_ones, room))
-    sockets = [control_socket] if data_socket is control_socket else [control_socket, data_socket]
+        # Sessions and leases end as revoked before their connections are closed.
+        keys.changed.insert(0, control.revoke_keys)
+    if shared:
+        control_router.serve(Shared(control, data))
+    else:
+        control_router.serve(control)
+        data_router.serve(data)
     return MtlListener(
         config,
-        sockets,
-        connections,
+        control_listener,
+        data_listener,
+        room,
         accounts,
         keys,
         rulebook,
@@ -304,13 +295,15 @@ def make_mtl(
     )
 
 
-def _options(config: values.Mtl, domain: str) -> Options:
-    return Options(
-        high_water=config.high_water,
-        max_message=config.max_message,
-        secret_key=config.secret_key if domain else None,
-        domain=domain,
-        handshake=config.handshake,
+def router_settings(config: values.Mtl) -> RouterSettings:
+    """The settings of both ROUTERs."""
+    return RouterSettings(
+        config.connections,
+        config.connections_per_address,
+        config.handshake,
+        config.high_water,
+        config.max_message,
+        config.secret_key if mtl_curve(config) else None,
     )
 
 
@@ -355,10 +348,6 @@ def _queue_rules(config: values.Mtl) -> list[QueueRule]:
         )
         for each in config.queues
     ]
-
-
-def _admit(connections: Connections, room: int, address: str) -> bool:
-    return connections.admit(room)
 
 
 def _space(spaces: dict[str, ITopics], host: str) -> ITopics:

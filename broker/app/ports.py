@@ -18,8 +18,7 @@ from broker.config import endpoint, zendpoint
 from broker.config.endpoint import Endpoint
 from broker.config.validate import mtl_data_place
 from broker.config.values import Config
-from broker.config.zendpoint import ZEndpoint
-from broker.net.zcontext import check_free
+from broker.net.unixpath import check_free
 
 Trial = tuple[str, str, Callable[[ExitStack], None]]
 """The name of a listener, its address, and what binds it until the stack is closed, or raises OSError."""
@@ -46,18 +45,18 @@ def _trials(config: Config) -> Iterator[Trial]:
     if config.console.enabled:
         yield _stream("console", endpoint.parse(config.console.endpoint))
     if config.mc0.enabled:
-        yield _zeromq("mc0", zendpoint.parse(config.mc0.endpoint))
+        yield _stream("mc0", zendpoint.parse(config.mc0.endpoint).stream)
     if config.dbp.enabled:
         where = zendpoint.parse(config.dbp.endpoint)
-        yield _zeromq("dbp", where)
+        yield _stream("dbp", where.stream)
         port = (where.port or 0) if config.dbp.udp_port is None else config.dbp.udp_port
         host = where.where.rpartition(":")[0]
         yield "dbp", f"udp {host}:{port}", partial(_inet, socket.SOCK_DGRAM, host, port)
     if config.mtl.enabled:
-        yield _zeromq("mtl", zendpoint.parse(config.mtl.endpoint))
+        yield _stream("mtl", zendpoint.parse(config.mtl.endpoint).stream)
         data = mtl_data_place(config.mtl)
         if data is not None:
-            yield _zeromq("mtl", data)
+            yield _stream("mtl", data.stream)
 
 
 def _stream(name: str, where: Endpoint) -> Trial:
@@ -66,13 +65,6 @@ def _stream(name: str, where: Endpoint) -> Trial:
     if where.path is not None:
         return name, where.where, partial(_unix, where.path)
     return name, where.where, partial(_inet, socket.SOCK_STREAM, where.interface or "0.0.0.0", where.port or 0)
-
-
-def _zeromq(name: str, where: ZEndpoint) -> Trial:
-    if where.path is not None:
-        return name, where.where, partial(_unix, where.path)
-    host = where.where.rpartition(":")[0].strip("[]")
-    return name, where.where, partial(_inet, socket.SOCK_STREAM, host, where.port or 0)
 
 
 def _inet(kind: socket.SocketKind, host: str, port: int, bound: ExitStack) -> None:
@@ -86,8 +78,8 @@ def _inet(kind: socket.SocketKind, host: str, port: int, bound: ExitStack) -> No
 
 
 def _unix(path: str, bound: ExitStack) -> None:
-    if path.startswith("@"):
-        bound.enter_context(socket.socket(socket.AF_UNIX)).bind("\0" + path[1:])
+    if path.startswith("\0"):
+        bound.enter_context(socket.socket(socket.AF_UNIX)).bind(path)
         return
     check_free(path)
     folder = os.path.dirname(os.path.abspath(path))

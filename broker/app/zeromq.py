@@ -1,4 +1,4 @@
-"""The wires over ZeroMQ: the list of them, and the order in which they are made and closed."""
+"""The wiring of the wires that speak ZMTP: their list, and the order in which they are made and closed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from broker.admin import dbp as dbp_views
 from broker.admin import mc0 as mc0_views
 from broker.admin import mtl as mtl_views
 from broker.app.dbp import DbpListener, make_dbp
-from broker.app.handshakes import open_gate
 from broker.app.mc0 import Mc0Listener, make_mc0
 from broker.app.mtl import MtlListener, make_mtl
 from broker.app.parts import Parts
@@ -26,9 +25,6 @@ from broker.core.interfaces import Beats
 from broker.core.model import KnownSession, Provider, Snapshot
 from broker.net.listen import CannotListen
 from broker.net.opening import Openings
-from broker.net.zap import Gate
-from broker.net.zcontext import ZContext
-from broker.net.zsocket import ZSocket
 
 
 def sockets(config: values.Config) -> int:
@@ -45,8 +41,6 @@ class ZmqWires:
     def __init__(self, reactor: Any, counters: Counters) -> None:
         self._reactor = reactor
         self._counters = counters
-        self._context: ZContext | None = None
-        self._handshakes: ZSocket | None = None
         self._parts: Parts
         self._config: values.Config
         self.mc0: Mc0Listener | None = None
@@ -65,22 +59,20 @@ class ZmqWires:
     ) -> None:
         """Have ``openings`` open them, for ``room`` connections of each socket.
 
-        ``known`` is what was stored before a restart. Raises OSError; then `abandon` closes what is open.
+        ``known`` is what was stored before a restart. If that fails, `abandon` closes what is open.
         """
         if not sockets(config):
             return
         self._parts = parts
         self._config = config
-        context = self._context = ZContext(self._reactor)
-        gate, self._handshakes = open_gate(context, parts.complaints, self._reactor, parts.turns)
         if config.mc0.enabled:
-            make = partial(self._make_mc0, context, gate, known.sessions, room)
+            make = partial(self._make_mc0, known.sessions, room)
             openings.add("mc0", parse(config.mc0.endpoint).where, self._bind_mc0, make)
         if config.dbp.enabled:
-            make = partial(self._make_dbp, context, known.providers, beats)
+            make = partial(self._make_dbp, known.providers, beats, room)
             openings.add("dbp", parse(config.dbp.endpoint).where, self._bind_dbp, make)
         if config.mtl.enabled:
-            make = partial(self._make_mtl, state, context, gate, room)
+            make = partial(self._make_mtl, state, room)
             openings.add("mtl", parse(config.mtl.endpoint).where, self._bind_mtl, make)
 
     def use(self, config: values.Config) -> None:
@@ -118,58 +110,25 @@ class ZmqWires:
                 yield {"wire": "mtl", "name": "data", "address": self.mtl.data_address}
 
     def close(self) -> Deferred[None]:
-        """Close them in good order. Fires when what they keep is on the disk."""
-        done = succeed(None) if self.mtl is None else self.mtl.close()
-        self.mtl = None
-        self._shut_others()
-        return done.addBoth(lambda _: self._shut())
+        """Close them in good order. Fires when what they keep is on the disk, and all connections are closed."""
+        closing = [wire.close() for wire in (self.mtl, self.mc0, self.dbp) if wire is not None]
+        self.mtl = self.mc0 = self.dbp = None
+        return DeferredList(closing, consumeErrors=True).addCallback(lambda _: None)
 
     def abandon(self) -> None:
         """Close them where the reactor does not run: the start failed."""
-        if self.mtl is not None:
-            self.mtl.abandon()
-            self.mtl = None
-        self._shut()
-
-    def _shut(self) -> None:
-        self._shut_others()
-        if self._handshakes is not None:
-            self._handshakes.shutdown()
-            self._handshakes = None
-        if self._context is not None:
-            self._context.close()
-            self._context = None
-
-    def _shut_others(self) -> None:
-        """Close the wires that keep nothing."""
-        if self.mc0 is not None:
-            self.mc0.close()
-            self.mc0 = None
-        if self.dbp is not None:
-            self.dbp.close()
-            self.dbp = None
+        for wire in (self.mtl, self.mc0, self.dbp):
+            if wire is not None:
+                wire.abandon()
+        self.mtl = self.mc0 = self.dbp = None
 
     # Each wire is made once, and bound as often as it takes.
 
-    def _make_mc0(self, context: ZContext, gate: Gate, known: Sequence[KnownSession], room: int) -> None:
+    def _make_mc0(self, known: Sequence[KnownSession], room: int) -> None:
         if self.mc0 is not None:
             return
-        parts = self._parts
         try:
-            self.mc0 = make_mc0(
-                self._config.mc0,
-                context,
-                gate,
-                parts.topics,
-                parts.leases,
-                parts.complaints,
-                parts.recorder,
-                known,
-                parts.turns,
-                self._reactor,
-                parts.in_thread,
-                room,
-            )
+            self.mc0 = make_mc0(self._config.mc0, known, self._parts, self._reactor, room)
         except OSError as error:
             raise CannotListen(str(error)) from None
         self._counters.include(self.mc0.sessions.counts)
@@ -180,22 +139,14 @@ class ZmqWires:
         self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self._config.mc0))
         return where
 
-    def _make_dbp(self, context: ZContext, known: Sequence[Provider], beats: Beats | None) -> None:
+    def _make_dbp(self, known: Sequence[Provider], beats: Beats | None, room: int) -> None:
         if self.dbp is not None:
             return
-        parts = self._parts
-        self.dbp = make_dbp(
-            self._config.dbp,
-            self._config.broker.service,
-            context,
-            parts.registry,
-            parts.leases,
-            parts.complaints,
-            parts.turns,
-            self._reactor,
-            known,
-            beats,
-        )
+        config = self._config
+        try:
+            self.dbp = make_dbp(config.dbp, known, config.broker.service, beats, self._parts, self._reactor, room)
+        except OSError as error:
+            raise CannotListen(str(error)) from None
         self._counters.include(self.dbp.counts)
 
     def _bind_dbp(self) -> str:
@@ -204,25 +155,11 @@ class ZmqWires:
         self.log.info("dbp on {where} (udp {udp}; open)", where=where, udp=self.dbp.udp_address)
         return where
 
-    def _make_mtl(self, state: str, context: ZContext, gate: Gate, room: int) -> None:
+    def _make_mtl(self, state: str, room: int) -> None:
         if self.mtl is not None:
             return
-        parts = self._parts
         try:
-            self.mtl = make_mtl(
-                self._config.mtl,
-                state,
-                context,
-                gate,
-                parts.registry,
-                parts.topics,
-                parts.leases,
-                parts.complaints,
-                parts.turns,
-                self._reactor,
-                parts.in_thread,
-                room,
-            )
+            self.mtl = make_mtl(self._config.mtl, state, self._parts, self._reactor, room)
         except (OSError, ValueError, StateError) as error:
             raise CannotListen(str(error)) from None
         self._counters.include(self.mtl.counts)

@@ -18,7 +18,6 @@ from zope.interface import implementer
 from broker.client.errors import Lost
 from broker.client.settings import Keys, Settings
 from broker.wire.mtl.data import MAX_HEADER
-from broker.wire.mtl.faults import Frame
 
 QUANTUM = 100
 """Messages that are received before others in the reactor have their turn: some milliseconds' work."""
@@ -94,7 +93,7 @@ class Dealer:
         reactor.addReader(self)
         self._look_soon()
 
-    def send(self, frames: Sequence[Frame]) -> bool:
+    def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message. Returns False if there is no room; then ``room`` will be called."""
         if self._socket is None:
             return False

@@ -35,7 +35,7 @@ from broker.client.pauses import Pauses
 from broker.client.settings import Settings
 from broker.wire.mtl import client as requests
 from broker.wire.mtl import data as wire
-from broker.wire.mtl.faults import Frame, IllFormed
+from broker.wire.mtl.faults import IllFormed
 
 ConnectTo = Callable[[str], Connect]
 """What makes sockets to an endpoint."""
@@ -341,7 +341,7 @@ class Flow:
         self._sequence += 1
         return self._sequence
 
-    def send(self, frames: tuple[bytes, Frame]) -> bool:
+    def send(self, frames: tuple[bytes, bytes]) -> bool:
         """Send a message. Returns whether there was room."""
         assert self._dealer is not None
         assert self._heart is not None

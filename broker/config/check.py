@@ -31,6 +31,7 @@ from broker.config.values import (
     Mc0,
     Mtl,
 )
+from broker.config.zendpoint import ZEndpoint
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
@@ -111,11 +112,15 @@ def _bound(where: Endpoint) -> str:
     return f"{where.kind} {where.where}" if where.kind in ("tls", "unix") else where.where
 
 
+def _zbound(where: ZEndpoint) -> str:
+    return where.where if where.kind == "systemd" else f"{where.kind} {where.where}"
+
+
 def _mc0(mc0: Mc0) -> str:
     if not mc0.enabled:
         return "mc0: off"
     where = zendpoint.parse(mc0.endpoint)
-    parts = [f"bound to {where.kind} {where.where}", f"auth {effective_mc0_auth(mc0)}"]
+    parts = [f"bound to {_zbound(where)}", f"auth {effective_mc0_auth(mc0)}"]
     if mc0.client_keys is not None:
         parts.append(f"client keys {mc0.client_keys}")
     elif mc0.any_key:
@@ -143,7 +148,7 @@ def _mtl(mtl: Mtl) -> str:
         return "mtl: off"
     where = zendpoint.parse(mtl.endpoint)
     data = mtl_data_place(mtl)
-    parts = [f"bound to {where.kind} {where.where}", f"data {'there too' if data is None else data.where}"]
+    parts = [f"bound to {_zbound(where)}", f"data {'there too' if data is None else data.where}"]
     if mtl.data_endpoint is not None:
         parts.append(f"told as {mtl.data_endpoint}")
     parts.append(f"auth {effective_mtl_auth(mtl)}{' over curve' if mtl_curve(mtl) else ''}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal
 
 import attrs
@@ -77,7 +77,8 @@ class Endpoint:
 
     @property
     def path(self) -> str | None:
-        """The path of a unix endpoint."""
+        """The path of a unix endpoint. One that begins with a zero byte is a name in Linux's abstract namespace, which
+        only `broker.config.zendpoint` makes."""
         return self.args[0] if self.kind == "unix" else None
 
     @property
@@ -98,22 +99,22 @@ class Endpoint:
         """
         if self.kind == "unix":
             return True
-        if self.kind == "systemd" or not self.interface:
+        if self.kind == "systemd":
             return False
-        return self.interface == "localhost" or ip_address(self.interface).is_loopback
+        return _ip(self).is_loopback
 
     @property
     def wildcard(self) -> bool:
         """Whether it is bound to all addresses of the machine."""
         if self.kind not in ("tcp", "tls"):
             return False
-        return not self.interface or (self.interface != "localhost" and ip_address(self.interface).is_unspecified)
+        return _ip(self).is_unspecified
 
     @property
     def where(self) -> str:
         """The bound address, to be shown: ``127.0.0.1:9000``, ``[::1]:9000``, a path, or systemd's socket."""
         if self.kind == "unix":
-            return self.args[0]
+            return shown_path(self.args[0])
         if self.kind == "systemd":
             return f"systemd socket {self.kwargs.get('name') or self.kwargs['index']}"
         host = self.interface or "0.0.0.0"
@@ -122,9 +123,9 @@ class Endpoint:
     def overlaps(self, other: Endpoint) -> bool:
         """Whether the two cannot both be bound. Port 0 is a free port, and a different one each time."""
         if self.port is not None and other.port is not None:
-            if self.port != other.port or self.port == 0 or _family(self) != _family(other):
+            if self.port != other.port or self.port == 0 or _ip(self).version != _ip(other).version:
                 return False
-            return self.wildcard or other.wildcard or _address(self) == _address(other)
+            return self.wildcard or other.wildcard or _ip(self) == _ip(other)
         if self.kind != other.kind:
             return False
         return self.args == other.args and _socket(self) == _socket(other)
@@ -156,6 +157,11 @@ def parse(text: str) -> Endpoint:
     if "backlog" in kwargs:
         _number("backlog", kwargs["backlog"], 1, MAX_BACKLOG)
     return endpoint
+
+
+def shown_path(path: str) -> str:
+    """The path of a unix socket, to be shown: a name in the abstract namespace as ``@NAME``."""
+    return "@" + path[1:] if path.startswith("\0") else path
 
 
 def split(text: str) -> tuple[list[str], dict[str, str]]:
@@ -240,12 +246,11 @@ def _check_systemd(endpoint: Endpoint) -> None:
 _CHECKS = {"tcp": _check_tcp, "tls": _check_tls, "unix": _check_unix, "systemd": _check_systemd}
 
 
-def _address(endpoint: Endpoint) -> str:
-    return "127.0.0.1" if endpoint.interface == "localhost" else str(ip_address(endpoint.interface))
-
-
-def _family(endpoint: Endpoint) -> int:
-    return 6 if ":" in endpoint.interface else 4
+def _ip(endpoint: Endpoint) -> IPv4Address | IPv6Address:
+    """The address of a tcp or tls endpoint. An IPv4 address that is written as an IPv6 one is the same."""
+    host = {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(endpoint.interface, endpoint.interface)
+    ip = ip_address(host)
+    return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip
 
 
 def _socket(endpoint: Endpoint) -> tuple[str | None, str | None]:

@@ -51,6 +51,7 @@ MAX_GRACE = 86_400.0
 CONNECTION_RANGES: dict[str, tuple[float, float]] = {
     # each connection takes a file descriptor, and the kernel gives one process a million of them
     "connections": (1, 1_000_000),
+    "connections_per_address": (0, 1_000_000),
     "rate": (0, 1_000_000),
     # with 0 nobody could ever connect
     "burst": (1, 1_000_000),

@@ -30,9 +30,14 @@ DBP_RANGES: dict[str, tuple[float, float]] = {
     "liveness": (3, 5),
     # between 0 and LEAST_PROBE there is nothing
     "probe": (0, 86_400),
+    # as for mc0
+    "handshake": (0.1, 60),
+    # as those of a listener
+    "connections": (1, 1_000_000),
+    "connections_per_address": (0, 1_000_000),
     # as services of a listener
     "services": (0, 100_000),
-    # ZeroMQ takes 0 for no limit at all
+    # as for mc0
     "high_water": (1, 1_000_000),
     # a registration of ordinary size must fit; its sender has not proved who it is, and there may be many
     "max_message": (1_024, 16 * 1024 * 1024),
@@ -96,6 +101,8 @@ def dbp_problems(dbp: Dbp) -> Iterator[Problem]:
 
 def _place(dbp: Dbp) -> ZEndpoint:
     where = zendpoint.parse(dbp.endpoint)
+    if where.kind == "systemd":
+        raise BadEndpoint("must be tcp://, not systemd's socket: the UDP port and the beacon go with its address")
     if where.kind != "tcp" or ":" in where.host:
         raise BadEndpoint(
             "must be tcp:// with an IPv4 address, * or localhost, since heartbeats and beacons are IPv4 broadcasts"

@@ -15,10 +15,13 @@ from broker.config.zendpoint import ZEndpoint
 MC0_RANGES: dict[str, tuple[float, float]] = {
     # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try
     "handshake": (0.1, 60),
+    # as those of a listener
+    "connections": (1, 1_000_000),
+    "connections_per_address": (0, 1_000_000),
     # as connections
     "sessions": (1, 1_000_000),
     "subscriptions": (0, 100_000),
-    # ZeroMQ takes 0 for no limit at all
+    # with 0 nothing could be sent to a peer that is read from
     "high_water": (1, 1_000_000),
     # ordinary frames must fit, and the memory must hold a few of the largest
     "max_message": (1_024, 1024 * 1024 * 1024),

@@ -25,10 +25,13 @@ MTL_RANGES: dict[str, tuple[float, float]] = {
     "most_window": (1, 100_000),
     # a Content of ordinary size must fit
     "window_bytes": (65_536, 1024 * 1024 * 1024),
+    # as those of a listener
+    "connections": (1, 1_000_000),
+    "connections_per_address": (0, 1_000_000),
     # as connections
     "sessions": (1, 1_000_000),
     "flows": (1, 1_000_000),
-    # ZeroMQ takes 0 for no limit at all
+    # as for mc0
     "high_water": (1, 1_000_000),
     # the largest header must fit, and the memory must hold a few of the largest
     "max_message": (131_072, 1024 * 1024 * 1024),
@@ -114,7 +117,8 @@ def mtl_problems(mtl: Mtl) -> Iterator[Problem]:
 def _data(mtl: Mtl, where: ZEndpoint) -> Iterator[Problem]:
     if mtl.data_port is not None:
         if where.port is None:
-            yield Problem("mtl.data_port", "has no effect, since a unix socket serves both flows", "mtl.endpoint")
+            kind = "a unix socket" if where.kind == "ipc" else "systemd's socket"
+            yield Problem("mtl.data_port", f"has no effect, since {kind} serves both flows", "mtl.endpoint")
         else:
             yield from in_range("mtl.data_port", mtl.data_port, 0, 65_535)
     elif where.port == 65_535:
@@ -127,7 +131,9 @@ def _data(mtl: Mtl, where: ZEndpoint) -> Iterator[Problem]:
             if not mtl.data_endpoint.startswith("tcp://") or not mtl.data_endpoint.isprintable():
                 yield Problem("mtl.data_endpoint", str(error))
         else:
-            if told.wildcard or told.port == 0:
+            if told.kind == "systemd":
+                yield Problem("mtl.data_endpoint", "is told to clients: it must begin with tcp:// or ipc://")
+            elif told.wildcard or told.port == 0:
                 yield Problem("mtl.data_endpoint", f"{told.where} is an address for nobody")
 
 

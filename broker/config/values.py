@@ -17,6 +17,8 @@ class ConnectionLimits:
 
     connections: int = 20_000
     """Open connections; while there are so many, new ones wait in the kernel's queue."""
+    connections_per_address: int = 0
+    """Open connections of one address, over HTTP and RTCP its sessions; 0 is no limit."""
     rate: float = 100.0
     """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
     burst: int = 1_000
@@ -206,7 +208,7 @@ class Mc0:
 
     enabled: bool = True
     endpoint: str = "tcp://127.0.0.1:61616"
-    """``tcp://ADDRESS:PORT``, ``tcp://*:PORT`` or ``ipc://PATH``; port 0 takes a free one."""
+    """``tcp://ADDRESS:PORT``, ``tcp://*:PORT``, ``ipc://PATH`` or ``systemd:...``; port 0 takes a free one."""
     auth: Literal["open", "curve"] | None = None
     """None: curve where a secret key is given, else open on loopback and ipc; elsewhere it must be said."""
     secret_key: str | None = attrs.field(default=None, repr=False)
@@ -220,6 +222,11 @@ class Mc0:
     """Let any client key in, as the originals do. Must be said where there are no ``client_keys``."""
     handshake: float = 2.0
     """Time for a handshake. A client whose key is not allowed (yet) tries again after that."""
+    connections: int = 20_000
+    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
+    connections_per_address: int = 10_000
+    """Those of one address; further ones are closed. All peers of this machine are one address, and so are all of a
+    unix socket. 0 is no limit."""
     sessions: int = 10_000
     """Clients with a session."""
     subscriptions: int = 1_000
@@ -227,7 +234,7 @@ class Mc0:
     high_water: int = 1_000
     """Messages that may wait for one peer; further ones for it are dropped."""
     max_message: int = 16 * 1024 * 1024
-    """One frame of a message; a peer that sends a larger one is disconnected."""
+    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
     rules: tuple[Mc0Rule, ...] = ()
     """None: everybody may use every topic; but publish on none that begins with ``elkobroker.``."""
 
@@ -266,12 +273,19 @@ class Dbp:
     probe: float = 0.0
     """Time between questions to services without a heartbeat contract; 0: they are never asked. The original broker
     and its services abort when two requests overlap."""
+    handshake: float = 2.0
+    """Time for a handshake."""
+    connections: int = 20_000
+    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
+    connections_per_address: int = 10_000
+    """Those of one address; further ones are closed. All peers of this machine are one address, and so are all of a
+    unix socket. 0 is no limit."""
     services: int = 10_000
     """Registered services."""
     high_water: int = 1_000
     """Messages that may wait for one peer; further ones for it are dropped."""
     max_message: int = 1024 * 1024
-    """One frame of a message; a peer that sends a larger one is disconnected."""
+    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
 
 
 @attrs.frozen
@@ -324,10 +338,11 @@ class Mtl:
 
     enabled: bool = True
     endpoint: str = "tcp://127.0.0.1:5975"
-    """Of the control flow: ``tcp://ADDRESS:PORT``, ``tcp://*:PORT`` or ``ipc://PATH``; port 0 takes a free one."""
+    """Of the control flow: ``tcp://ADDRESS:PORT``, ``tcp://*:PORT``, ``ipc://PATH`` or ``systemd:...``; port 0 takes a
+    free one."""
     data_port: int | None = None
     """Of the data flows, at the same address. None: the next one, or a free one where the endpoint's is; 0: a free one.
-    The endpoint's own number, and any ipc endpoint: one socket for both."""
+    The endpoint's own number, and any ipc or systemd endpoint: one socket for both."""
     data_endpoint: str | None = None
     """What clients are told to connect their data flows to, where it is not the host that they know and that port."""
     auth: Literal["open", "sasl"] | None = None
@@ -363,14 +378,20 @@ class Mtl:
     """A reader that asks for more gets this."""
     window_bytes: int = 4 * 1024 * 1024
     """Of Contents that a reader may have unconfirmed; one Content it may always have."""
+    connections: int = 20_000
+    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
+    connections_per_address: int = 10_000
+    """Those of one address; further ones are closed. All peers of this machine are one address, and so are all of a
+    unix socket. 0 is no limit."""
     sessions: int = 10_000
     """Control sessions. The one that was used least recently is forgotten, and its client must begin again."""
     flows: int = 1_000
     """Data flows of one user."""
     high_water: int = 4_000
-    """Messages that may wait for one peer: a burst of thousands comes before the system's threads move any of it."""
+    """Messages that may wait for one peer; further ones for it are refused. A reader that confirms has
+    ``most_window`` of them at most; the rest is for bursts to readers that do not."""
     max_message: int = 16 * 1024 * 1024
-    """One frame of a message; a peer that sends a larger one is disconnected."""
+    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
     rules: tuple[MtlRule, ...] = ()
     """None: everybody who was let in may do everything in all hosts, but use the broker's own names."""
     queues: tuple[MtlQueue, ...] = ()

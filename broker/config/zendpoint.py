@@ -1,15 +1,17 @@
-"""ZeroMQ endpoints: where a ZeroMQ socket is bound.
+"""ZeroMQ endpoints: where a wire that speaks ZMTP listens.
 
-The syntax is ZeroMQ's own. Taken are::
+The syntax is ZeroMQ's own, and for sockets that systemd passes that of `broker.config.endpoint`. Taken are::
 
     tcp://ADDRESS:PORT      tcp://[IPV6]:PORT
     tcp://*:PORT            all IPv4 addresses of the machine
     tcp://[::]:PORT         all its addresses
     ipc://PATH              a unix socket
     ipc://@NAME             a unix socket in Linux's abstract namespace, which has no file
+    systemd:domain=INET|INET6|UNIX:index=N
+    systemd:domain=INET|INET6|UNIX:name=NAME
 
-ADDRESS is a number or ``localhost``. libzmq would also take the name of a network interface; it is not taken here,
-since who can reach such a socket is not known before it is bound. Port 0, or ``*``, is any free port.
+ADDRESS is a number or ``localhost``. ZeroMQ would also take the name of a network interface; it is not taken here,
+since the machines that reach such a socket are not known before it is bound. Port 0, or ``*``, is any free port.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from typing import Literal
 
 import attrs
 
+from broker.config import endpoint
 from broker.config.endpoint import MAX_UNIX_PATH, BadEndpoint, Endpoint
 
-Kind = Literal["tcp", "ipc"]
+Kind = Literal["tcp", "ipc", "systemd"]
 
-_KINDS = ("tcp", "ipc")
 _TCP = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<host>[^\[\]]*)):(?P<port>[^:\[\]]*)")
 _PORT = re.compile(r"[0-9]{1,5}")
 
@@ -34,65 +36,79 @@ class ZEndpoint:
     """A checked endpoint.
 
     ``host`` is the address of a tcp endpoint: ``*``, ``localhost`` or a number without brackets. ``port`` is None for
-    ipc, and ``path`` is None for tcp; that of the abstract namespace begins with ``@``.
+    the other kinds. ``path`` is that of an ipc endpoint, else None; one of the abstract namespace begins with ``@``.
+    ``passed`` is the endpoint of a socket that systemd passes, else None.
     """
 
     kind: Kind
     host: str = ""
     port: int | None = None
     path: str | None = None
+    passed: Endpoint | None = None
+
+    @property
+    def stream(self) -> Endpoint:
+        """The endpoint by which `broker.net.listen.listen` opens it."""
+        if self.passed is not None:
+            return self.passed
+        if self.path is not None:
+            return Endpoint("unix", ("\0" + self.path[1:] if self.path.startswith("@") else self.path,))
+        if self.host == "*":
+            return Endpoint("tcp", (str(self.port),))
+        host = "127.0.0.1" if self.host == "localhost" else self.host
+        return Endpoint("tcp", (str(self.port),), {"interface": host})
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can connect: 127.0.0.0/8, ::1, localhost, or a unix socket."""
-        return self.kind == "ipc" or _ip(self.host).is_loopback
+        """True if only this machine can connect: 127.0.0.0/8, ::1, localhost, or a unix socket.
+
+        The address that systemd bound is not known, and so is not taken for local.
+        """
+        return self.stream.loopback
 
     @property
     def wildcard(self) -> bool:
-        """Whether it is bound to all addresses of the machine."""
-        return self.kind == "tcp" and _ip(self.host).is_unspecified
+        """True if it is bound to all addresses of the machine."""
+        return self.stream.wildcard
 
     @property
     def where(self) -> str:
-        """The bound address, to be shown: ``127.0.0.1:61616``, ``[::1]:61616`` or a path."""
-        if self.path is not None:
-            return self.path
-        return f"{_bracketed('0.0.0.0' if self.host == '*' else self.host)}:{self.port}"
+        """The bound address, to be shown: ``127.0.0.1:61616``, ``[::1]:61616``, a path, or systemd's socket."""
+        return self.stream.where
 
     @property
     def address(self) -> str:
-        """What libzmq binds. It begins with ``tcp://[`` where the socket must have IPv6 switched on."""
-        if self.kind == "ipc":
+        """The address to be shown to clients, ``tcp://...`` or ``ipc://...``; for port 0 its port is ``*``.
+
+        That of systemd's socket is known only when it is open: see `address_at`.
+        """
+        if self.passed is not None:
+            return self.where
+        if self.path is not None:
             return f"ipc://{self.path}"
-        host = "127.0.0.1" if self.host == "localhost" else _bracketed(self.host)
+        host = "127.0.0.1" if self.host == "localhost" else f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port or '*'}"
 
-    def overlaps(self, other: ZEndpoint | Endpoint) -> bool:
-        """Whether the two cannot both be bound. Port 0 is a free port, and a different one each time.
+    def address_at(self, where: str) -> str:
+        """The address of the open socket, which is bound at ``where`` as `broker.net.listen.bound` has it."""
+        stream = self.stream
+        unix = stream.kind == "unix" or stream.kwargs.get("domain") == "UNIX"
+        return f"{'ipc' if unix else 'tcp'}://{where}"
 
-        libzmq binds ``[::]`` to the IPv4 addresses too. Whether a listener at ``::`` takes them is a setting of the
-        kernel; it is not taken for granted.
-        """
-        if self.path is not None:
-            same_kind = other.kind == "ipc" or (other.kind == "unix" and not self.path.startswith("@"))
-            return same_kind and self.path == other.path
-        if other.port is None or self.port != other.port or self.port == 0:
-            return False
-        mine = _ip(self.host)
-        others = _ip(other.host if isinstance(other, ZEndpoint) else other.interface)
-        return (
-            mine == others
-            or _covers(mine, others, both=True)
-            or _covers(others, mine, both=isinstance(other, ZEndpoint))
-        )
+    def overlaps(self, other: ZEndpoint | Endpoint) -> bool:
+        """Return True if the two cannot both be bound. Port 0 is a free port, and a different one each time."""
+        return self.stream.overlaps(other.stream if isinstance(other, ZEndpoint) else other)
 
 
 def parse(text: str) -> ZEndpoint:
     """The endpoint that ``text`` describes. Raises `BadEndpoint`."""
-    kind, slashes, rest = text.partition("://")
-    if not slashes or kind not in _KINDS:
-        raise BadEndpoint(f"{text!r} is no ZeroMQ endpoint; it begins with tcp:// or ipc://")
-    return _tcp(rest) if kind == "tcp" else _ipc(rest)
+    if text.startswith("tcp://"):
+        return _tcp(text.removeprefix("tcp://"))
+    if text.startswith("ipc://"):
+        return _ipc(text.removeprefix("ipc://"))
+    if text.startswith("systemd:"):
+        return ZEndpoint("systemd", passed=endpoint.parse(text))
+    raise BadEndpoint(f"{text!r} is no ZeroMQ endpoint; it begins with tcp:// or ipc://, or with systemd:")
 
 
 def _tcp(text: str) -> ZEndpoint:
@@ -131,22 +147,6 @@ def _ipc(path: str) -> ZEndpoint:
     return ZEndpoint("ipc", path=path)
 
 
-def _ip(host: str) -> IPv4Address | IPv6Address:
-    """The address that a host stands for; that of all IPv4 addresses where there is none."""
-    if host in ("", "*"):
-        return IPv4Address("0.0.0.0")
-    return IPv4Address("127.0.0.1") if host == "localhost" else _plain(ip_address(host))
-
-
 def _plain(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """An IPv4 address that is written as an IPv6 one is the same."""
     return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _covers(one: IPv4Address | IPv6Address, other: IPv4Address | IPv6Address, both: bool) -> bool:
-    """Whether ``one`` is the wildcard of addresses like ``other``; where ``both``, that of IPv6 is IPv4's too."""
-    return one.is_unspecified and (one.version == other.version or (both and one.version == 6))

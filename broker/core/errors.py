@@ -54,7 +54,11 @@ class Reason(enum.Enum):
     KEY_NOT_ALLOWED = ("key-not-allowed", True)
     """A client key that is not allowed here, or not any more."""
     IDENTITY_TAKEN = ("identity-taken", True)
-    """An identity that another client key has used."""
+    """An identity that another client key has used, or that a connection of another peer has."""
+    REPLACED = ("replaced", True)
+    """A connection whose identity another connection of the same peer took over."""
+    SILENT = ("silent", True)
+    """A connection on which not even a PING is answered."""
     UNEXPECTED = ("unexpected", True)
     """A message that is none for the peer's present state, or none that a peer sends."""
     NOT_REGISTERED = ("not-registered", False)

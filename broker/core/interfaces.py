@@ -157,11 +157,11 @@ class Outlet(Protocol):
     """One wire's way to its subscribers. It lasts as long as the wire; two are the same if they are one object.
 
     What waits for a subscriber that reads slowly, the bound of that and the count of what is dropped belong to the
-    outlet: the mc0 wire leaves them to the queue that libzmq keeps for each connection, up to the high-water mark.
+    outlet: the mc0 wire leaves them to the queue that the ROUTER keeps for each connection, up to the high-water mark.
     """
 
     def deliver(
-        self, subscribers: Collection[Any], topic: bytes, headers: Sequence[object], body: Sequence[object]
+        self, subscribers: Collection[Any], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
     ) -> None:
         """Send a message to each of ``subscribers``, at least one, in the order in which they subscribed.
 
@@ -189,7 +189,7 @@ class ITopics(Interface):
     def unsubscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
         """Undo `subscribe`. Harmless for who is not subscribed."""
 
-    def publish(topic: bytes, headers: Sequence[object], body: Sequence[object]) -> int:
+    def publish(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
         """Give a message to all who are subscribed, the publisher included if it is one of them.
 
         Returns how many it was given to. A message that is published while another is delivered waits until that one

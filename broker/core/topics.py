@@ -64,7 +64,7 @@ class Topics:
         self._own: dict[bytes, Callable[[bool], None]] = {}
         self._delivering: _Entry | None = None
         self._changed = False
-        self._queue: deque[tuple[bytes, Sequence[object], Sequence[object]]] = deque()
+        self._queue: deque[tuple[bytes, Sequence[bytes], Sequence[bytes]]] = deque()
 
     # subscribing
 
@@ -112,7 +112,7 @@ class Topics:
 
     # publishing
 
-    def publish(self, topic: bytes, headers: Sequence[object], body: Sequence[object]) -> int:
+    def publish(self, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
         entry = self._entries.get(topic)
         if self._delivering is not None:
             self._queue.append((topic, headers, body))
@@ -128,7 +128,7 @@ class Topics:
                 self._deliver(entry, headers, body)
         return count
 
-    def _deliver(self, entry: _Entry, headers: Sequence[object], body: Sequence[object]) -> int:
+    def _deliver(self, entry: _Entry, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
         """Hand a message to all outlets. Returns the number of subscribers that they were given it for."""
         entry.published += 1
         self._delivering = entry

@@ -19,18 +19,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
+from broker.net.admission import STOP_WITHIN, Accepting, Limits
+from broker.net.connection import CLOSE_WITHIN, REFUSALS_A_SECOND, REFUSALS_AT_ONCE
 from broker.net.limits import Bucket, Complaints, Deadlines
-from broker.net.lines import (
-    CLOSE_WITHIN,
-    REFUSALS_A_SECOND,
-    REFUSALS_AT_ONCE,
-    STOP_WITHIN,
-    UNFINISHED,
-    Accepting,
-    Limits,
-    LineFactory,
-    LineProtocol,
-)
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.turns import Turns
 
 ID_BITS = 128
@@ -225,23 +217,6 @@ class Listener:
     def close(self) -> Deferred[None]:
         """Close all sessions and connections in good order. Fires when they are closed."""
         return self.lines.close().addCallback(self.sockets.close)
-
-
-class Unfinished:
-    """Input of one connection that is no whole message yet, as its listener accounts for it."""
-
-    __slots__ = ("_held", "_lines")
-
-    def __init__(self, lines: LineFactory) -> None:
-        self._lines = lines
-        self._held = 0
-
-    def hold(self, size: int) -> bool:
-        """So much is held now. Returns whether all of the listener's connections together may hold what they do."""
-        grown = size > self._held
-        self._lines.unfinished += size - self._held
-        self._held = size
-        return not grown or self._lines.unfinished <= UNFINISHED
 
 
 class Patience:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
@@ -12,8 +13,9 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from broker.config.endpoint import Endpoint
+from broker.config.endpoint import Endpoint, shown_path
 from broker.net.streams import dispatch
+from broker.net.unixpath import clear
 
 KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 60, 15, 4
 """Seconds of silence until the kernel asks, between questions, and how many: a host that lost its power is gone in two
@@ -44,11 +46,10 @@ def listen(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort
 
 
 def bound(port: IListeningPort) -> str:
-    """Where a port listens, as ``host:port`` or a path."""
+    """The address of a port, as ``host:port``, a path, or ``@NAME`` for a name in the abstract namespace."""
     address: Any = port.getHost()
     if not hasattr(address, "port"):
-        name = address.name
-        return name.decode() if isinstance(name, bytes) else str(name)
+        return shown_path(os.fsdecode(address.name))
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
@@ -56,9 +57,12 @@ def _open(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:
     port: IListeningPort
     if endpoint.kind in ("tcp", "tls"):
         port = reactor.listenTCP(endpoint.port, factory, endpoint.backlog, endpoint.interface)
-    elif endpoint.kind == "unix":
+    elif endpoint.path is not None:
         mode = UNIX_MODE if endpoint.mode is None else endpoint.mode
-        port = reactor.listenUNIX(endpoint.path, factory, endpoint.backlog, mode, wantPID=True)
+        has_file = not endpoint.path.startswith("\0")
+        if has_file:
+            clear(endpoint.path)
+        port = reactor.listenUNIX(endpoint.path, factory, endpoint.backlog, mode, wantPID=has_file)
     else:
         port = _inherited(reactor, endpoint, factory)
     return port

@@ -26,13 +26,15 @@ from twisted.web.http import Request as HttpRequest
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.carried import ID_BITS, Listener, Patience, Sockets, Unfinished
+from broker.net.carried import ID_BITS, Listener, Patience, Sockets
+from broker.net.connection import CLOSE_WITHIN
 from broker.net.direct import plain_socket, push
 from broker.net.limits import Deadlines
-from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
+from broker.net.lines import LineFactory
 from broker.net.longpoll_session import Clocks, LongPollSession
 from broker.net.origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.net.scheduled import Scheduled, sliced
+from broker.net.unfinished import SHORT, UnfinishedInput
 from broker.wire.elko import longpoll as wire
 
 MAX_BODY = 1_048_576
@@ -69,15 +71,17 @@ class LongPollRequest(HttpRequest):
             return
         self.content.write(data)
         size = self.content.tell()
-        if size > MAX_BODY or not self.channel.unfinished.hold(size):
+        if size > MAX_BODY:
             self._refuse_body()
+        else:
+            self.channel.unfinished.hold(self.channel, size)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """All of it has come. (Twisted's own would also read forms, in one go whatever their size.)"""
         if self._refused:
             return
         self.method, self.uri, self.clientproto = command, path, version
-        self.channel.unfinished.hold(0)
+        self.channel.unfinished.drop(self.channel)
         self.channel.factory.arriving.discard(self.channel)
         self.channel.received = self
 
@@ -119,11 +123,14 @@ class LongPollRequest(HttpRequest):
         self.channel.persistent = False
 
     def _refuse_body(self) -> None:
+        self.refuse_body(Refusal(Reason.TOO_LARGE, f"the body of a request has more than {MAX_BODY} bytes"))
+
+    def refuse_body(self, refusal: Refusal) -> None:
+        """Free what has come of the body, and close."""
         self._refused = True
         self.content = BytesIO()
         channel = self.channel
-        channel.unfinished.hold(0)
-        refusal = Refusal(Reason.TOO_LARGE, f"the body of a request has more than {MAX_BODY} bytes")
+        channel.unfinished.drop(channel)
         channel.refused(refusal)
         channel.last_words(413, "Content Too Large", refusal.text)
 
@@ -171,7 +178,6 @@ class LongPollChannel(Scheduled, HTTPChannel):
     factory: LongPollFactory
     transport: Any
     requestFactory = LongPollRequest
-    unfinished: Unfinished
     received: LongPollRequest | None = None
     """A request that is complete, and still to be served."""
     _arriving = False
@@ -186,7 +192,6 @@ class LongPollChannel(Scheduled, HTTPChannel):
         super().makeConnection(_Reading(transport))  # type: ignore[no-untyped-call]
 
     def connectionMade(self) -> None:
-        self.unfinished = Unfinished(self.factory.lines)
         self._patience = Patience(self.factory.lines.clock.seconds)
         self.factory.sockets.add(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
@@ -196,6 +201,11 @@ class LongPollChannel(Scheduled, HTTPChannel):
             self._arriving = True
             self.factory.arriving.add(self, REQUEST_WITHIN)
         self.take(data, self._patience.untouched())
+
+    @property
+    def unfinished(self) -> UnfinishedInput:
+        """What the connections of the listener hold of unfinished messages."""
+        return self.factory.lines.unfinished
 
     # for the scheduler
 
@@ -245,7 +255,7 @@ class LongPollChannel(Scheduled, HTTPChannel):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.drop()
-        self.unfinished.hold(0)
+        self.unfinished.drop(self)
         self.factory.arriving.discard(self)
         self.factory.leaving.discard(self)
         self.factory.sockets.discard(self)
@@ -276,6 +286,10 @@ class LongPollChannel(Scheduled, HTTPChannel):
         self.drop()
         self.factory.leaving.add(self, CLOSE_WITHIN)
         self.loseConnection()  # type: ignore[no-untyped-call]
+
+    def evict(self, refusal: Refusal) -> None:
+        """What it holds of a request's body is too much, and began first."""
+        self.requests[-1].refuse_body(refusal)
 
     def abort(self) -> None:
         """It took too long."""

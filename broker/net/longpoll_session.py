@@ -27,7 +27,7 @@ from broker.net.lines import LineFactory, LineProtocol
 from broker.wire.elko import longpoll as wire
 
 FULL = 65_536
-"""Bytes of output that are kept for the next select; see `broker.net.lines.BATCH`."""
+"""Bytes of output that are kept for the next select; see `broker.net.connection.BATCH`."""
 
 
 class Exchange(Protocol):

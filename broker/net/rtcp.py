@@ -27,11 +27,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.carried import ID_BITS, Carried, Listener, Patience, Sockets, Unfinished
+from broker.net.carried import ID_BITS, Carried, Listener, Patience, Sockets
+from broker.net.connection import CLOSE_WITHIN
 from broker.net.direct import send_now
 from broker.net.limits import Deadlines
-from broker.net.lines import CLOSE_WITHIN, SHORT, LineFactory
+from broker.net.lines import LineFactory
 from broker.net.scheduled import Scheduled
+from broker.net.unfinished import SHORT
 from broker.wire.elko import rtcp as wire
 from broker.wire.elko.blocks import END
 
@@ -184,7 +186,6 @@ class RtcpSocket(Scheduled, Protocol):
         self.session: RtcpSession | None = None
         self._address = address
         self._reader = wire.Reader()
-        self._unfinished = Unfinished(factory.lines)
         self._patience = Patience(factory.lines.clock.seconds)
         self._closing = False
         self._stalled = False
@@ -210,7 +211,11 @@ class RtcpSocket(Scheduled, Protocol):
     def steps(self, data: bytes) -> Iterator[None]:
         """Take one request in each step. Blocks that follow each other are delivered together."""
         blocks: list[bytes] = []
+        completed = False
         for request in self._reader.feed(data):
+            if not completed:
+                completed = True
+                self.factory.lines.unfinished.drop(self)  # what is held at the end is another message's
             if len(blocks) == BLOCKS or not isinstance(request, wire.Block):
                 self._deliver(blocks)  # what may close comes after them
                 yield
@@ -235,8 +240,8 @@ class RtcpSocket(Scheduled, Protocol):
 
     def done(self) -> None:
         """All that was read has been handled."""
-        if not self._unfinished.hold(0 if self._closing else self._reader.pending):
-            self._refused(Refusal(Reason.TOO_LARGE, "too much unfinished input is held for all peers together"))
+        if not self._closing:
+            self.factory.lines.unfinished.hold(self, self._reader.pending)
 
     def write(self, data: bytes) -> None:
         """Send, at once where the kernel takes it."""
@@ -261,7 +266,7 @@ class RtcpSocket(Scheduled, Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
         self.drop()
-        self._unfinished.hold(0)
+        self.factory.lines.unfinished.drop(self)
         for deadlines in (self.factory.idle, self.factory.closes):
             deadlines.discard(self)
         self._detach()
@@ -274,7 +279,7 @@ class RtcpSocket(Scheduled, Protocol):
         self._closing = True
         self._reader = wire.Reader()
         self.drop()
-        self._unfinished.hold(0)
+        self.factory.lines.unfinished.drop(self)
         self.factory.idle.discard(self)
         self.factory.closes.add(self, self.factory.lines.limits.stalled_after)
         self.transport.unregisterProducer()
@@ -308,6 +313,10 @@ class RtcpSocket(Scheduled, Protocol):
     def hang_up(self) -> None:
         """The listener stops."""
         self.close()
+
+    def evict(self, refusal: Refusal) -> None:
+        """What it holds of an unfinished request is too much, and began first."""
+        self._refused(refusal)
 
     def abort(self) -> None:
         """It took too long."""

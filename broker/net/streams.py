@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -120,6 +121,8 @@ class Streams:
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
         """The events for which each descriptor is in the set: EPOLLIN, EPOLLOUT or both."""
+        self._dispatching = False
+        self._at_end: list[Callable[[], object]] = []
         self.fileno = self._epoll.fileno
         self.callLater = reactor.callLater
 
@@ -129,7 +132,19 @@ class Streams:
         return "streams"
 
     def doRead(self) -> None:
-        """Handle what the members are ready for."""
+        """Handle what the members are ready for, then make the calls that they asked for."""
+        self._dispatching = True
+        self._dispatch()
+        self._dispatching = False
+        if self._at_end:
+            calls, self._at_end = self._at_end, []
+            for call in calls:
+                try:
+                    call()
+                except Exception:
+                    self.log.failure("a call at the end of a turn failed")
+
+    def _dispatch(self) -> None:
         members, events = self._members, self._events
         for fd, event in self._epoll.poll(0, len(members) or 1):
             member = members.get(fd)
@@ -162,6 +177,15 @@ class Streams:
                 self._failed(member, error)
 
     # to a member
+
+    def at_end(self, call: Callable[[], object]) -> bool:
+        """Make a call when all members that are ready now were served. Returns False at any other time.
+
+        It costs a fraction of a timer of the reactor.
+        """
+        if self._dispatching:
+            self._at_end.append(call)
+        return self._dispatching
 
     def addReader(self, member: Any) -> None:
         self._add(member, EPOLLIN)

@@ -54,6 +54,16 @@ MESSAGES_ALONE = 256
 """The same while no other connection has more to do: fewer, larger writes."""
 
 
+class Gathering(Protocol):
+    """Something that gathers output: a connection, or all connections of a ROUTER."""
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+
+    def abort(self) -> None:
+        """Close at once: it failed."""
+
+
 class Shared(Protocol):
     """A connection of many peers."""
 
@@ -67,11 +77,8 @@ class Shared(Protocol):
         """Close at once."""
 
 
-class Connection(Shared, Placed, Protocol):
+class Connection(Gathering, Shared, Placed, Protocol):
     """A connection of one peer."""
-
-    def flush(self) -> None:
-        """Write what was gathered."""
 
 
 class Turns:
@@ -84,7 +91,7 @@ class Turns:
         self._ordinary: Lanes[Connection] = Lanes()
         self._others: Lanes[Connection] = Lanes()
         self._shared: deque[Shared] = deque()
-        self._unflushed: deque[Connection] = deque()
+        self._unflushed: deque[Gathering] = deque()
         self.first: list[Connection] = []
         """Connections with output that goes out before anything else."""
         self._rounds = False
@@ -139,7 +146,7 @@ class Turns:
             self._shared.append(connection)
             self._begin_rounds()
 
-    def flush_later(self, connection: Connection) -> None:
+    def flush_later(self, connection: Gathering) -> None:
         """It has gathered output."""
         self._unflushed.append(connection)
         self._flush_soon()
@@ -230,7 +237,7 @@ class Turns:
         if self._flushing:
             self._clock.callLater(0, self._flush)
 
-    def _guarded(self, connection: Shared, act: Callable[[], T]) -> T | None:
+    def _guarded(self, connection: Shared | Gathering, act: Callable[[], T]) -> T | None:
         """A defect of ours costs the connection that met it, and keeps nobody else waiting."""
         try:
             return act()
@@ -238,6 +245,6 @@ class Turns:
             self._failed(connection)
             return None
 
-    def _failed(self, connection: Shared) -> None:
+    def _failed(self, connection: Shared | Gathering) -> None:
         self.log.failure("a connection failed, and is closed")
         connection.abort()

@@ -36,6 +36,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.connection import NO_READER
 from broker.net.limits import Deadlines
 from broker.net.lines import LineProtocol
 from broker.net.origins import FROM_ELSEWHERE, Origins, not_allowed
@@ -156,11 +157,8 @@ class WebSocket:
     # to the line: the session
 
     def receive(self, message: Any) -> None:
-        """Take a message, or an event of the WebSocket."""
-        event = _EVENTS.get(message.__class__)
-        if event is not None:
-            event(self, message)
-        elif self._session is not None:
+        """Take a message."""
+        if self._session is not None:
             self._session.receive(message)
 
     def malformed(self, malformed: Malformed) -> None:
@@ -180,6 +178,7 @@ class WebSocket:
     def lost(self) -> None:
         """The connection is gone, or about to be closed: our close frame is the last to go."""
         self._shared.pings.discard(self)
+        self.reader = NO_READER
         session, self._session = self._session, None  # it knows us, and would wait for the garbage collector with us
         if session is not None:
             session.lost()
@@ -209,8 +208,9 @@ class WebSocket:
             self.ws = self.ws.connection  # the rest has done its work, and is most of what a connection costs
             self._shared.pings.add(self, PING_EVERY)
 
-    def _rejected(self, rejected: _Rejected) -> None:
-        self._reject(rejected.status, Refusal(Reason.HANDSHAKE, f"no WebSocket: {rejected.text}"))
+    def rejected(self, status: int, text: str) -> None:
+        """Answer a request that asks for no WebSocket."""
+        self._reject(status, Refusal(Reason.HANDSHAKE, f"no WebSocket: {text}"))
 
     def _reject(self, status: int, refusal: Refusal) -> None:
         self._line.refused(refusal)
@@ -240,20 +240,8 @@ class WebSocket:
         pass
 
 
-class _Rejected:
-    """A request that asks for no WebSocket."""
-
-    def __init__(self, status: int, text: str) -> None:
-        self.status = status
-        self.text = text
-
-
-class _Nothing:
-    """What a frame without a message comes to: it takes its turn as others do."""
-
-
 class _Frames:
-    """Bytes to messages and events, in order, as they are asked for."""
+    """Bytes to messages, as they are asked for; and events, which are handled in their order."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -266,7 +254,7 @@ class _Frames:
         return self._reader.pending
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages and events that ``data`` completes."""
+        """The messages that ``data`` completes, and `None` for each event of the WebSocket: events are handled here."""
         while data:
             piece, data = self._head(data) if isinstance(self._socket.ws, WSConnection) else (data, b"")
             yield from self._events(piece)
@@ -287,18 +275,21 @@ class _Frames:
         try:
             ws.receive_data(data)
         except RemoteProtocolError as error:
-            yield _Rejected(getattr(error.event_hint, "status_code", 400), str(error))
+            self._socket.rejected(getattr(error.event_hint, "status_code", 400), str(error))
+            yield None
             return
         except UnicodeError:
-            yield _Rejected(400, "a header is no text")
+            self._socket.rejected(400, "a header is no text")
+            yield None
             return
         for event in ws.events():
             if isinstance(event, TextMessage):
                 text = event.data.encode()
-                yield _Nothing()
+                yield None  # a frame takes its turn as messages do
                 yield from self._reader.feed(text + END if event.message_finished else text)
             else:
-                yield event
+                _EVENTS[event.__class__](self._socket, event)
+                yield None
 
 
 def _header(request: Request, name: bytes) -> str | None:
@@ -320,10 +311,8 @@ def _answer(status: int, text: str) -> bytes:
 
 _EVENTS: dict[type[object], Callable[[WebSocket, Any], None]] = {
     Request: WebSocket._requested,
-    _Rejected: WebSocket._rejected,
     Ping: WebSocket._pinged,
     Pong: WebSocket._nothing,
     BytesMessage: WebSocket._binary,
     CloseConnection: WebSocket._closed,
-    _Nothing: WebSocket._nothing,
 }

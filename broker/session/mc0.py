@@ -1,11 +1,13 @@
 """mc0: a conversation for each identity, all of them through one ROUTER.
 
-Rules (mc0 0.3; the marked ones are what the only real client, MCollective's connector, cannot live without):
-- Any message begins a session; CONNECT gives it a TTL. Without one it lasts as long as its connection.
-- (!) The OK to CONNECT, SUB and UNSUB goes out at once, before anything else on that session. An OK that finds no room
-  waits, and everything else for that peer waits (NOOP) or is dropped (MESSAGE) until it is out.
+Rules (mc0 0.3; the real client, MCollective's connector, cannot do without the marked ones):
+- Any message begins a session; CONNECT gives it a TTL. Without one it lasts as long as its connection: with
+  subscriptions for `LOOK_AFTER` longer, since ZeroMQ peers connect again by themselves and do not subscribe again.
+- (!) The OK to CONNECT, SUB and UNSUB goes out at once, before anything else on that session. Answers and MESSAGEs wait
+  for a peer in one queue, in the order in which they were sent. A MESSAGE or a NOOP is dropped while ``high_water``
+  messages wait; an answer may wait behind those, and is dropped only when that room is full as well.
 - The MESSAGEs of a PUT go out before its OK.
-- A session that is not heard of for 1.05 TTL ends, without a word.
+- A session from which nothing comes for 1.05 TTL ends, without a word.
 - (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent nothing else.
 - Sessions outlast a restart: what CONNECT, SUB and UNSUB made of them is recorded, and taken up at the next start for
   one TTL. The peers' sockets connect again by themselves, and say nothing of their own accord for up to a heartbeat.
@@ -14,16 +16,16 @@ Rules (mc0 0.3; the marked ones are what the only real client, MCollective's con
   an ID are kept from peers that have not sent CONNECT.
 - (!) A SUB that is refused is answered with ERROR; but the connector ends when it reads that. It says VERSION 0.2:
   there the answer is OK, and what was refused is only counted, logged and shown.
-- An identity belongs to the first client key that used it. When another key uses it, the messages are dropped and the
-  session ends, for what it would be sent would reach the wrong peer. Where any key is allowed the identity is free
-  again with the end of the session, and the other key begins its own with that same message.
+- While a connection has an identity, the ROUTER refuses every other key that asks for it. Afterwards `Mc0.claim`
+  decides: an identity belongs to the first client key that used it. Where any key is allowed it is free: another key
+  ends the session, which has no connection, and begins its own.
 - What is refused otherwise is answered with ERROR; what is too short to be a message is not answered.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from twisted.logger import Logger
@@ -32,7 +34,6 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import KnownSession
 from broker.session.mc0_admission import Admission
-from broker.session.mc0_answers import Answers
 from broker.session.mc0_session import Session, shown
 from broker.session.router import Complaints, Part, Router, Sender, Sent
 from broker.wire import mc0 as wire
@@ -45,18 +46,18 @@ NOOP_AFTER = 0.5
 waits for 1.0 at most."""
 
 NOOPS_TOGETHER = 64
-"""Moments of a TTL at which NOOPs go out: the NOOPs of 2,000 sessions wake libzmq's thread twice a second instead of
-a hundred times, and none is later by more than a sixty-fourth of the TTL."""
+"""Moments of a TTL at which NOOPs go out: the NOOPs of 2,000 sessions with a TTL of 30 s wake the broker twice a second
+instead of a hundred times, and none is later by more than a sixty-fourth of the TTL."""
 
 MIN_TTL = 0.2
 """Seconds. Shorter ones are taken for this: leases are checked every 50 ms, and a shorter one would end in between."""
 
 LOOK_AFTER = 60.0
-"""Seconds between two looks at whether the client of a session without a TTL is still there. It may connect again until
-then, and go on."""
+"""Seconds for which a session without a TTL waits, after its connection closed, for its peer to connect again. A peer
+that did so and only listens is found by a NOOP then, and after each further such time."""
 
 MAX_IDENTITY = 255
-"""Bytes: what ZeroMQ's document allows. libzmq takes longer ones from peers."""
+"""Bytes: the most that ZeroMQ's document allows. The ROUTER lets in no peer with a longer one."""
 
 MAX_REFUSED = 100
 """Refused topics that are remembered of a session, to be shown, and to be taken when the rules change."""
@@ -79,9 +80,9 @@ class Record(Protocol):
 
 
 class Mc0:
-    """All sessions of the wire. The transport calls `receive`, the topics call `deliver`, leases call `check`.
+    """All sessions of the wire. The transport calls `claim`, `receive`, `closed` and `room`, the topics call `deliver`,
+    leases call `check`.
 
-    ``connections`` has the descriptors of all open connections: in the end, not at each moment.
     ``sessions`` and ``subscriptions`` are how many there may be, and how many topics each may have.
     """
 
@@ -90,7 +91,6 @@ class Mc0:
     def __init__(
         self,
         router: Router,
-        connections: Container[int],
         topics: ITopics,
         leases: ILeases,
         admission: Admission,
@@ -100,7 +100,6 @@ class Mc0:
         subscriptions: int,
     ) -> None:
         self._router = router
-        self._open = connections
         self._topics = topics
         self._leases = leases
         self._admission = admission
@@ -112,7 +111,6 @@ class Mc0:
         self.delivered = 0
         self._sessions: dict[bytes, Session] = {}
         self._connections: dict[int, Session] = {}
-        self._answers = Answers(router, leases, self._dropped)
         self._verbs: dict[type, Callable[[Session, Any], None]] = {
             wire.Put: self._put,
             wire.Noop: self._noop,
@@ -124,25 +122,53 @@ class Mc0:
 
     # from the transport
 
-    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message: the frames after the identity. ``connection`` is the descriptor that it came through."""
+    def claim(self, identity: bytes, key: str) -> bool:
+        """True if a peer with that key may have an identity that no connection has. For the ROUTER, in a handshake.
+
+        The session of the identity waits for its peer to connect again. What it would be sent must not reach another.
+        """
         session = self._sessions.get(identity)
-        # A descriptor is used again by the next connection, so with keys it says too little.
-        if session is None or session.connection != connection or (session.key and session.key != self._router.key()):
+        if session is not None and session.key != key:
+            if self._admission.binds:
+                return False
+            self._end(session, "taken")
+        return self._admission.may_use(identity, key)
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """Take one message: the frames after the identity, and the number of its connection."""
+        session = self._sessions.get(identity)
+        if session is None or session.connection != connection:
             try:
                 session = self._admit(session, identity, connection)
             except Refusal as refusal:
                 self._turn_away(identity, frames, refusal)
                 return
         session.heard = self._leases.now
-        if session.answers:
-            self._answers.resume(session)
         try:
             message = wire.parse(frames)
         except wire.BadMessage as malformed:
             self._malformed(session, malformed)
         else:
             self._verbs[type(message)](session, message)
+
+    def closed(self, connection: int) -> None:
+        """A connection ended. Its session waits for the next one of that identity, unless there is nothing to keep."""
+        session = self._connections.pop(connection, None)
+        if session is None:
+            return  # nothing came through it, or the session is over
+        session.connection = 0
+        session.slow = False
+        if not session.ttl:
+            if session.asked:
+                self._wake_for(session)
+            else:
+                self._end(session, "gone")
+
+    def room(self, identity: bytes) -> None:
+        """A peer that did not read has room again."""
+        session = self._sessions.get(identity)
+        if session is not None:
+            session.slow = False
 
     # from the topics
 
@@ -151,18 +177,17 @@ class Mc0:
     ) -> None:
         """Send a MESSAGE to all of them."""
         failed = self._router.send_all(subscribers, wire.message(topic, headers, body), self._leases.now)
-        self.delivered += len(subscribers)
+        self.delivered += len(subscribers) - len(failed)
         for session, why in failed:
-            self.delivered -= 1
             self._dropped(session, why)
 
     # from the leases
 
     def check(self, session: Session, now: float) -> float | None:
-        """Do what is due for a session; returns when to be asked again, None when it has ended."""
-        session.slow = False
+        """Do what is due for a session. Returns the time of the next check, or None when it has ended."""
         if not session.ttl:
-            if self._connected(session):
+            # Its connection is gone. Its peer may have connected again and only listen.
+            if self._router.send(session.identity, wire.NOOP) is not Sent.GONE:
                 return now + LOOK_AFTER
             self._end(session, "gone")
             return None
@@ -172,7 +197,7 @@ class Mc0:
             return None
         beat = session.sent + NOOP_AFTER * session.ttl
         if now >= beat:
-            if not session.held and self._router.send(session.identity, wire.NOOP) is not Sent.SENT:
+            if self._router.send(session.identity, wire.NOOP) is not Sent.SENT:
                 self._complaints.count("mc0_dropped", "noop")
             session.sent = now
             beat = now + NOOP_AFTER * session.ttl
@@ -197,7 +222,7 @@ class Mc0:
                 self._keep(session)
 
     def revoke(self, keys: Collection[str]) -> None:
-        """These client keys are not allowed any more: their sessions end."""
+        """These client keys are not allowed any more: their sessions end. The ROUTER closes their connections."""
         self._admission.release(keys)
         for session in [each for each in self._sessions.values() if each.key in keys]:
             self._end(session, "revoked")
@@ -246,24 +271,23 @@ class Mc0:
         self._subscribe_as_may_be(session, known.topics)
         self._wake_for(session)
 
-    # who comes and goes
+    # beginning and end
 
     def _admit(self, session: Session | None, identity: bytes, connection: int) -> Session:
         """The session of an identity that is new, or that comes through another connection. Raises `Refusal`."""
         sender = self._router.sender()
-        if len(identity) > MAX_IDENTITY:
-            raise Refusal(Reason.PARAMETER, f"an identity of {len(identity)} bytes: ZeroMQ allows {MAX_IDENTITY}")
         if session is not None and sender.key != session.key:
             self._end(session, "taken")
             session = None
         key_name = self._admission.admit(identity, sender.key)
         if session is None:
             session = self._begin(identity, sender, key_name, "begun")
-        self._disown(session)
+        self._connections.pop(session.connection, None)
         session.address = sender.address
         session.connection = connection
-        if connection >= 0:
-            self._connections[connection] = session
+        self._connections[connection] = session
+        if not session.ttl:
+            self._wake_for(session)
         return session
 
     def _begin(self, identity: bytes, sender: Sender, key_name: str, how: str) -> Session:
@@ -271,19 +295,21 @@ class Mc0:
         if len(self._sessions) >= self.most_sessions:
             raise Refusal(Reason.LIMIT, f"there are {self.most_sessions} sessions already")
         session = Session(self, identity, sender, key_name, self._admission.rights(key_name))
-        session.lease = self._leases.hold(session, self._leases.now + LOOK_AFTER)
         session.sent = self._leases.now
         self._sessions[identity] = session
         self._complaints.count("mc0_sessions", how)
         return session
 
     def _wake_for(self, session: Session) -> None:
-        """Have a session checked when its next NOOP is due, or its connection."""
-        session.lease.cancel()
-        due = self._leases.now + LOOK_AFTER
+        """Have a session checked when its next NOOP is due, or when its peer should have connected again."""
+        if session.lease is not None:
+            session.lease.cancel()
+            session.lease = None
         if session.ttl:
             due = _together(self._leases.now + NOOP_AFTER * session.ttl, session.ttl)
-        session.lease = self._leases.hold(session, due)
+            session.lease = self._leases.hold(session, due)
+        elif not session.connection:
+            session.lease = self._leases.hold(session, self._leases.now + LOOK_AFTER)
 
     def _keep(self, session: Session) -> None:
         """A session changed: have it outlast a restart, or not any more."""
@@ -291,18 +317,6 @@ class Mc0:
             self._record.remember_session(session.identity, session.known)
         else:
             self._record.forget_session(session.identity)
-
-    def _connected(self, session: Session) -> bool:
-        """Whether the peer of a session without a TTL is still there."""
-        if session.connection in self._open and self._connections.get(session.connection) is session:
-            return True
-        # It may have connected again and only listen, and a NOOP finds it. With keys it might be somebody else by now.
-        return bool(session.topics) and not session.key and self._router.send(session.identity, wire.NOOP) is Sent.SENT
-
-    def _disown(self, session: Session) -> None:
-        """Its connection is not its own any more."""
-        if self._connections.get(session.connection) is session:
-            del self._connections[session.connection]
 
     def _turn_away(self, identity: bytes, frames: list[Part], refusal: Refusal) -> None:
         address = self._router.sender().address
@@ -314,17 +328,14 @@ class Mc0:
             except wire.BadMessage as malformed:
                 id = malformed.id
             if id is not None:
-                self._router.send(identity, wire.error(refusal.text.encode(), id))
+                self._router.reply(identity, wire.error(refusal.text.encode(), id))
 
     def _end(self, session: Session, why: str) -> None:
         del self._sessions[session.identity]
-        self._disown(session)
-        self._answers.forget(session)
-        if session.answers:
-            self._complaints.count("mc0_dropped", Sent.FULL.value, len(session.answers))
+        self._connections.pop(session.connection, None)
         self._unsubscribe(session, list(session.topics))
-        session.lease.cancel()
-        self._router.forget(session.identity)
+        if session.lease is not None:
+            session.lease.cancel()
         self._record.forget_session(session.identity)
         self._complaints.count("mc0_sessions", why)
         self.log.debug("mc0 session of {peer} ended: {why}", peer=session, why=why)
@@ -344,7 +355,7 @@ class Mc0:
 
     def _disconnect(self, session: Session, message: wire.Disconnect) -> None:
         self._end(session, "disconnected")
-        if message.id is not None and self._router.send(session.identity, wire.ok(message.id)) is not Sent.SENT:
+        if message.id is not None and self._router.reply(session.identity, wire.ok(message.id)) is not Sent.SENT:
             self._complaints.count("mc0_dropped", "ok")
 
     def _sub(self, session: Session, message: wire.Sub) -> None:
@@ -423,17 +434,24 @@ class Mc0:
     def _reply(self, session: Session, id: bytes | None) -> None:
         """OK, where it was asked for."""
         if id is not None:
-            self._answers.send(session, wire.ok(id))
+            self._answer(session, wire.ok(id))
+
+    def _answer(self, session: Session, frames: Sequence[Part]) -> None:
+        sent = self._router.reply(session.identity, frames)
+        if sent is Sent.SENT:
+            session.sent = self._leases.now
+        else:
+            self._dropped(session, sent)
 
     def _malformed(self, session: Session, malformed: wire.BadMessage) -> None:
         self._complain(session, malformed)
         if not isinstance(malformed, wire.TooShort):
-            self._answers.send(session, wire.error(malformed.reply, malformed.id))
+            self._answer(session, wire.error(malformed.reply, malformed.id))
 
     def _refuse(self, session: Session, refusal: Refusal, id: bytes | None) -> None:
         self._complain(session, refusal)
         if id is not None or session.version not in (None, CONNECTOR):
-            self._answers.send(session, wire.error(refusal.text.encode(), id))
+            self._answer(session, wire.error(refusal.text.encode(), id))
 
     def _complain(self, session: Session, refusal: Refusal) -> None:
         refusal.summary = f"{session}: {refusal.summary}"

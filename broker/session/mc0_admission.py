@@ -37,6 +37,15 @@ class Admission:
         """Take other topic rules."""
         self._rules = rules
 
+    @property
+    def binds(self) -> bool:
+        """True if identities belong to keys: only with a list of allowed keys."""
+        return self._name_of is not None
+
+    def may_use(self, identity: bytes, key: str) -> bool:
+        """True if that key is the one to which the identity belongs, or there is none."""
+        return self._bound.get(identity, key) == key
+
     def admit(self, identity: bytes, key: str) -> str:
         """The name of the key that an identity comes with, empty where it has none. Raises `Refusal`."""
         if not key or self._name_of is None:

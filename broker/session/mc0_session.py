@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from typing import Protocol
 
 from broker.core.interfaces import ILease
 from broker.core.model import KnownSession
-from broker.session.router import Part, Sender
+from broker.session.router import Sender
 from broker.session.topic_rules import TopicRights
 
 MAX_SHOWN = 120
 """Characters of an identity that are shown: the real connector's have about 100."""
-
 
 MAX_KNOWN_TOPICS = 200
 """Topics, the refused ones included, of a session that outlasts a restart: ten times those of a real node. Bounds what
@@ -24,7 +21,7 @@ MAX_KNOWN_BYTES = 32_768
 
 
 class Wire(Protocol):
-    """Where a session belongs."""
+    """The side to which a session belongs."""
 
     def check(self, session: Session, now: float) -> float | None:
         """Do what is due for it."""
@@ -35,11 +32,9 @@ class Session:
 
     __slots__ = (
         "address",
-        "answers",
         "connection",
         "dropped",
         "heard",
-        "held",
         "identity",
         "key",
         "key_name",
@@ -61,8 +56,10 @@ class Session:
         self.key = sender.key
         self.key_name = key_name
         self.rights = rights
-        self.connection = -1
-        self.lease: ILease
+        self.connection = 0
+        """The number of its connection; 0 while it has none."""
+        self.lease: ILease | None = None
+        """None without a TTL, as long as there is a connection."""
         self.version: bytes | None = None
         """What CONNECT said; None before."""
         self.ttl = 0.0
@@ -73,12 +70,9 @@ class Session:
         self.topics: dict[bytes, None] = {}
         self.refused: dict[bytes, None] = {}
         """Topics that it asked for and may not have."""
-        self.answers: deque[Sequence[Part]] = deque()
-        """What waits until the peer reads."""
-        self.held = False
         self.dropped = 0
         self.slow = False
-        """Messages for it were dropped since it was last checked."""
+        """True while messages for it are dropped: the log has a line for each time that this begins."""
 
     def check(self, now: float) -> float | None:
         """Do what is due."""

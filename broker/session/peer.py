@@ -50,7 +50,9 @@ class Reader(Protocol):
         """Bytes held of what is not complete."""
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that ``data`` completes, a `Malformed` for each that could not be read."""
+        """The messages that ``data`` completes, a `Malformed` for each that could not be read.
+
+        `None` stands for a step of work that completes no message."""
 
 
 class Session(Protocol):

@@ -9,7 +9,7 @@ Rules (from the original broker and the real connector, MCollective's ZeroMQ plu
 - Nothing that is sent has an empty key or value: the connector takes the first empty frame for the end of the headers,
   wherever it stands. So an empty value in a PUT, and an empty ID anywhere, is refused.
 - An error carries the ID, if that could be read before the error. An unknown verb counts before any other error.
-- A frame that stands for a verb, key, topic or ID becomes bytes; header values and bodies are handed on as they came.
+- Header values and bodies are handed on as they came: the same objects, without a copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
 
@@ -40,17 +40,6 @@ MAX_TTL = 86_400_000
 
 MAX_SHOWN = 100
 """Bytes of what the peer wrote that an error shows: the verb may be a whole body."""
-
-
-class Blob(Protocol):
-    """A long frame: its bytes stay where the transport has them, so that all who are sent it share one copy."""
-
-    def __len__(self) -> int: ...
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-
-Frame = bytes | Blob
 
 
 class Connect(msgspec.Struct, frozen=True, gc=False):
@@ -86,8 +75,8 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
     id: bytes | None
     topic: bytes
-    headers: Sequence[Frame]
-    body: Sequence[Frame]
+    headers: Sequence[bytes]
+    body: Sequence[bytes]
 
 
 class Noop(msgspec.Struct, frozen=True, gc=False):
@@ -117,22 +106,20 @@ class TooShort(BadMessage):
         super().__init__(Reason.SYNTAX, "the message has no verb")
 
 
-def parse(frames: Sequence[Frame]) -> Message:
+def parse(frames: Sequence[bytes]) -> Message:
     """The message of the frames that follow the peer's identity. Raises `BadMessage`."""
     if len(frames) < 2:
         raise TooShort
     if len(frames) > MAX_FRAMES:
         raise BadMessage(Reason.PARAMETER, f"the message has more than {MAX_FRAMES} frames", id=_id_of(frames))
-    verb = frames[1]
-    # A long frame may have no hash, or one that says nothing about its bytes.
-    reader = _READERS.get(verb) if type(verb) is bytes else None
+    reader = _READERS.get(frames[1])
     if reader is None:
         _refuse_verb(frames)
     return reader(frames)
 
 
-def _refuse_verb(frames: Sequence[Frame]) -> NoReturn:
-    shown = _start(frames[1])
+def _refuse_verb(frames: Sequence[bytes]) -> NoReturn:
+    shown = frames[1][:MAX_SHOWN]
     raise BadMessage(
         Reason.UNKNOWN_OP,
         f"Unknown command verb '{_escaped(shown)}'",
@@ -142,63 +129,63 @@ def _refuse_verb(frames: Sequence[Frame]) -> NoReturn:
     )
 
 
-def _connect(frames: Sequence[Frame]) -> Connect:
+def _connect(frames: Sequence[bytes]) -> Connect:
     headers, _ = _headers(frames)
     id = _take_id(headers, "CONNECT")
     ttl, version = headers.get(b"TTL"), headers.get(b"VERSION")
-    return Connect(id, _ttl(ttl, id) if ttl else None, bytes(version) if version else None)
+    return Connect(id, _ttl(ttl, id) if ttl else None, version or None)
 
 
-def _disconnect(frames: Sequence[Frame]) -> Disconnect:
+def _disconnect(frames: Sequence[bytes]) -> Disconnect:
     headers, _ = _headers(frames)
     return Disconnect(_take_id(headers, "DISCONNECT"))
 
 
-def _sub(frames: Sequence[Frame]) -> Sub:
+def _sub(frames: Sequence[bytes]) -> Sub:
     headers, end = _headers(frames)
     id = _take_id(headers, "SUB")
-    return Sub(id, [_topic(topic, "SUB", id) for topic in frames[end + 1 :]])
+    return Sub(id, _topics(frames[end + 1 :], "SUB", id))
 
 
-def _unsub(frames: Sequence[Frame]) -> Unsub:
+def _unsub(frames: Sequence[bytes]) -> Unsub:
     headers, end = _headers(frames)
     id = _take_id(headers, "UNSUB")
-    return Unsub(id, [_topic(topic, "UNSUB", id) for topic in frames[end + 1 :]])
+    return Unsub(id, _topics(frames[end + 1 :], "UNSUB", id))
 
 
-def _put(frames: Sequence[Frame]) -> Put:
+def _put(frames: Sequence[bytes]) -> Put:
     # What nearly all are: a topic and no other header, or an ID before it. The same comes out below.
     if len(frames) > 4 and not frames[4] and frames[2] == b"TOPIC":
         name = frames[3]
-        if type(name) is bytes and 0 < len(name) <= MAX_TOPIC:
+        if 0 < len(name) <= MAX_TOPIC:
             return Put(None, name, [], frames[5:])
     elif len(frames) > 6 and not frames[6] and frames[2] == b"ID" and frames[4] == b"TOPIC":
         number, name = frames[3], frames[5]
-        if type(number) is bytes and type(name) is bytes and 0 < len(number) <= MAX_ID and 0 < len(name) <= MAX_TOPIC:
+        if 0 < len(number) <= MAX_ID and 0 < len(name) <= MAX_TOPIC:
             return Put(number, name, [], frames[7:])
     headers, end = _headers(frames)
     id = _take_id(headers, "PUT") if b"ID" in headers else None
     topic = headers.pop(b"TOPIC", None)
     if not topic:
         raise BadMessage(Reason.PARAMETER, "PUT needs a TOPIC that is not empty", "PUT", id)
-    if type(topic) is not bytes or len(topic) > MAX_TOPIC:
-        topic = _topic(topic, "PUT", id)
+    if len(topic) > MAX_TOPIC:
+        _refuse_topic("PUT", id)
     if not headers:
         return Put(id, topic, [], frames[end + 1 :])
     if not all(headers.values()):
         key = next(key for key, value in headers.items() if not value)
-        raise BadMessage(Reason.PARAMETER, f"PUT has an empty header: '{_escaped(_start(key))}'", "PUT", id)
+        raise BadMessage(Reason.PARAMETER, f"PUT has an empty header: '{_escaped(key[:MAX_SHOWN])}'", "PUT", id)
     return Put(id, topic, list(chain.from_iterable(headers.items())), frames[end + 1 :])
 
 
-def _noop(frames: Sequence[Frame]) -> Noop:
+def _noop(frames: Sequence[bytes]) -> Noop:
     if len(frames) == 2:
         return Noop()
     headers, _ = _headers(frames)
     return Noop(_take_id(headers, "NOOP"))
 
 
-_READERS: dict[Frame, Callable[[Sequence[Frame]], Message]] = {
+_READERS: dict[bytes, Callable[[Sequence[bytes]], Message]] = {
     b"PUT": _put,
     b"NOOP": _noop,
     b"SUB": _sub,
@@ -208,9 +195,9 @@ _READERS: dict[Frame, Callable[[Sequence[Frame]], Message]] = {
 }
 
 
-def _headers(frames: Sequence[Frame]) -> tuple[dict[bytes, Frame], int]:
+def _headers(frames: Sequence[bytes]) -> tuple[dict[bytes, bytes], int]:
     """The headers, and the place of the empty frame that ends them, or the number of frames if there is none."""
-    headers: dict[bytes, Frame] = {}
+    headers: dict[bytes, bytes] = {}
     count = len(frames)
     at = 2
     last = 2 + 2 * MAX_HEADERS
@@ -222,16 +209,16 @@ def _headers(frames: Sequence[Frame]) -> tuple[dict[bytes, Frame], int]:
             raise _misshapen(frames, headers, Reason.PARAMETER, f"the message has more than {MAX_HEADERS} headers")
         if at + 1 == count:
             raise _misshapen(frames, headers, Reason.SYNTAX, "the last header has no value")
-        headers[key if type(key) is bytes else bytes(key)] = frames[at + 1]
+        headers[key] = frames[at + 1]
         at += 2
     return headers, at
 
 
-def _misshapen(frames: Sequence[Frame], headers: dict[bytes, Frame], reason: Reason, text: str) -> BadMessage:
-    return BadMessage(reason, text, _escaped(_start(frames[1])), _id(headers))
+def _misshapen(frames: Sequence[bytes], headers: dict[bytes, bytes], reason: Reason, text: str) -> BadMessage:
+    return BadMessage(reason, text, _escaped(frames[1][:MAX_SHOWN]), _id(headers))
 
 
-def _id_of(frames: Sequence[Frame]) -> bytes | None:
+def _id_of(frames: Sequence[bytes]) -> bytes | None:
     """The ID of a message that is refused for something else."""
     try:
         return _id(_headers(frames)[0])
@@ -239,13 +226,13 @@ def _id_of(frames: Sequence[Frame]) -> bytes | None:
         return malformed.id
 
 
-def _id(headers: dict[bytes, Frame]) -> bytes | None:
+def _id(headers: dict[bytes, bytes]) -> bytes | None:
     """The ID, if there is one that can be sent back."""
     id = headers.get(b"ID")
-    return bytes(id) if id and len(id) <= MAX_ID else None
+    return id if id and len(id) <= MAX_ID else None
 
 
-def _take_id(headers: dict[bytes, Frame], verb: str) -> bytes | None:
+def _take_id(headers: dict[bytes, bytes], verb: str) -> bytes | None:
     """Take the ID out of the headers."""
     if b"ID" not in headers:
         return None
@@ -254,21 +241,26 @@ def _take_id(headers: dict[bytes, Frame], verb: str) -> bytes | None:
         raise BadMessage(Reason.PARAMETER, f"the ID of {verb} is empty", verb)
     if len(id) > MAX_ID:
         raise BadMessage(Reason.PARAMETER, f"the ID of {verb} has more than {MAX_ID} bytes", verb)
-    return bytes(id)
+    return id
 
 
-def _topic(topic: Frame, verb: str, id: bytes | None) -> bytes:
-    if len(topic) > MAX_TOPIC:
-        raise BadMessage(Reason.PARAMETER, f"a topic of {verb} has more than {MAX_TOPIC} bytes", verb, id)
-    return topic if type(topic) is bytes else bytes(topic)
+def _topics(topics: Sequence[bytes], verb: str, id: bytes | None) -> Sequence[bytes]:
+    for topic in topics:
+        if len(topic) > MAX_TOPIC:
+            _refuse_topic(verb, id)
+    return topics
+
+
+def _refuse_topic(verb: str, id: bytes | None) -> NoReturn:
+    raise BadMessage(Reason.PARAMETER, f"a topic of {verb} has more than {MAX_TOPIC} bytes", verb, id)
 
 
 _TTL = re.compile(rb"[ \t\n\v\f\r]*+([+-]?)0*+([0-9]{0,9})")
 """As the original reads a number: what follows the digits is ignored. Nine digits are more than `MAX_TTL` has."""
 
 
-def _ttl(value: Frame, id: bytes | None) -> int:
-    match = _TTL.match(bytes(value))
+def _ttl(value: bytes, id: bytes | None) -> int:
+    match = _TTL.match(value)
     assert match is not None, "each of its parts may be empty"
     sign, digits = match.groups()
     if match.end() == match.end(1):
@@ -277,11 +269,6 @@ def _ttl(value: Frame, id: bytes | None) -> int:
     if ttl and sign == b"-":
         raise BadMessage(Reason.PARAMETER, "the TTL of CONNECT is negative", "CONNECT", id)
     return min(ttl, MAX_TTL)
-
-
-def _start(frame: Frame) -> bytes:
-    """As much of it as an error shows."""
-    return bytes(memoryview(frame)[:MAX_SHOWN])
 
 
 def _escaped(data: bytes) -> str:
@@ -306,6 +293,6 @@ def error(text: bytes, id: bytes | None) -> tuple[bytes, ...]:
     return (*frames, b"ID", id) if id else frames
 
 
-def message(topic: bytes, headers: Sequence[Frame], body: Sequence[Frame]) -> list[Frame]:
+def message(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> list[bytes]:
     """What every subscriber of a topic is sent. The empty frame before the body stands even where there is no body."""
     return [b"", b"MESSAGE", b"TOPIC", topic, *headers, b"", *body]

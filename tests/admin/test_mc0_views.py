@@ -121,9 +121,10 @@ def test_sessions_are_found_by_identity_or_name_of_the_key(
 
 
 def test_only_so_many_sessions_and_topics_are_shown_and_a_pattern_finds_the_others(farm: Mc0Farm) -> None:
-    for number in range(MAX_LISTED + 5):
-        farm.peer(f"node{number}", "K2").say("NOOP")
-    farm.peer("node3", "K2").say("SUB||" + "|".join(f"t{number}" for number in range(MAX_LISTED + 5)))
+    peers = [farm.peer(f"node{number}", "K2") for number in range(MAX_LISTED + 5)]
+    for peer in peers:
+        peer.say("NOOP")
+    peers[3].say("SUB||" + "|".join(f"t{number}" for number in range(MAX_LISTED + 5)))
     shown = sessions(farm.wire, farm.leases)
     assert names(shown) == [f"node{number}" for number in range(MAX_LISTED)]
     assert shown[3]["topics"] == [f"t{number}" for number in range(MAX_TOPICS)]

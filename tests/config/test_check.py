@@ -275,7 +275,7 @@ FORGED = "dbp.check_address: anybody may end any service, or keep up one that is
         ),
         (
             {"endpoint": "tcp://localhost:*", "udp_port": 0, "beacon": (), "offer": ()},
-            "bound to tcp localhost:0, udp 0, beacon none, offer nothing",
+            "bound to tcp 127.0.0.1:0, udp 0, beacon none, offer nothing",
             [NOTHING],
         ),
         (

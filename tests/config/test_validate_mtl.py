@@ -28,6 +28,12 @@ def test_the_defaults_are_good() -> None:
         ({"data_port": 65_536}, "data_port", "between 0 and 65535"),
         ({"endpoint": "tcp://127.0.0.1:65535"}, "data_port", "no port after 65535"),
         ({"endpoint": "ipc:///run/mtl", "data_port": 1}, "data_port", "has no effect"),
+        ({"endpoint": "systemd:domain=INET:name=mtl"}, "auth", "must be said, since systemd socket mtl"),
+        ({"endpoint": "systemd:domain=INET", **SAID}, "endpoint", "either index=N or name=NAME"),
+        ({"endpoint": "systemd:domain=INET:name=mtl", "data_port": 1, **SAID}, "data_port", "since systemd's socket"),
+        ({"data_endpoint": "systemd:domain=INET:name=mtl"}, "data_endpoint", "must begin with tcp:// or ipc://"),
+        ({"connections": 0}, "connections", "must be between 1 and 1000000, not 0"),
+        ({"connections_per_address": -1}, "connections_per_address", "must be between 0 and 1000000, not -1"),
         ({"data_endpoint": "here"}, "data_endpoint", "is no ZeroMQ endpoint"),
         ({"data_endpoint": "tcp://*:5976"}, "data_endpoint", "an address for nobody"),
         ({"data_endpoint": "tcp://127.0.0.1:0"}, "data_endpoint", "an address for nobody"),
@@ -96,6 +102,7 @@ def test_who_has_something_to_authenticate_with_must() -> None:
         ("tcp://127.0.0.1:0", 0, "127.0.0.1:0"),
         ("tcp://127.0.0.1:7", 7, None),
         ("ipc:///run/mtl", None, None),
+        ("systemd:domain=INET:name=mtl", None, None),
     ],
 )
 def test_where_data_flows_are_bound(endpoint: str, port: int | None, data: str | None) -> None:

@@ -29,11 +29,11 @@ class Recorder:
 
     def __init__(self, then: Callable[[], object] = nothing) -> None:
         self.then = then
-        self.given: list[tuple[list[Hashable], bytes, Sequence[object], Sequence[object]]] = []
+        self.given: list[tuple[list[Hashable], bytes, Sequence[bytes], Sequence[bytes]]] = []
         self.collections: list[Collection[Hashable]] = []
 
     def deliver(
-        self, subscribers: Collection[Hashable], topic: bytes, headers: Sequence[object], body: Sequence[object]
+        self, subscribers: Collection[Hashable], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
     ) -> None:
         self.given.append((list(subscribers), topic, headers, body))
         self.collections.append(subscribers)
@@ -72,7 +72,7 @@ def test_a_message_is_handed_over_once_for_all_subscribers_in_the_order_in_which
     outlet = Recorder()
     for name in "cab":
         topics.subscribe(b"t", outlet, name)
-    headers, body = [b"TOPIC", b"t", b"X-A", b"1"], [b"one", object(), b""]
+    headers, body = [b"TOPIC", b"t", b"X-A", b"1"], [b"one", b"two", b""]
     assert topics.publish(b"t", headers, body) == 3
     assert outlet.given == [(["c", "a", "b"], b"t", headers, body)]
     assert outlet.given[0][2] is headers
@@ -278,7 +278,7 @@ def test_the_subscribers_that_an_outlet_is_given_stay_as_they_are_while_it_deliv
         """An outlet that cannot reach every second one, and has it leave; a new one comes for each."""
 
         def deliver(
-            self, subscribers: Collection[int], topic: bytes, headers: Sequence[object], body: Sequence[object]
+            self, subscribers: Collection[int], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
         ) -> None:
             for number in subscribers:
                 told.append(number)
@@ -492,7 +492,7 @@ class Simple:
     """The same as `Topics`, made in the simplest way: everything is copied, and looked for from the beginning."""
 
     table: list[tuple[bytes, Outlet, list[Hashable]]] = attrs.field(factory=list)
-    queue: list[tuple[bytes, Sequence[object], Sequence[object]]] = attrs.field(factory=list)
+    queue: list[tuple[bytes, Sequence[bytes], Sequence[bytes]]] = attrs.field(factory=list)
     busy: bool = False
 
     def of(self, topic: bytes, outlet: Outlet) -> list[Hashable]:
@@ -510,7 +510,7 @@ class Simple:
             self.of(topic, outlet).remove(subscriber)
         self.table = [row for row in self.table if row[2]]
 
-    def publish(self, topic: bytes, headers: Sequence[object], body: Sequence[object]) -> int:
+    def publish(self, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
         count = sum(len(names) for known, _, names in self.table if known == topic)
         self.queue.append((topic, headers, body))
         if self.busy:
@@ -560,7 +560,7 @@ class Player:
             if what == "publish":
                 self._count += 1
                 number = self._count
-                self.record.append((number, self._topics.publish(topic, [b"X"], [number])))
+                self.record.append((number, self._topics.publish(topic, [b"X"], [b"%d" % number])))
             elif what == "subscribe":
                 self._topics.subscribe(topic, self._outlets[outlet], subscriber)
             else:
@@ -577,7 +577,7 @@ class Numbered:
         self.number = number
 
     def deliver(
-        self, subscribers: Collection[int], topic: bytes, headers: Sequence[object], body: Sequence[object]
+        self, subscribers: Collection[int], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
     ) -> None:
         told = list(subscribers)
         self.player.record.append((self.number, told, topic, list(headers), list(body)))

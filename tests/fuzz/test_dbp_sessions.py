@@ -78,8 +78,6 @@ class Conversations(RuleBasedStateMachine):
         self.farm = DbpFarm(beacon=["127.255.255.255"])
         self.peers: list[DbpPeer] = []
         self.deaf: set[bytes] = set()
-        self.untold: list[int] = []
-        """Descriptors of connections that ended, which the broker does not know yet."""
         self.faithful = self.farm.dealer("192.0.2.99", b"faithful")
         """One that beats in time, whatever the others do. Nobody else has its address."""
 
@@ -175,39 +173,30 @@ class Conversations(RuleBasedStateMachine):
 
     # connections
 
-    @rule(number=peers, told=st.booleans())
-    def close(self, number: int, told: bool = True) -> None:
-        peer = self.peers[number]
-        if peer.identity in self.farm.router.inboxes:
-            peer.close(told=False)
-            self.deaf.discard(peer.identity)
-            self.untold.append(peer.descriptor)
-        if told:
-            self.tell_of_ends()
-
-    @rule()
-    def tell_of_ends(self) -> None:
-        """The broker hears of connections that ended, perhaps when the next ones are there."""
+    @rule(number=peers)
+    def close(self, number: int) -> None:
         self.look_at_replies()
-        for descriptor in self.untold:
-            self.farm.commands.closed(descriptor)
-            for peer in self.peers:
-                if peer.descriptor == descriptor:
-                    self.deaf.discard(peer.identity)
-        self.untold.clear()
+        peer = self.peers[number]
+        peer.close()
+        self.deaf.discard(peer.identity)
 
     @rule(number=peers)
     def connect_again(self, number: int) -> None:
-        self.close(number)
-        self.peers[number].connect()
+        """Connect, and replace the connection that is open, if one is."""
+        self.look_at_replies()
+        peer = self.peers[number]
+        peer.connect()
+        self.deaf.discard(peer.identity)
 
-    @rule(number=peers)
-    def stop_reading(self, number: int) -> None:
-        self.farm.router.full.add(self.peers[number].identity)
+    @rule(number=peers, entirely=st.booleans())
+    def stop_reading(self, number: int, entirely: bool) -> None:
+        router = self.farm.router
+        (router.stuck if entirely else router.full).add(self.peers[number].identity)
 
     @rule()
     def read_on(self) -> None:
         self.farm.router.full.clear()
+        self.farm.router.stuck.clear()
 
     # time and the operator
 
@@ -246,8 +235,8 @@ class Conversations(RuleBasedStateMachine):
             for frames in unasked:
                 assert frames[0] == b""
             unasked.clear()
-            connection = self.farm.commands._known.get(peer.identity)
-            if connection is not None and connection.deaf and connection.descriptor == peer.descriptor:
+            connection = self.farm.commands._connections.get(peer.number)
+            if connection is not None and connection.deaf:
                 self.deaf.add(peer.identity)
 
     @invariant()
@@ -280,23 +269,18 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def services_and_connections_know_each_other(self) -> None:
         farm = self.farm
-        known = farm.commands._known
+        known = farm.commands._connections
         for entry in farm.catalogue:
             connection = entry.connection
             if connection is not None:
                 assert connection.entry is entry
                 assert not connection.deaf
-                assert known[connection.identity] is connection
-        for identity, connection in known.items():
-            assert identity == connection.identity
-            if connection.descriptor not in self.untold:
-                assert identity in farm.router.inboxes
-                assert connection.descriptor in farm.descriptors
-            assert farm.commands._by_descriptor[connection.descriptor] is connection
+                assert known[connection.number] is connection
+        for number, connection in known.items():
+            assert number == connection.number == farm.open[connection.identity]
             if connection.entry is not None:
                 assert connection.entry.connection is connection
                 assert farm.catalogue.get(connection.entry.name) is connection.entry
-        assert len(farm.commands._by_descriptor) == len(known)
         places = {source: set(entries) for source, entries in farm.catalogue._sources.items()}
         assert places == {
             source: {entry for entry in farm.catalogue if entry.source == source}
@@ -327,7 +311,7 @@ class Conversations(RuleBasedStateMachine):
             farm = self.farm
             farm.catalogue.use(Terms())
             farm.probes.alive.clear()
-            farm.router.full.clear()
+            self.read_on()
             silent = [entry for entry in farm.catalogue if entry.contract]
             farm.wait(LONGEST + 1, 2 * TICK)
             assert not any(farm.catalogue.get(entry.name) is entry and entry.interval <= 2 for entry in silent)
@@ -335,7 +319,6 @@ class Conversations(RuleBasedStateMachine):
                 self.close(number)
             self.faithful.close()
             assert len(farm.commands) == 0
-            assert farm.commands._untold == {}
             for entry in list(farm.catalogue):
                 farm.datagrams.receive(b" </3 %b %b" % (TEXT, entry.name.encode()), (entry.address, 9))
             assert len(farm.catalogue) == 0

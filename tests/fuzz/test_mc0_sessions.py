@@ -3,17 +3,18 @@
 A model of a few peers goes along. What holds at each step:
 
 - nothing fails, and nothing is sent that the real connector could not read (an empty header value, above all);
-- every command that is to be answered is answered once, in order, and at once where the peer reads;
-- nothing else comes to a peer before an answer that waits for it;
-- a message comes to those who are subscribed and read, to nobody else, and in the order of its publisher;
-- a session ends when its peer was silent for too long, and not before; then nothing comes any more.
+- every command that is to be answered is answered once, in order, and at once; only a peer that does not read, and for
+  which so many answers wait as may, gets none;
+- a message comes to those who are subscribed and have room, to nobody else, and in the order of its publisher;
+- a session with a TTL ends when its peer was silent for too long, and not before; one without a TTL when its connection
+  ends, or later if it has subscriptions; then nothing comes any more;
+- no connection with another key gets an identity that is bound, or a message.
 
 In the end nothing is left of any of them.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -24,7 +25,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.core.liveness import SLACK
 from broker.session.mc0 import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL
-from broker.session.mc0_answers import ANSWER_AGAIN
 from broker.session.topic_rules import TopicRights, TopicRule, rights_of
 from broker.wire import mc0 as wire
 from tests.fuzz.test_mc0 import frame_lists
@@ -48,21 +48,17 @@ TABLES: list[tuple[TopicRule, ...]] = [
 MARK = b"\0numbered"
 """Begins the bodies that have a publisher and a number."""
 
-SOON = ANSWER_AGAIN + 2 * STEP
-
 peers = st.integers(0, len(OWNERS) - 1)
 topics = st.sampled_from(TOPICS)
 ids = st.booleans()
 
 
-@attrs.define(eq=False)
+@attrs.frozen
 class Owed:
-    """An answer that is to come. One that may be ``lost`` need not."""
+    """The answer that is to come to a message."""
 
     verb: bytes
     id: bytes | None
-    step: int
-    lost: bool = False
 
 
 class Model:
@@ -71,14 +67,13 @@ class Model:
     def __init__(self, number: int, peer: Mc0Peer) -> None:
         self.number = number
         self.peer = peer
-        self.owed: deque[Owed] = deque()
         self.sent = 0
         self.numbers: dict[bytes, int] = {}
         self.bound = False
         self.end()
 
     def end(self) -> None:
-        """It has no session any more. What waited for it will not come, or has been sent on its way."""
+        """It has no session any more."""
         self.session = False
         self.version: bytes | None = None
         self.ttl = 0.0
@@ -86,20 +81,15 @@ class Model:
         self.heard_through: object = None
         self.topics: set[bytes] = set()
         self.refused: set[bytes] = set()
-        self.lose()
-
-    def lose(self) -> None:
-        for owed in self.owed:
-            owed.lost = True
 
     @property
-    def reads(self) -> bool:
-        """Whether it is connected and reads all that comes."""
-        return self.peer.connected and self.peer.line.room is None
+    def room(self) -> bool:
+        """True if it is connected, and a message for it finds room."""
+        return self.peer.line is not None and self.peer.connected and self.peer.line.room != 0
 
     @property
     def lasts(self) -> bool:
-        """Whether its session is kept by its connection."""
+        """True if its session is kept by its connection."""
         return not self.ttl and self.peer.connected and self.heard_through is self.peer.line
 
 
@@ -125,40 +115,41 @@ class Conversations(RuleBasedStateMachine):
         """A peer sends frames: see what comes of it."""
         self.step += 1
         if not model.peer.connected:
-            model.peer.connect()
+            self.connect(model)
+        line = model.peer.line
+        assert line is not None
         before = {each: set(each.topics) for each in self.models}
-        answers = [each for each in self.models if each.owed]
-        published = self.expect(model, list(frames))
+        room = {each for each in self.models if each.room}
+        answers = line.replies
+        published, owed = self.expect(model, list(frames))
         model.peer.send(*frames)
-        got = self.take_all(before)
-        if published is not None:
-            for each in self.models:
-                subscribed = each.session and published in before[each]
-                assert got[each].count(published) <= subscribed
-                if subscribed and each.reads and each not in answers:
-                    assert got[each] == [published]
-        else:
-            assert not any(got.values())
-        if model.reads:
-            assert all(owed.lost for owed in model.owed), "it reads, and was not answered at once"
+        for each in self.models:
+            got, answered = self.take(each, before[each])
+            subscribed = each.session and published in before[each]
+            assert got == ([published] if subscribed and each in room else [])
+            if each is not model or owed is None:
+                assert answered is None
+            elif answers or line.room != 0:
+                assert answered == owed
+            else:
+                assert answered in (owed, None), "the messages may have taken the room"
 
-    def expect(self, model: Model, frames: list[bytes]) -> bytes | None:
-        """Have the model take a message. Returns the topic on which it is published, if it is."""
+    def expect(self, model: Model, frames: list[bytes]) -> tuple[bytes | None, Owed | None]:
+        """Have the model take a message. Returns the topic on which it is published, if it is, and the answer."""
         if model.peer.sender.key not in (*self.farm.keys, ""):
-            return None
+            return None, None
         model.bound = model.session = True
         model.heard = self.farm.clock.seconds()
         model.heard_through = model.peer.line
         try:
             message = wire.parse(frames)
         except wire.TooShort:
-            return None
+            return None, None
         except wire.BadMessage as malformed:
-            self.owe(model, b"ERROR", malformed.id)
-            return None
+            return None, Owed(b"ERROR", malformed.id)
         return self.expect_message(model, message)
 
-    def expect_message(self, model: Model, message: wire.Message) -> bytes | None:
+    def expect_message(self, model: Model, message: wire.Message) -> tuple[bytes | None, Owed | None]:
         rights = self.rights(model)
         refused = False
         published = None
@@ -168,11 +159,7 @@ class Conversations(RuleBasedStateMachine):
                 if message.ttl is not None:
                     model.ttl = max(MIN_TTL, message.ttl / 1000) if message.ttl else 0.0
             case wire.Disconnect():
-                waits = bool(model.owed) or not model.reads
                 model.end()
-                if message.id is not None:
-                    self.owe(model, b"OK", message.id, lost=waits)
-                return None
             case wire.Sub():
                 wanted = set(message.topics)
                 forbidden = {topic for topic in wanted - model.topics if not rights.may_subscribe(topic)}
@@ -187,63 +174,42 @@ class Conversations(RuleBasedStateMachine):
                 refused = not rights.may_publish(message.topic)
                 published = None if refused else message.topic
         if not refused:
-            if message.id is not None:
-                self.owe(model, b"OK", message.id)
-        elif message.id is not None or model.version not in (None, CONNECTOR):
-            self.owe(model, b"ERROR", message.id)
-        return published
-
-    def owe(self, model: Model, verb: bytes, id: bytes | None, lost: bool = False) -> None:
-        model.owed.append(Owed(verb, id, self.step, lost))
+            return published, None if message.id is None else Owed(b"OK", message.id)
+        if message.id is not None or model.version not in (None, CONNECTOR):
+            return None, Owed(b"ERROR", message.id)
+        return None, None
 
     def rights(self, model: Model) -> TopicRights:
         return rights_of(self.farm.keys.get(model.peer.sender.key, ""), self.table)
 
     # what peers are sent
 
-    def take_all(self, before: dict[Model, set[bytes]] | None = None) -> dict[Model, list[bytes]]:
-        """Look at all that came. Returns the topics of the messages."""
-        return {each: self.take(each, each.topics if before is None else before[each]) for each in self.models}
+    def take_noops(self) -> None:
+        """Look at all that came, which may be NOOPs only."""
+        for each in self.models:
+            assert self.take(each, set()) == ([], None)
 
-    def take(self, model: Model, subscribed: set[bytes]) -> list[bytes]:
+    def take(self, model: Model, subscribed: set[bytes]) -> tuple[list[bytes], Owed | None]:
+        """Look at what came to a peer. Returns the topics of the messages, and the answer."""
         got: list[bytes] = []
-        answered = False
+        answered: Owed | None = None
         for frames in model.peer.take_frames():
             verb, headers, body = read_as_the_connector(frames)
+            assert answered is None, "the answer to a command comes last of all that it causes"
             if verb in (b"OK", b"ERROR"):
-                answered = self.answered(model, verb, headers.get(b"ID")).step == self.step
-                continue
-            assert not answered, "the answer to a command comes last of all that it causes"
-            assert all(owed.lost or owed.step == self.step for owed in model.owed), "an answer waits"
-            if verb == b"NOOP":
+                answered = Owed(verb, headers.get(b"ID"))
+            elif verb == b"NOOP":
                 assert frames == [b"", b"NOOP"]
-                assert model.ttl
-                continue
-            assert verb == b"MESSAGE"
-            got.append(headers[b"TOPIC"])
-            assert got[-1] in subscribed
-            if body[:1] == [MARK]:
-                publisher, number = body[1], int(body[2])
-                assert number > model.numbers.get(publisher, -1)
-                model.numbers[publisher] = number
-        return got
-
-    def answered(self, model: Model, verb: bytes, id: bytes | None) -> Owed:
-        while True:
-            assert model.owed, f"{verb!r} {id!r} answers nothing"
-            owed = model.owed.popleft()
-            if (owed.verb, owed.id) == (verb, id):
-                if owed.lost:
-                    self.unclear(model, owed)
-                return owed
-            assert owed.lost, f"{owed} is not answered before {verb!r} {id!r}"
-
-    def unclear(self, model: Model, answered: Owed) -> None:
-        """What might have been lost looks like a later answer, which then may be the one that came."""
-        for owed in model.owed:
-            if (owed.verb, owed.id) == (answered.verb, answered.id):
-                owed.lost = True
-                return
+                assert model.ttl or not model.lasts
+            else:
+                assert verb == b"MESSAGE"
+                got.append(headers[b"TOPIC"])
+                assert got[-1] in subscribed
+                if body[:1] == [MARK]:
+                    publisher, number = body[1], int(body[2])
+                    assert number > model.numbers.get(publisher, -1)
+                    model.numbers[publisher] = number
+        return got, answered
 
     # rules
 
@@ -306,25 +272,34 @@ class Conversations(RuleBasedStateMachine):
         model = self.models[number]
         if model.peer.connected:
             model.peer.drop()
-            model.lose()
+            self.closed(model)
 
     @rule(number=peers)
     def connect_again(self, number: int) -> None:
-        self.models[number].peer.connect()
+        self.connect(self.models[number])
 
-    @rule(number=peers, key=st.sampled_from(list(KEYS)), frames=frame_lists)
-    def use_the_identity_of_another(self, number: int, key: str, frames: list[bytes]) -> None:
+    def connect(self, model: Model) -> None:
+        if model.peer.connected:
+            model.peer.connect()
+            self.closed(model)
+        else:
+            model.peer.connect()
+        assert model.peer.connected
+
+    def closed(self, model: Model) -> None:
+        """The connection that it had ended."""
+        if model.heard_through is not None and not model.ttl and not model.topics | model.refused:
+            model.end()
+        model.heard_through = None
+
+    @rule(number=peers, key=st.sampled_from(list(KEYS)))
+    def use_the_identity_of_another(self, number: int, key: str) -> None:
         model = self.models[number]
-        if not model.bound or model.peer.sender.key in (key, ""):
+        if model.peer.sender.key in (key, "") or not (model.bound or model.peer.connected):
             return
-        self.step += 1
         thief = self.farm.peer(model.peer.identity, key)
-        thief.send(*frames)
-        assert thief.take() == []
-        model.end()
-        assert self.farm.session(model.peer) is None
-        assert not any(self.take_all().values())
-        thief.drop()
+        assert not thief.connected
+        self.take_noops()
 
     # time and the operator
 
@@ -332,12 +307,9 @@ class Conversations(RuleBasedStateMachine):
     def let_time_pass(self, seconds: float) -> None:
         self.step += 1
         self.farm.wait(seconds)
-        assert not any(self.take_all().values())
+        self.take_noops()
         for model in self.models:
             self.notice_the_end(model)
-            if model.reads and seconds > SOON:
-                assert all(owed.lost for owed in model.owed)
-                model.owed.clear()
 
     def notice_the_end(self, model: Model) -> None:
         if not model.session:

@@ -37,7 +37,7 @@ from tests.integration.mc0_clients import (
     until,
     whole_log,
 )
-from tests.net.zmq_peers import greeting, ready
+from tests.net.zmtp_peers import greeting, ready
 from tests.patience import PATIENCE
 
 LONGEST_FRAME = 1_200_000

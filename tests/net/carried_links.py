@@ -18,7 +18,8 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong, Request, TextMessage
 
 from broker.core.errors import Malformed
-from broker.net.lines import Limits, LineProtocol
+from broker.net.admission import Limits
+from broker.net.lines import LineProtocol
 from broker.net.origins import Origins
 from broker.net.websocket import WebSockets
 from broker.session.peer import Peer, Reader, Session

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from broker.net.lines import Limits
+from broker.net.admission import Limits
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from tests.net.carried_links import CarriedLink, WordHub
@@ -39,7 +39,7 @@ class Web:
                 link.lose()
         self.hub.pass_seconds(60)
         assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
-        assert (self.hub.factory.connections, self.hub.factory.unfinished) == (set(), 0)
+        assert (self.hub.factory.connections, self.hub.factory.unfinished.held) == (set(), 0)
         assert self.hub.clock.getDelayedCalls() == []
 
 

@@ -14,22 +14,14 @@ from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
+from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
 from broker.net.limits import MAX_SHOWN
-from broker.net.lines import (
-    BATCH,
-    CLOSE_WITHIN,
-    DEBUG_AT_ONCE,
-    HALF_CLOSED,
-    OPENING,
-    REFUSALS_AT_ONCE,
-    SHORT,
-    STOP_WITHIN,
-    UNFINISHED,
-    Limits,
-    LineProtocol,
-)
+from broker.net.lines import DEBUG_AT_ONCE, OPENING, LineProtocol
 from broker.net.turns import TURN
+from broker.net.unfinished import SHORT, UNFINISHED_BY_ADDRESS
 from broker.session.peer import Peer, Reader, Session
+from tests.net.holders import Holding, fill
 from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession
 
 
@@ -788,6 +780,44 @@ def test_without_a_rate_so_may_all() -> None:
     assert not any(hub.connect().wire.half_closed for _ in range(10))
 
 
+def test_an_address_has_so_many_connections_and_further_ones_are_refused() -> None:
+    hub = Hub(Limits(connections_per_address=2))
+    first, _ = hub.connect(port=1), hub.connect(port=2)
+    for port in (3, 4):
+        away = hub.connect(port=port)
+        assert away.take() == [b"<too-many-connections>"]
+        assert away.wire.half_closed
+    assert hub.refused(Reason.TOO_MANY_CONNECTIONS) == 2
+    assert not hub.connect(host="192.0.2.2").wire.half_closed
+    first.lose()  # those that were turned away do not count, although they are still closing
+    assert not hub.connect(port=5).wire.half_closed
+    assert hub.connect(port=6).wire.half_closed
+    away.lose()
+    assert hub.connect(port=7).wire.half_closed
+
+
+@pytest.mark.parametrize(
+    "address", [IPv4Address("TCP", "127.0.0.1", 5), IPv6Address("TCP", "::1", 5), UNIXAddress(None)]
+)
+def test_the_addresses_of_this_machine_have_so_many_connections_as_well(address: IAddress) -> None:
+    hub = Hub(Limits(connections_per_address=1))
+    first = hub.connect(address=address)
+    assert hub.connect(address=address).wire.half_closed
+    first.lose()
+    assert not hub.connect(address=address).wire.half_closed
+
+
+def test_connections_from_before_a_limit_for_each_address_count() -> None:
+    hub = Hub()
+    links = [hub.connect(port=port) for port in range(3)]
+    hub.factory.limit(Limits(connections_per_address=3))
+    assert hub.connect().wire.half_closed
+    links[0].lose()
+    assert not hub.connect().wire.half_closed
+    hub.factory.limit(Limits())
+    assert not hub.connect().wire.half_closed
+
+
 # stopping
 
 
@@ -838,20 +868,53 @@ def test_who_was_refused_something_waits_for_its_turn_until_that_is_forgiven(hub
     assert hub.words() == ["two"]
 
 
-def test_unfinished_input_of_all_peers_together_is_bounded(hub: Hub) -> None:
-    links = [hub.connect(port=port) for port in range(3)]
-    for link in links:
-        link.protocol.dataReceived(b"hello\n" + b"x" * SHORT)
-        hub.later()
-    assert hub.factory.unfinished == 3 * SHORT
-    hub.factory.unfinished += UNFINISHED
-    links[0].protocol.dataReceived(b"x")
-    assert links[0].wire.half_closed
-    assert not links[1].wire.half_closed
+def began(hub: Hub, link: Link, data: bytes = b"x" * (SHORT + 1)) -> Link:
+    """``link``, of which an unfinished line has been read."""
+    link.protocol.dataReceived(b"hello\n" + data)
+    hub.later()
+    return link
+
+
+def test_over_the_bound_of_unfinished_input_the_line_that_began_first_costs_its_connection(hub: Hub) -> None:
+    links = [began(hub, hub.connect(host=f"192.0.2.{number}")) for number in range(1, 4)]
+    unfinished = hub.factory.unfinished
+    assert unfinished.held == 3 * (SHORT + 1)
+    fill(unfinished)
+    links[1].protocol.dataReceived(b"x")
+    hub.later()
+    assert [link.wire.half_closed for link in links] == [True, False, False]
+    assert b"".join(links[0].take()) == b"<too-large>"
     assert hub.refused(Reason.TOO_LARGE) == 1
+    assert links[0].protocol.reader.pending == 0, "it is held no longer, although the peer has not closed yet"
+    held = unfinished.held
     for link in links:
         link.lose()
-    assert hub.factory.unfinished == UNFINISHED
+    assert unfinished.held == held - (SHORT + 2) - (SHORT + 1)
+
+
+def test_over_the_bound_of_one_address_only_that_one_is_concerned(hub: Hub) -> None:
+    elsewhere = began(hub, hub.connect(host="192.0.2.2"))
+    first, second = began(hub, hub.connect(port=1)), began(hub, hub.connect(port=2))
+    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 2 * (SHORT + 1))
+    second.protocol.dataReceived(b"x")
+    hub.later()
+    assert [link.wire.half_closed for link in (elsewhere, first, second)] == [False, True, False]
+
+
+def test_a_line_that_is_completed_makes_the_next_one_young(hub: Hub) -> None:
+    busy, idle = began(hub, hub.connect(port=1)), began(hub, hub.connect(port=2))
+    began(hub, busy, b"\n" + b"x" * (SHORT + 1))
+    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 2 * SHORT)
+    assert [link.wire.half_closed for link in (busy, idle)] == [False, True]
+
+
+def test_short_unfinished_lines_are_not_accounted_for(hub: Hub, link: Link) -> None:
+    began(hub, link, b"x" * SHORT)
+    assert hub.factory.unfinished.held == 0
+    began(hub, link, b"\n" + b"x" * 9_000)
+    assert hub.factory.unfinished.held == 9_000
+    began(hub, link, b"\n")
+    assert hub.factory.unfinished.held == 0
 
 
 # what others must receive first

@@ -15,8 +15,8 @@ import pytest
 from twisted.internet.selectreactor import SelectReactor
 
 from broker.core.errors import Reason
+from broker.net.admission import STOP_WITHIN, Limits
 from broker.net.direct import nothing_waits
-from broker.net.lines import STOP_WITHIN, Limits
 from broker.session.auth import Door, Policy
 from broker.session.elko_broker import BrokerSession
 from broker.wire.elko.blocks import Reader

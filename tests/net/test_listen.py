@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import stat
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import zmq
 from OpenSSL.SSL import Connection
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, wrapClientTLS
@@ -18,7 +22,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from broker.config import endpoint
+from broker.config import endpoint, zendpoint
 from broker.net.listen import KEEPALIVE_IDLE, CannotListen, bound, listen
 from broker.net.tls import Certificates
 from tests.config.certificates import certificate
@@ -68,6 +72,112 @@ class Listening(TestCase):
         with self.assertRaisesRegex(CannotListen, "cannot listen on /nowhere/elko.sock: No such file or directory"):
             listen(self.reactor, endpoint.parse("unix:/nowhere/elko.sock"), Greeters())
 
+    def test_a_socket_file_that_no_process_listens_on_is_replaced(self) -> None:
+        path = self._path()
+        _leave(path)
+        self._listens(path)
+
+    def test_a_socket_file_beside_a_lock_of_a_dead_process_is_replaced(self) -> None:
+        path = self._path()
+        _leave(path)
+        os.symlink(str(_dead_process()), f"{path}.lock")
+        self._listens(path)
+
+    def test_a_lock_of_a_dead_process_with_our_number_is_replaced(self) -> None:
+        path = self._path()
+        _leave(path)
+        os.symlink(str(os.getpid()), f"{path}.lock")
+        self._listens(path)
+
+    def test_a_socket_file_is_kept_while_another_process_has_the_lock(self) -> None:
+        path = self._path()
+        _leave(path)
+        os.symlink(str(os.getppid()), f"{path}.lock")
+        self._refused(path, "Address already in use")
+
+    def test_a_socket_that_a_process_listens_on_is_kept(self) -> None:
+        path = self._path()
+        with socket.socket(socket.AF_UNIX) as living:
+            living.bind(path)
+            living.listen(0)
+            self._refused(path, "Address already in use")
+            self._refused(path, "Address already in use")  # its queue, which takes one connection, is full now
+        self.assertFalse(os.path.lexists(f"{path}.lock"))
+
+    def test_a_listener_of_ours_is_kept(self) -> None:
+        path = self._path()
+        self._listens(path)
+        self._refused(path, "Address already in use")
+
+    def test_a_file_that_is_no_socket_is_kept(self) -> None:
+        path = Path(self._path())
+        path.write_text("precious")
+        self._refused(str(path), "there is a file that is no socket")
+        os.symlink(str(_dead_process()), f"{path}.lock")
+        self._refused(str(path), "there is a file that is no socket")
+        self.assertEqual(path.read_text(), "precious")
+
+    def _path(self) -> str:
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        return f"{folder}/elko.sock"
+
+    def _listens(self, path: str) -> None:
+        port = listen(self.reactor, endpoint.parse(f"unix:{path}"), Greeters())
+        self.addCleanup(port.stopListening)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+
+    def _refused(self, path: str, why: str) -> None:
+        with self.assertRaisesRegex(CannotListen, f"cannot listen on {path}: {why}"):
+            listen(self.reactor, endpoint.parse(f"unix:{path}"), Greeters())
+        self.assertTrue(os.path.lexists(path))
+
+    async def test_libzmq_reaches_what_a_zeromq_endpoint_opens(self) -> None:
+        path = self._path()
+        for text in (
+            "tcp://127.0.0.1:0",
+            "tcp://localhost:*",
+            "tcp://*:0",
+            "tcp://[::1]:0",
+            "tcp://[::]:0",
+            f"ipc://{path}",
+            f"ipc://@{os.path.basename(os.path.dirname(path))}",
+        ):
+            where = zendpoint.parse(text)
+            if text.startswith("tcp://[") and not _has_ipv6():
+                continue
+            factory = Greeters()
+            port = listen(self.reactor, where.stream, factory)
+            address = where.address_at(bound(port))
+            with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+                client.linger = 0
+                client.ipv6 = True
+                client.connect(address)
+                transport = await factory.greeted
+                transport.abortConnection()
+            if where.path is not None:
+                self.assertEqual(address, text)
+            else:
+                taken = zendpoint.parse(address)
+                self.assertTrue(taken.port)
+                self.assertEqual((taken.loopback, taken.wildcard), (where.loopback, where.wildcard))
+            await maybeDeferred(port.stopListening)
+
+    def test_a_unix_socket_of_a_zeromq_endpoint_is_for_user_and_group(self) -> None:
+        path = self._path()
+        port = listen(self.reactor, zendpoint.parse(f"ipc://{path}").stream, Greeters())
+        self.addCleanup(port.stopListening)
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o660)
+
+    def test_an_abstract_name_in_use_is_shown_with_an_at_sign(self) -> None:
+        where = zendpoint.parse(f"ipc://@{os.path.basename(os.path.dirname(self._path()))}")
+        port = listen(self.reactor, where.stream, Greeters())
+        self.addCleanup(port.stopListening)
+        self.assertEqual(bound(port), where.path)
+        with self.assertRaisesRegex(CannotListen, f"cannot listen on {where.path}: Address already in use"):
+            listen(self.reactor, where.stream, Greeters())
+
     async def test_certificates_are_exchanged_while_it_listens(self) -> None:
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder)
@@ -104,6 +214,29 @@ class Listening(TestCase):
         client.transport.abortConnection()
         await maybeDeferred(port.stopListening)
         return name
+
+
+def _leave(path: str) -> None:
+    """Leave a socket file as a killed process does."""
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(path)
+        killed.listen()
+
+
+def _dead_process() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    return ended.pid
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as trial:
+            trial.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def _tls(plain: Any, options: CertificateOptions) -> Any:

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from broker.core.errors import Reason
+from broker.net.admission import STOP_WITHIN, Limits
 from broker.net.carried import ID_BITS
-from broker.net.lines import STOP_WITHIN, Limits, LineProtocol
+from broker.net.lines import LineProtocol
 from broker.net.longpoll_session import LongPollSession
 from tests.net.carried_links import garbage
 from tests.net.longpoll_peers import Web

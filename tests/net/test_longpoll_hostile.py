@@ -6,10 +6,13 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net.lines import REFUSALS_AT_ONCE, UNFINISHED, Limits
+from broker.net.admission import Limits
+from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.longpoll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.net.longpoll_session import FULL
+from broker.net.unfinished import UNFINISHED_BY_ADDRESS
 from tests.net.carried_links import CarriedLink
+from tests.net.holders import Holding, fill
 from tests.net.longpoll_peers import Web
 from tests.net.words import COST, Port
 
@@ -97,20 +100,41 @@ def test_a_body_in_chunks_is_counted_as_it_comes(web: Web) -> None:
     link.send(head)
     for _ in range(MAX_BODY // 65_536):
         link.send("10000\r\n", "x" * 65_536, "\r\n")
-    assert web.hub.factory.unfinished == MAX_BODY
+    assert web.hub.factory.unfinished.held == MAX_BODY
     link.send("1\r\nx\r\n")
     assert link.said().startswith("HTTP/1.1 413 ")
-    assert web.hub.factory.unfinished == 0
+    assert web.hub.factory.unfinished.held == 0
 
 
 def test_what_all_bodies_hold_together_is_bounded(web: Web) -> None:
     link = web.connect()
-    link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 1000\r\n\r\n", "x" * 500)
-    assert web.hub.factory.unfinished == 500
-    web.hub.factory.unfinished += UNFINISHED
+    link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", "x" * 5_000)
+    web.hub.later()
+    unfinished = web.hub.factory.unfinished
+    assert unfinished.held == 5_000
+    others = fill(unfinished)
     link.send("x")
+    web.hub.later()
     assert link.said().startswith("HTTP/1.1 413 ")
-    web.hub.factory.unfinished -= UNFINISHED
+    for other in others:
+        other.drop()
+    web.quiet()
+
+
+def test_over_the_bound_the_body_that_began_first_costs_its_connection(web: Web) -> None:
+    old, young = web.connect(), web.connect()
+    for link in (old, young):
+        link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", "x" * 5_000)
+        web.hub.later()
+    other = Holding(web.hub.factory.unfinished)
+    other.hold(UNFINISHED_BY_ADDRESS - 9_000)
+    assert old.said().startswith("HTTP/1.1 413 ")
+    assert young.said() == ""
+    other.drop()
+    young.send("x" * 5_000)
+    web.hub.later()
+    assert young.said().startswith("HTTP/1.1 200 ")
+    assert web.hub.factory.unfinished.held == 0
     web.quiet()
 
 

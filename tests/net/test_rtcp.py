@@ -10,11 +10,15 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason
+from broker.net.admission import STOP_WITHIN, Limits
 from broker.net.carried import ID_BITS
-from broker.net.lines import REFUSALS_AT_ONCE, SHORT, STOP_WITHIN, UNFINISHED, Limits, LineProtocol
+from broker.net.connection import REFUSALS_AT_ONCE
+from broker.net.lines import LineProtocol
 from broker.net.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
+from broker.net.unfinished import SHORT, UNFINISHED_BY_ADDRESS
 from broker.wire.elko.rtcp import Reader
 from tests.net.carried_links import CarriedLink, WordHub, garbage
+from tests.net.holders import Holding, fill
 from tests.net.test_lines_sockets import Server
 from tests.net.words import COST, Port
 
@@ -53,7 +57,7 @@ class Rtcp:
                 link.lose()
         self.hub.pass_seconds(200)
         assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
-        assert (self.hub.factory.connections, self.hub.factory.unfinished) == (set(), 0)
+        assert (self.hub.factory.connections, self.hub.factory.unfinished.held) == (set(), 0)
         assert self.hub.clock.getDelayedCalls() == []
 
 
@@ -396,14 +400,37 @@ def test_what_is_too_large_closes(rtcp: Rtcp, text: str) -> None:
 
 def test_what_all_hold_together_is_bounded(rtcp: Rtcp) -> None:
     link, _ = rtcp.start()
-    link.send("1 0\n" + "x" * 1_000)
-    assert rtcp.hub.factory.unfinished == 1_000
-    rtcp.hub.factory.unfinished += UNFINISHED
+    link.send("1 0\n" + "x" * 5_000)
+    rtcp.hub.later()
+    unfinished = rtcp.hub.factory.unfinished
+    assert unfinished.held == 5_000
+    others = fill(unfinished)
     link.send("x")
+    rtcp.hub.later()
     assert link.wire.half_closed
+    assert rtcp.hub.refused(Reason.TOO_LARGE) == 1
     link.lose()
-    assert rtcp.hub.factory.unfinished == UNFINISHED
-    rtcp.hub.factory.unfinished = 0
+    for other in others:
+        other.drop()
+    rtcp.quiet()
+
+
+def test_over_the_bound_the_block_that_began_first_costs_its_connection(rtcp: Rtcp) -> None:
+    (busy, _), (idle, _) = rtcp.start(), rtcp.start()
+    unfinished = rtcp.hub.factory.unfinished
+    for link in (busy, idle):
+        link.send("1 0\n" + "x" * 5_000)
+        rtcp.hub.later()
+    busy.send("\n\n2 0\n" + "x" * 5_000)  # the end of that block, and another one
+    rtcp.hub.later()
+    assert unfinished.held == 10_000
+    other = Holding(unfinished)
+    other.hold(UNFINISHED_BY_ADDRESS - 9_000)
+    assert [link.wire.half_closed for link in (busy, idle)] == [False, True]
+    other.drop()
+    busy.lose()
+    idle.lose()
+    assert unfinished.held == 0
     rtcp.quiet()
 
 

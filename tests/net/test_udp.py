@@ -19,8 +19,8 @@ from twisted.trial.unittest import TestCase
 from broker.net.limits import COMPLAIN_EVERY
 from broker.net.turns import MESSAGES_ALONE, TURN, Turns
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
+from tests.net.waiting import reactor, there_are, turn, until
 from tests.net.words import TickingClock
-from tests.net.zmq_peers import reactor, there_are, turn, until
 from tests.patience import PATIENCE
 
 LOOPBACK = "127.0.0.1"

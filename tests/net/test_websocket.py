@@ -9,9 +9,12 @@ from twisted.logger import capturedLogs
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from broker.core.errors import Reason
-from broker.net.lines import STOP_WITHIN, Limits, LineProtocol
+from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.lines import LineProtocol
+from broker.net.unfinished import UNFINISHED_BY_ADDRESS
 from broker.net.websocket import PING_EVERY, WebSocket
 from tests.net.carried_links import HANDSHAKE, WebLink, WordHub, garbage, masked, web_hub
+from tests.net.holders import Holding
 from tests.net.words import Hub, WordSession
 
 PAGE = "https://game.example.org"
@@ -152,17 +155,44 @@ def test_a_message_ends_what_it_leaves_open(hub: WordHub) -> None:
     link = opened(hub)
     link.say("one\ntwo", "three")
     assert hub.words() == ["one", "two", "three"]
-    assert link.link.protocol._reader.pending == 0
+    assert link.link.protocol.reader.pending == 0
 
 
 def test_what_is_held_of_a_message_is_known(hub: WordHub) -> None:
     link = opened(hub)
     link.send(TextMessage(data="x" * 5_000, message_finished=False))
     hub.later()
-    assert hub.factory.unfinished == 5_000
+    assert hub.factory.unfinished.held == 5_000
     link.send(TextMessage(data="y"))
     hub.later()
-    assert hub.factory.unfinished == 0
+    assert hub.factory.unfinished.held == 0
+
+
+def test_frames_that_complete_no_message_do_not_make_it_young(hub: WordHub) -> None:
+    old, young = opened(hub), opened(hub)
+    for link in (old, young):
+        link.send(TextMessage(data="x" * 5_000, message_finished=False))
+        hub.later()
+    old.send(Ping(payload=b""))
+    old.send(TextMessage(data="x", message_finished=False))
+    hub.later()
+    old.take()
+    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 10_000)
+    assert [link.link.wire.half_closed for link in (old, young)] == [True, False]
+    assert old.take() == ["<too-large>", "closed 1009"]
+    assert old.link.session.reader.pending == 0
+
+
+def test_a_message_makes_the_next_one_young(hub: WordHub) -> None:
+    busy, idle = opened(hub), opened(hub)
+    for link in (busy, idle):
+        link.send(TextMessage(data="x" * 5_000, message_finished=False))
+        hub.later()
+    end, begin = TextMessage(data="y"), TextMessage(data="x" * 5_000, message_finished=False)
+    busy.send(end, begin)
+    hub.later()
+    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 9_000)
+    assert [link.link.wire.half_closed for link in (busy, idle)] == [False, True]
 
 
 def test_several_messages_written_at_once_are_a_frame_each(hub: WordHub) -> None:
@@ -295,8 +325,9 @@ def test_breaches_of_the_protocol_close_with_a_code(hub: WordHub, data: bytes, c
 
 def test_a_frame_that_announces_very_much_costs_only_what_comes(hub: WordHub) -> None:
     link = opened(hub)
-    link.link.protocol.dataReceived(b"\x81\xff" + (2**62).to_bytes(8, "big") + bytes(4) + b"x" * 1_000)
-    assert hub.factory.unfinished == 1_000
+    link.link.protocol.dataReceived(b"\x81\xff" + (2**62).to_bytes(8, "big") + bytes(4) + b"x" * 5_000)
+    hub.later()
+    assert hub.factory.unfinished.held == 5_000
 
 
 def test_a_binary_message_in_pieces_is_refused_at_the_first(hub: WordHub) -> None:

@@ -15,8 +15,9 @@ from twisted.python.failure import Failure
 
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.admission import Limits
 from broker.net.limits import Complaints
-from broker.net.lines import Limits, LineFactory, LineProtocol
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.turns import QUANTUM, TURN, Turns
 from broker.session.peer import Peer, Reader, Session
 

@@ -50,21 +50,28 @@ TEXT = b"1795246600.000000"
 
 
 class RecordingRouter:
-    """A ROUTER that keeps what is sent to each identity."""
+    """A ROUTER that keeps what is sent to each identity.
+
+    For identities in ``full`` no message has room, and for those in ``stuck`` no answer either.
+    """
 
     def __init__(self) -> None:
         self.inboxes: dict[bytes, list[list[bytes]]] = {}
         self.full: set[bytes] = set()
-        self.forgotten: list[bytes] = []
+        self.stuck: set[bytes] = set()
         self._sender: Sender | None = None
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+        return Sent.FULL if identity in self.full else self.reply(identity, frames)
+
+    def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
         inbox = self.inboxes.get(identity)
         if inbox is None:
             return Sent.GONE
-        if identity in self.full:
+        if identity in self.stuck:
             return Sent.FULL
-        inbox.append([bytes(frame) for frame in frames])
+        assert all(type(frame) is bytes for frame in frames)
+        inbox.append(list(frames))
         return Sent.SENT
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
@@ -76,9 +83,6 @@ class RecordingRouter:
 
     def key(self) -> str:
         return self.sender().key
-
-    def forget(self, identity: bytes) -> None:
-        self.forgotten.append(identity)
 
     def deliver(self, sender: Sender, receive: Callable[[], None]) -> None:
         """A message of that sender is received."""
@@ -136,7 +140,7 @@ class RecordingProbes:
 
 
 class DbpFarm:
-    """The wire over its real neighbours. ``descriptors`` are given to connections as a kernel does: the lowest free."""
+    """The wire over its real neighbours. ``open`` has the number of each open connection, by identity."""
 
     def __init__(
         self,
@@ -156,7 +160,7 @@ class DbpFarm:
         self.router = RecordingRouter()
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
-        self.descriptors: set[int] = set()
+        self.open: dict[bytes, int] = {}
         self.voice = Voice(
             self.router,
             self.udp,
@@ -179,6 +183,7 @@ class DbpFarm:
         self.catalogue.restore(known)
         self.beacon.start()
         self._identities = count(1)
+        self._numbers = count(1)
 
     # peers
 
@@ -198,6 +203,22 @@ class DbpFarm:
         """A datagram comes; returns what was sent to its source since the last time."""
         self.datagrams.receive(data, source)
         return self.udp.take(source)
+
+    # connections
+
+    def connect(self, identity: bytes) -> int:
+        """Open a connection, which replaces the one with that identity. Returns its number."""
+        self.disconnect(identity)
+        number = self.open[identity] = next(self._numbers)
+        self.router.inboxes[identity] = []
+        return number
+
+    def disconnect(self, identity: bytes) -> None:
+        """End the connection with that identity, if there is one."""
+        number = self.open.pop(identity, None)
+        if number is not None:
+            del self.router.inboxes[identity]
+            self.commands.closed(number)
 
     # what there is
 
@@ -221,7 +242,7 @@ class DbpFarm:
 
 
 class DbpPeer:
-    """One node's one socket: what it sends, and what it is sent."""
+    """The one socket of a node: it sends, and keeps what comes. ``number`` is that of its last connection."""
 
     def __init__(self, farm: DbpFarm, identity: bytes, address: str, socket_type: str, time: bytes) -> None:
         self.farm = farm
@@ -229,22 +250,15 @@ class DbpPeer:
         self.address = address
         self.socket_type = socket_type
         self.time = time
-        self.descriptor = -1
-        self.connect()
+        self.number = farm.connect(identity)
 
     def connect(self) -> None:
-        """Connect, with the same identity as before."""
-        free = (each for each in count(10) if each not in self.farm.descriptors)
-        self.descriptor = next(free)
-        self.farm.descriptors.add(self.descriptor)
-        self.farm.router.inboxes[self.identity] = []
+        """Connect again, with the same identity. A connection that is still open is replaced."""
+        self.number = self.farm.connect(self.identity)
 
-    def close(self, told: bool = True) -> None:
-        """The connection ends; the broker is ``told`` by the monitor."""
-        self.farm.router.inboxes.pop(self.identity, None)
-        self.farm.descriptors.discard(self.descriptor)
-        if told:
-            self.farm.commands.closed(self.descriptor)
+    def close(self) -> None:
+        """End the connection."""
+        self.farm.disconnect(self.identity)
 
     def send(self, *frames: bytes | str | type[T] | dict[str, Any]) -> None:
         """Send frames, with the empty one before them. Text is encoded, an object becomes JSON, `T` the time."""
@@ -255,7 +269,7 @@ class DbpPeer:
         farm = self.farm
         farm.router.deliver(
             Sender(self.address, "", self.socket_type),
-            lambda: farm.commands.receive(self.identity, list(frames), self.descriptor),
+            lambda: farm.commands.receive(self.identity, list(frames), self.number),
         )
 
     def take(self) -> list[list[bytes]]:

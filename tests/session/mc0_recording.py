@@ -33,48 +33,108 @@ from tests.wire.mc0_examples import read_as_the_connector
 STEP = 0.05
 """Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
 
-FIRST_DESCRIPTOR = 10
+REPLIES = 3
+"""Answers that may wait for a peer beyond the messages: few, so that tests come to the end of them."""
 
 
 class Line:
-    """One connection as the ROUTER has it. ``room`` is how many more messages may wait in it; None for any number."""
+    """One connection as the ROUTER has it, and what was sent through it, whether its peer has read that or not.
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    ``room`` is how many more messages may wait in it, None while the peer reads all; ``replies`` is the same for
+    answers, once there is no room for messages.
+    """
+
+    def __init__(self, number: int, sender: Sender) -> None:
+        self.number = number
+        self.sender = sender
         self.room: int | None = None
+        self.replies = REPLIES
         self.inbox: list[list[Part]] = []
+        self.refused = False
+        """True if a message was refused for want of room."""
 
 
 class RecordingRouter:
-    """A ROUTER that hands an identity over to its newest connection. Keeps what it is given, by connection.
+    """A ROUTER that keeps what it is given, by connection.
 
-    An identity is *open* while its line has room, *full* while it has none, and *gone* while there is no line.
+    An identity belongs to one connection at a time. Another one with the same key (without keys, from the same host)
+    replaces it; any other is refused, and so is one whose key ``claim`` does not accept for a free identity.
     """
 
     def __init__(self) -> None:
         self.lines: dict[bytes, Line] = {}
-        self.forgotten: list[bytes] = []
+        self.sessions: Mc0
+        self.claims = True
+        """False for a ROUTER that does not ask."""
         self._sender: Sender | None = None
+        self._numbers = count(1)
+
+    # connections
+
+    def open(self, identity: bytes, sender: Sender) -> Line | None:
+        """A connection's handshake. Returns None if it is refused."""
+        old = self.lines.get(identity)
+        if old is None:
+            if self.claims and not self.sessions.claim(identity, sender.key):
+                return None
+        elif (old.sender.key or old.sender.address) != (sender.key or sender.address):
+            return None
+        else:
+            self.close(identity)
+        line = self.lines[identity] = Line(next(self._numbers), sender)
+        return line
+
+    def close(self, identity: bytes) -> None:
+        """The connection with that identity ends, and what waits in it is lost."""
+        line = self.lines.pop(identity)
+        line.inbox.clear()
+        self.sessions.closed(line.number)
+
+    def read(self, identity: bytes) -> None:
+        """The peer reads all that waits, and all that follows."""
+        line = self.lines[identity]
+        line.room = None
+        line.replies = REPLIES
+        if line.refused:
+            line.refused = False
+            self.sessions.room(identity)
+
+    # messages
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """Keep a message. Nothing may be sent that the real connector cannot read: an empty header value, above all."""
-        verb, headers, _ = read_as_the_connector([bytes(frame) for frame in frames])
-        assert verb in (b"OK", b"ERROR", b"MESSAGE", b"NOOP"), verb
-        assert b"" not in headers
         line = self.lines.get(identity)
         if line is None:
             return Sent.GONE
+        if line.room == 0:
+            line.refused = True
+            return Sent.FULL
         if line.room is not None:
-            if line.room == 0:
-                return Sent.FULL
             line.room -= 1
-        line.inbox.append(list(frames))
+        self._keep(line, frames)
         return Sent.SENT
+
+    def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+        line = self.lines.get(identity)
+        if line is None or line.room != 0:
+            return self.send(identity, frames)
+        if line.replies == 0:
+            return Sent.FULL
+        line.replies -= 1
+        self._keep(line, frames)
+        return Sent.SENT
+
+    def _keep(self, line: Line, frames: Sequence[Part]) -> None:
+        """Keep a message. Nothing may be sent that the real connector cannot read: an empty header value, above all."""
+        assert all(type(frame) is bytes for frame in frames)
+        verb, headers, _ = read_as_the_connector(list(frames))
+        assert verb in (b"OK", b"ERROR", b"MESSAGE", b"NOOP"), verb
+        assert b"" not in headers
+        line.inbox.append(list(frames))
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
         failed: list[tuple[R, Sent]] = []
         for receiver in receivers:
-            sent = Sent.HELD if receiver.held else self.send(receiver.identity, frames)
+            sent = self.send(receiver.identity, frames)
             if sent is Sent.SENT:
                 receiver.sent = now
             else:
@@ -87,9 +147,6 @@ class RecordingRouter:
 
     def key(self) -> str:
         return self.sender().key
-
-    def forget(self, identity: bytes) -> None:
-        self.forgotten.append(identity)
 
     @contextmanager
     def receiving(self, sender: Sender) -> Iterator[None]:
@@ -123,7 +180,7 @@ class SessionRecord:
 
 
 class Mc0Farm:
-    """The wire over its real neighbours. ``connections`` has the descriptors that are open, as the monitor would.
+    """The wire over its real neighbours.
 
     ``keys`` has the names of the allowed client keys; with ``any_key`` every key is allowed.
     """
@@ -142,7 +199,6 @@ class Mc0Farm:
         self.counters = Counters()
         self.complaints = Complaints(self.counters, self.clock)
         self.router = RecordingRouter()
-        self.connections: set[int] = set()
         self.keys = dict(keys or {})
         self._any_key = any_key
         self._rules = rules
@@ -150,7 +206,7 @@ class Mc0Farm:
         self._start(_registry(self.clock) if registry is None else registry)
 
     def restart(self, known: Iterable[KnownSession] = ()) -> None:
-        """The broker begins anew, and knows nothing of its peers but this; their connections are there again."""
+        """The broker starts again, and knows nothing of its peers but this; their connections are there again."""
         for call in self.clock.getDelayedCalls():
             call.cancel()
         known = list(known)
@@ -166,7 +222,6 @@ class Mc0Farm:
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
         self.wire = Mc0(
             self.router,
-            self.connections,
             self.topics,
             self.leases,
             self.admission,
@@ -174,6 +229,7 @@ class Mc0Farm:
             self.record,
             *self._limits,
         )
+        self.router.sessions = self.wire
 
     # from the operator
 
@@ -209,17 +265,11 @@ class Mc0Farm:
         """How many subscribers each topic has."""
         return {each.name: each.subscribers for each in self.topics.describe()}
 
-    # time and connections
+    # time
 
     def wait(self, seconds: float, step: float = STEP) -> None:
         """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
         self.clock.pump([step] * round(seconds / step))
-
-    def open(self) -> Line:
-        """A new connection. It gets the lowest descriptor that is free, as from the kernel."""
-        descriptor = next(each for each in count(FIRST_DESCRIPTOR) if each not in self.connections)
-        self.connections.add(descriptor)
-        return Line(descriptor)
 
 
 class Mc0Peer:
@@ -234,31 +284,28 @@ class Mc0Peer:
     # its connection
 
     def connect(self) -> None:
-        """Connect, once more if it is connected: its identity is handed over to the new connection."""
-        lines = self._farm.router.lines
-        old = lines.get(self.identity)
-        self.line = lines[self.identity] = self._farm.open()
-        if old is not None:
-            self._farm.connections.discard(old.descriptor)
+        """Connect, once more if it is connected. The ROUTER may refuse that."""
+        self.line = self._farm.router.open(self.identity, self.sender)
 
     def drop(self) -> None:
         """The connection ends, and what waited in it is lost."""
+        assert self.line is not None
         assert self.connected
-        del self._farm.router.lines[self.identity]
-        self._farm.connections.discard(self.line.descriptor)
-        self.line.inbox.clear()
+        self._farm.router.close(self.identity)
 
     @property
     def connected(self) -> bool:
-        return self._farm.router.lines.get(self.identity) is self.line
+        return self.line is not None and self._farm.router.lines.get(self.identity) is self.line
 
     def stop_reading(self, after: int = 0) -> None:
-        """From now on so many more messages may wait for it."""
-        self.line.room = after
+        """From now on it reads nothing, and so many more messages may wait for it."""
+        if self.line is not None:
+            self.line.room = after
 
     def read_on(self) -> None:
         """It reads again."""
-        self.line.room = None
+        if self.connected:
+            self._farm.router.read(self.identity)
 
     # what it says and hears
 
@@ -268,9 +315,10 @@ class Mc0Peer:
 
     def send(self, *frames: Part) -> None:
         """Send frames, the delimiter included."""
+        assert self.line is not None
         assert self.connected
         with self._farm.router.receiving(self.sender):
-            self._farm.wire.receive(self.identity, list(frames), self.line.descriptor)
+            self._farm.wire.receive(self.identity, list(frames), self.line.number)
 
     def ask(self, line: str) -> list[str]:
         """Send one message; what came back, and whatever had come before."""
@@ -278,15 +326,13 @@ class Mc0Peer:
         return self.take()
 
     def take(self) -> list[str]:
-        """The messages that came since the last call."""
+        """The messages that were sent to it since the last call."""
         return [b"|".join(frames[1:]).decode("latin-1") for frames in self.take_frames()]
 
     def take_frames(self) -> list[list[bytes]]:
-        """The same as frames."""
-        return [[bytes(frame) for frame in frames] for frames in self.take_parts()]
-
-    def take_parts(self) -> list[list[Part]]:
-        """The same as the ROUTER was given them."""
+        """The same as the frames that the ROUTER was given."""
+        if self.line is None:
+            return []
         taken = self.line.inbox[:]
         self.line.inbox.clear()
         return taken

@@ -9,7 +9,7 @@ import gc
 import json
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -36,8 +36,9 @@ from broker.session.mtl.sasl import PLAIN, SCRAM, Mechanisms
 from broker.session.mtl.sessions import Session
 from broker.session.mtl.settings import Settings
 from broker.session.mtl.stored import MIN_ITERATIONS, Stored, of
-from broker.session.router import Part, R, Sender, Sent
+from broker.session.router import Part, Sender
 from broker.wire.mtl.data import Content
+from tests.session.mtl_router import Line, RecordingRouter
 
 HERE = "127.0.0.1"
 THERE = "192.0.2.7"
@@ -146,58 +147,6 @@ class Shelf:
     def close(self) -> None: ...
 
 
-class Line:
-    """One connection as the ROUTER has it. ``room`` is how many more messages may wait in it; None for any number."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.room: int | None = None
-        self.inbox: list[list[bytes]] = []
-
-
-class RecordingRouter:
-    """A ROUTER without handover. Keeps what it is given, by connection."""
-
-    def __init__(self) -> None:
-        self.lines: dict[bytes, Line] = {}
-        self._sender: Sender | None = None
-
-    def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        assert len(frames) >= 3
-        assert all(type(frame) is bytes for frame in frames)
-        line = self.lines.get(identity)
-        if line is None:
-            return Sent.GONE
-        if line.room is not None:
-            if line.room == 0:
-                return Sent.FULL
-            line.room -= 1
-        line.inbox.append(list(frames))
-        return Sent.SENT
-
-    def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        raise AssertionError("the control flow sends nothing to many")
-
-    def sender(self) -> Sender:
-        assert self._sender is not None, "this may only be asked while a message is received"
-        return self._sender
-
-    def key(self) -> str:
-        return self.sender().key
-
-    def forget(self, identity: bytes) -> None:
-        raise AssertionError("identities of the control flow are not forgotten by it")
-
-    @contextmanager
-    def receiving(self, sender: Sender) -> Iterator[None]:
-        """A message of that sender is received."""
-        self._sender = sender
-        try:
-            yield
-        finally:
-            self._sender = None
-
-
 class ControlFarm:
     """The control flow over its real neighbours.
 
@@ -292,18 +241,13 @@ class ControlPeer:
         self.line = self.connect()
 
     def connect(self) -> Line:
-        """Connect, with the lowest free descriptor as a kernel gives it."""
-        lines = self.farm.router.lines
-        assert self.identity not in lines
-        used = {line.descriptor for line in lines.values()}
-        self.line = lines[self.identity] = Line(next(each for each in count(10) if each not in used))
+        """Connect."""
+        self.line = self.farm.router.connect(self.identity, self.farm.control)
         return self.line
 
-    def close(self, told: bool = True) -> None:
-        """The connection ends. The monitor tells of it, now or never."""
-        del self.farm.router.lines[self.identity]
-        if told:
-            self.farm.control.closed(self.line.descriptor)
+    def close(self) -> None:
+        """The connection ends."""
+        self.farm.router.close(self.identity, self.farm.control)
 
     def behind(self, *routing: bytes) -> ControlPeer:
         """A client that comes through this peer, which is a proxy."""
@@ -317,7 +261,7 @@ class ControlPeer:
     def send(self, *frames: Part) -> None:
         """Send just these frames."""
         with self.farm.router.receiving(self.sender):
-            self.farm.control.receive(self.identity, list(frames), self.line.descriptor)
+            self.farm.control.receive(self.identity, list(frames), self.line.number)
 
     def say(self, command: str | bytes, body: object) -> None:
         """Send a request. What is not bytes already becomes JSON."""
@@ -335,7 +279,7 @@ class ControlPeer:
             replies.append(_read(code, body))
         return replies
 
-    def take_frames(self) -> list[list[bytes]]:
+    def take_frames(self) -> list[tuple[bytes, ...]]:
         taken = self.line.inbox[:]
         self.line.inbox.clear()
         return taken

@@ -4,8 +4,7 @@ tests turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -23,97 +22,13 @@ from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.profile import Flows, Profile, Reader, Writer
 from broker.session.mtl.profiles.test import RESOURCE, FanOut
 from broker.session.mtl.settings import Settings
-from broker.session.router import NUMBER, N, Part, R, Sender, Sent
+from broker.session.router import Part, Sender
 from broker.wire.mtl import data as wire
 from broker.wire.mtl.table import EMPTY, MAX_EXTENDED
+from tests.session.mtl_router import RecordingRouter
 
 STEP = 0.05
 """Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
-
-FIRST_DESCRIPTOR = 10
-
-
-class Line:
-    """One connection as the ROUTER has it. ``room`` is how many more messages may wait in it; None for any number."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.room: int | None = None
-        self.inbox: list[tuple[bytes, bytes]] = []
-
-
-class RecordingRouter:
-    """A ROUTER without handover. Keeps what it is given, by connection.
-
-    An identity is *open* while its line has room, *full* while it has none, and *gone* while there is no line.
-    """
-
-    def __init__(self) -> None:
-        self.lines: dict[bytes, Line] = {}
-        self.forgotten: list[bytes] = []
-        self.refused = 0
-        """Messages for which there was no room."""
-        self.breaths = 0
-        self.in_a_breath = 0
-        """Messages for which there is room again after a moment, in each line that has none."""
-        self._sender: Sender | None = None
-
-    def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        header, body = map(bytes, frames)
-        line = self.lines.get(identity)
-        if line is None:
-            return Sent.GONE
-        if line.room is not None:
-            if line.room == 0:
-                self.refused += 1
-                return Sent.FULL
-            line.room -= 1
-        line.inbox.append((header, body))
-        return Sent.SENT
-
-    def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        raise AssertionError("no two flows are sent the same header")
-
-    def send_each(
-        self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
-    ) -> list[tuple[N, Sent]]:
-        failed: list[tuple[N, Sent]] = []
-        for receiver in receivers:
-            receiver.sequence += 1
-            header = frame[:at] + receiver.sequence.to_bytes(NUMBER) + frame[at + NUMBER :]
-            sent = Sent.HELD if receiver.held else self.send(receiver.identity, (header, body))
-            if sent is Sent.SENT:
-                receiver.sent = now
-            else:
-                failed.append((receiver, sent))
-        return failed
-
-    def breathe(self, wait: bool) -> None:
-        if not wait:
-            return
-        self.breaths += 1
-        for line in self.lines.values():
-            if line.room is not None:
-                line.room += self.in_a_breath
-
-    def sender(self) -> Sender:
-        assert self._sender is not None, "this may only be asked while a message is received"
-        return self._sender
-
-    def key(self) -> str:
-        return self.sender().key
-
-    def forget(self, identity: bytes) -> None:
-        self.forgotten.append(identity)
-
-    @contextmanager
-    def receiving(self, sender: Sender) -> Iterator[None]:
-        """A message of that sender is received."""
-        self._sender = sender
-        try:
-            yield
-        finally:
-            self._sender = None
 
 
 class Everything:
@@ -180,7 +95,7 @@ class Keeping:
         self.calls.append(("content", resource, content.sequence))
         if self.confirming:
             writer.confirm(content.sequence)
-        self.give(resource, bytes(content.body))
+        self.give(resource, content.body)
 
     def give(self, resource: str, body: bytes) -> None:
         """Send a Content to all who want it."""
@@ -213,7 +128,6 @@ class MtlFarm:
         self.counters = Counters()
         self.complaints = Complaints(self.counters, self.clock)
         self.router = RecordingRouter()
-        self.descriptors: set[int] = set()
         self.settings = settings or Settings()
         self.start()
 
@@ -274,12 +188,6 @@ class MtlFarm:
         """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
         self.clock.pump([step] * round(seconds / step))
 
-    def open(self) -> Line:
-        """A new connection. It gets the lowest descriptor that is free, as from the kernel."""
-        descriptor = next(each for each in count(FIRST_DESCRIPTOR) if each not in self.descriptors)
-        self.descriptors.add(descriptor)
-        return Line(descriptor)
-
 
 _numbers = count(1)
 
@@ -299,29 +207,24 @@ class MtlPeer:
     def connect(self) -> None:
         """Connect. It has a new identity then, unless it has chosen one."""
         self.identity = self._chosen or b"\0" + next(_numbers).to_bytes(4)
-        self.line = self._farm.open()
-        self._farm.router.lines[self.identity] = self.line
+        self.line = self._farm.router.connect(self.identity, self._farm.data)
 
-    def drop(self, told: bool = True) -> None:
-        """The connection ends, and what waited in it is lost. The monitor tells of it at once, or does not."""
+    def drop(self) -> None:
+        """The connection ends, and what waited in it is lost."""
         assert self.connected
-        del self._farm.router.lines[self.identity]
-        self._farm.descriptors.discard(self.line.descriptor)
-        self.line.inbox.clear()
-        if told:
-            self._farm.data.closed(self.line.descriptor)
+        self._farm.router.close(self.identity, self._farm.data)
 
     @property
     def connected(self) -> bool:
         return self._farm.router.lines.get(self.identity) is self.line
 
     def stop_reading(self, after: int = 0) -> None:
-        """From now on so many more messages may wait for it."""
-        self.line.room = after
+        """From now on so many more messages may wait for it. That is too little to be called room."""
+        self.line.have_room(after)
 
-    def read_on(self) -> None:
-        """It reads again."""
-        self.line.room = None
+    def read_on(self, room: int | None = None) -> None:
+        """It reads again, and there is room for so many more messages, or for any number."""
+        self._farm.router.read(self.identity, self._farm.data, room)
 
     # what it says and hears
 
@@ -329,7 +232,7 @@ class MtlPeer:
         """Send one message."""
         assert self.connected
         with self._farm.router.receiving(self.sender):
-            self._farm.data.receive(self.identity, list(frames), self.line.descriptor)
+            self._farm.data.receive(self.identity, list(frames), self.line.number)
 
     def ask(self, *frames: Part) -> list[wire.Command]:
         """Send one message; what came back, and whatever had come before."""
@@ -340,7 +243,7 @@ class MtlPeer:
         """What came since the last call."""
         return [wire.parse(frames, self.tails) for frames in self.take_frames()]
 
-    def take_frames(self) -> list[tuple[bytes, bytes]]:
+    def take_frames(self) -> list[tuple[bytes, ...]]:
         """The same as frames."""
         taken = self.line.inbox[:]
         self.line.inbox.clear()
@@ -350,7 +253,7 @@ class MtlPeer:
         """The bodies of the Contents that came since the last call; nothing else did."""
         taken = self.take()
         assert {type(command) for command in taken} <= {wire.Content}
-        return [bytes(command.body) for command in taken if isinstance(command, wire.Content)]
+        return [command.body for command in taken if isinstance(command, wire.Content)]
 
     def lease(self, token: str, sequence: int = 1) -> None:
         """Use a lease, which is accepted."""

@@ -20,7 +20,6 @@ from broker.session.mtl.profiles.service import Services
 from broker.session.mtl.profiles.topic import Topic
 from broker.session.mtl.rights import UserRights
 from broker.session.mtl.settings import Settings
-from broker.session.router import Part
 from broker.wire.mtl import data as wire
 from broker.wire.mtl import table
 from tests.session.mtl_data_recording import MtlFarm, MtlPeer
@@ -133,12 +132,12 @@ def as_got(content: wire.Command) -> Got:
     """One of them."""
     assert isinstance(content, wire.Content)
     says = table.decode(content.table, table.MAX_EXTENDED)
-    return Got(content.resource, says, bytes(content.body), content.sequence)
+    return Got(content.resource, says, content.body, content.sequence)
 
 
 def put(peer: MtlPeer, sequence: int, resource: str, body: bytes | object = b"", /, **says: table.Value) -> None:
     """Send a Content, of bytes or of JSON. Underscores in the names of properties are hyphens."""
-    data: Part = body if isinstance(body, bytes | bytearray) else json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     properties = table.encode({name.replace("_", "-"): value for name, value in says.items()})
     peer.say(*wire.content(sequence, resource, properties, data))
 

@@ -643,26 +643,20 @@ def test_a_service_that_lost_its_connection_is_told_over_the_next_one_over_which
     assert len(second.take()) >= 4
 
 
-def test_the_end_of_a_connection_that_is_told_late_ends_not_the_next_with_its_descriptor(farm: DbpFarm) -> None:
-    """What the next connection says may be received before the broker hears that the one before it has ended."""
-    first = farm.dealer().registered("first", heartbeat=1)
-    first.close(told=False)
-    second = farm.dealer().registered("second", heartbeat=1)
-    assert second.descriptor == first.descriptor
-    farm.commands.closed(first.descriptor)
-    assert second.ask("<3", T) == []
-
-
-def test_a_connection_whose_end_was_told_late_does_not_keep_its_service(farm: DbpFarm) -> None:
-    first = farm.dealer().registered("first", heartbeat=1)
-    first.close(told=False)
-    farm.dealer().registered("second", heartbeat=1)
-    farm.commands.closed(first.descriptor)
-    again = farm.dealer()
+def test_a_connection_that_is_replaced_ends_before_the_first_message_of_the_next(farm: DbpFarm) -> None:
+    """The number of a connection never comes again: the end of one is not the end of the other."""
+    peer = farm.dealer(identity=b"rohan").registered("Rohan", heartbeat=1)
+    before = peer.number
+    peer.connect()
+    assert farm.entry("Rohan").connection is None
     for _ in range(3):
-        again.send("<3", T, "first")
+        peer.send("<3", T, "Rohan")
         farm.wait(1)
-    assert len(again.take()) >= 2
+    assert len(peer.take()) >= 2
+    farm.commands.closed(before)
+    connection = farm.entry("Rohan").connection
+    assert connection is not None
+    assert connection.number == peer.number
 
 
 # who is asked whether it lives

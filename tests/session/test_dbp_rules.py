@@ -16,7 +16,6 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.config import values
-from broker.session.dbp import commands
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import Terms
 from tests.session.dbp_recording import (
@@ -1205,26 +1204,14 @@ def test_17_an_identity_that_comes_back_is_another_connection(farm: DbpFarm) -> 
     assert not is_deaf(peer)
 
 
-def test_17_also_if_the_end_was_not_reported_yet(farm: DbpFarm) -> None:
-    """A connection is an identity and a descriptor: with another descriptor it is another connection."""
+def test_17_a_connection_that_replaces_another_is_another_connection(farm: DbpFarm) -> None:
+    """A connection is known by its number, which never comes again, and not by its identity."""
     peer = farm.dealer(identity=b"rohan")
     peer.registered("Rohan")
     peer.send("o_O", T)
-    peer.close(told=False)
-    farm.dealer()
     peer.connect()
     assert not is_deaf(peer)
     peer.registered("Rohan")
-
-
-def test_17_the_same_descriptor_of_another_identity_is_another_connection(farm: DbpFarm) -> None:
-    """Descriptors are used again, and must not bring a mark with them."""
-    peer = farm.dealer()
-    peer.send("junk", T)
-    peer.close(told=False)
-    other = farm.dealer()
-    assert other.descriptor == peer.descriptor
-    assert not is_deaf(other)
 
 
 def test_17_the_mark_is_on_one_connection_only(farm: DbpFarm) -> None:
@@ -1235,14 +1222,18 @@ def test_17_the_mark_is_on_one_connection_only(farm: DbpFarm) -> None:
     assert not is_deaf(other)
 
 
-def test_17_the_table_is_bounded(farm: DbpFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many peers misbehave, not more is remembered."""
-    monkeypatch.setattr(commands, "MAX_CONNECTIONS", 10)
+def test_17_what_is_kept_of_a_connection_ends_with_it(farm: DbpFarm) -> None:
+    """However many peers misbehave, there is no more state than open connections."""
+    peers = []
     for n in range(50):
-        farm.dealer().send("junk", T)
-        farm.dealer().send("</3", T)
-        farm.dealer().register(f"service {n}")
-        assert len(farm.commands) <= 10
+        peers += [farm.dealer(), farm.dealer(), farm.dealer()]
+        peers[-3].send("junk", T)
+        peers[-2].send("</3", T)
+        peers[-1].register(f"service {n}")
+    assert len(farm.commands) == len(peers)
+    for peer in peers:
+        peer.close()
+    assert len(farm.commands) == 0
     assert len(farm.dealer().find()) == 50
 
 

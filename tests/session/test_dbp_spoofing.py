@@ -5,16 +5,13 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Iterator
-from itertools import count
 from random import Random
 
 import pytest
 
 from broker.net.limits import ADDRESSES
 from broker.session.dbp.catalogue import Terms
-from broker.session.dbp.commands import MAX_CONNECTIONS
 from broker.session.dbp.voice import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE
-from broker.session.router import Part, Sender
 from tests.session.dbp_recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
 from tests.session.mc0_recording import nothing_fails
 
@@ -267,8 +264,7 @@ def sizes(farm: DbpFarm) -> dict[str, int]:
     return {
         "entries": len(farm.catalogue._entries),
         "places": len(farm.catalogue._sources),
-        "connections": len(farm.commands._known),
-        "descriptors": len(farm.commands._by_descriptor),
+        "connections": len(farm.commands),
         "sources": len(farm.voice._sources._buckets),  # type: ignore[attr-defined]
         "addresses": len(farm.voice._addresses._buckets),  # type: ignore[attr-defined]
         "complaints": len(farm.complaints._logged),
@@ -348,12 +344,10 @@ def test_the_memory_of_a_flood_is_bounded(farm: DbpFarm) -> None:
 def test_registrations_and_good_byes_leave_only_what_is_bounded(farm: DbpFarm) -> None:
     before = sizes(farm)
     for number in range(12_000):
-        peer = Quick(farm, number)
-        peer.send(b"UwU", b'{"name": "n%d", "heartbeat": 1}' % number)
+        peer = farm.dealer().registered(f"n{number}", heartbeat=1)
         farm.datagrams.receive(b" <3 %b n%d" % (TEXT, number), (THERE, 1_024 + number))
-        peer.send(b"</3")
-        farm.commands.closed(number)
-        farm.router.inboxes.clear()
+        peer.send("</3", T)
+        peer.close()
         farm.udp.sent.clear()
     after = sizes(farm)
     assert after["gone"] == 10_000
@@ -366,112 +360,30 @@ def test_registrations_and_good_byes_leave_only_what_is_bounded(farm: DbpFarm) -
 # connections
 
 
-class Quick:
-    """A peer that looks for no descriptor: there are tens of thousands."""
-
-    def __init__(self, farm: DbpFarm, descriptor: int, address: str = THERE) -> None:
-        self.farm = farm
-        self.identity = b"\0%08d" % descriptor
-        self.descriptor = descriptor
-        self.address = address
-        farm.router.inboxes[self.identity] = []
-
-    def send(self, command: bytes, *frames: Part) -> None:
-        received = [b"", command, TEXT, *frames]
-        self.farm.router.deliver(
-            Sender(self.address, "", "DEALER"),
-            lambda: self.farm.commands.receive(self.identity, received, self.descriptor),
-        )
-
-    def take(self) -> list[bytes]:
-        """The commands that came."""
-        inbox = self.farm.router.inboxes[self.identity]
-        taken = [frames[1] for frames in inbox]
-        inbox.clear()
-        return taken
-
-
-@pytest.fixture
-def descriptors() -> Iterator[int]:
-    return count(1_000)
-
-
-def test_of_connections_that_only_ask_nothing_is_kept(farm: DbpFarm, descriptors: Iterator[int]) -> None:
+def test_of_connections_that_only_ask_nothing_is_kept(farm: DbpFarm) -> None:
     for _ in range(1_000):
-        peer = Quick(farm, next(descriptors))
-        peer.send(b"u_U", b"")
-        peer.send(b"u_U", b"mmi.service", b"x")
-        peer.send(b"ping", b"")
-        peer.send(b"UwU", b"nonsense")
-        peer.send(b"UoU", b'{"name": "x"}')
+        peer = farm.dealer()
+        peer.send("u_U", T, "")
+        peer.send("u_U", T, "mmi.service", "x")
+        peer.send("ping", T, "")
+        peer.send("UwU", T, "nonsense")
+        peer.send("UoU", T, {"name": "x"})
         assert len(peer.take()) == 5
-    assert sizes(farm)["connections"] == sizes(farm)["descriptors"] == 0
+    assert sizes(farm)["connections"] == 0
 
 
-def test_no_more_connections_are_remembered_than_the_bound(farm: DbpFarm, descriptors: Iterator[int]) -> None:
-    service = Quick(farm, next(descriptors))
-    service.send(b"UwU", b'{"name": "Rohan", "heartbeat": 3000}')
-    deaf = Quick(farm, next(descriptors))
-    deaf.send(b"nonsense")
-    deaf.send(b"u_U", b"")
-    assert deaf.take() == []
-    service.take()
-    for _ in range(MAX_CONNECTIONS + 100):
-        Quick(farm, next(descriptors)).send(b"nonsense")
-    assert sizes(farm)["connections"] == sizes(farm)["descriptors"] == MAX_CONNECTIONS
-    assert len(farm.complaints._logged) <= ADDRESSES
-
-    # The oldest was forgotten, and begins anew; that of a service was not.
-    assert farm.entry("Rohan").connection is not None
-    service.send(b"<3", b"Rohan")
-    farm.wait(1)
-    assert service.take() == []
-    deaf.send(b"u_U", b"")
-    assert deaf.take() == [b"o_O"]
-
-
-def test_a_flood_of_bad_peers_takes_no_service_from_those_who_are_registered(
-    farm: DbpFarm, descriptors: Iterator[int]
-) -> None:
-    services = [Quick(farm, next(descriptors)) for _ in range(50)]
-    for number, service in enumerate(services):
-        service.send(b"UwU", b'{"name": "s%d", "heartbeat": 1}' % number)
-        service.take()
-    for number in range(MAX_CONNECTIONS + 1_000):
-        Quick(farm, next(descriptors), ELSEWHERE).send(b"nonsense")
+def test_a_flood_of_bad_peers_takes_no_service_from_those_that_are_registered(farm: DbpFarm) -> None:
+    services = [farm.dealer().registered(f"s{number}", heartbeat=1) for number in range(50)]
+    for number in range(20_000):
+        farm.dealer(ELSEWHERE).send("nonsense", T)
         if number % 1_000 == 0:
             farm.wait(0.5)
             for each, service in enumerate(services):
-                service.send(b"<3", b"s%d" % each)
+                service.send(*(("<3", T, f"s{each}") if each % 2 else ("<3", T)))
     assert len(farm.catalogue) == 50
     for service in services:
-        assert set(service.take()) == {b"<3"}
-
-
-def test_the_connection_of_a_service_that_beats_without_its_name_outlives_a_flood_of_bad_peers(
-    farm: DbpFarm, descriptors: Iterator[int]
-) -> None:
-    service = Quick(farm, next(descriptors))
-    service.send(b"UwU", b'{"name": "Rohan", "heartbeat": 1}')
-    for number in range(MAX_CONNECTIONS + 1_000):
-        Quick(farm, next(descriptors), ELSEWHERE).send(b"nonsense")
-        if number % 1_000 == 0:
-            farm.wait(0.5)
-            service.send(b"<3")
-    assert b"</3" not in service.take()
-
-
-def test_a_connection_that_was_forgotten_and_says_something_again_ends_like_any_other(
-    farm: DbpFarm, descriptors: Iterator[int]
-) -> None:
-    early = Quick(farm, next(descriptors))
-    early.send(b"nonsense")
-    for _ in range(MAX_CONNECTIONS):
-        Quick(farm, next(descriptors)).send(b"nonsense")
-    early.send(b"UwU", b'{"name": "Rohan", "heartbeat": 1}')
-    assert early.take() == [b"OwO"]
-    farm.commands.closed(early.descriptor)
-    assert farm.entry("Rohan").connection is None
+        assert {frames[0] for frames in service.take()} == {b"<3"}
+    assert len(farm.complaints._logged) <= ADDRESSES
 
 
 def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:
@@ -486,10 +398,8 @@ def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:
     assert sizes(farm)["connections"] == 100
     for peer in peers:
         peer.close()
-    left = sizes(farm)
-    assert left["connections"] == left["descriptors"] == 0
+    assert sizes(farm)["connections"] == 0
     assert all(entry.connection is None for entry in farm.catalogue)
-    assert sorted(farm.router.forgotten) == sorted(peer.identity for peer in peers)
 
 
 def test_who_is_deaf_is_deaf_until_its_connection_ends(farm: DbpFarm) -> None:
@@ -502,3 +412,28 @@ def test_who_is_deaf_is_deaf_until_its_connection_ends(farm: DbpFarm) -> None:
     peer.close()
     peer.connect()
     assert peer.find() == {}
+
+
+def test_an_answer_is_sent_where_heartbeats_have_no_room(farm: DbpFarm) -> None:
+    peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
+    farm.router.full.add(peer.identity)
+    for _ in range(3):
+        assert [frames[0] for frames in peer.ask("u_U", T, "")] == [b"o_O"]
+        peer.send("<3", T)
+        farm.wait(1)
+    assert peer.take() == []
+    assert farm.counted("dbp_dropped.full") == 3
+    farm.router.full.clear()
+    farm.wait(1)
+    assert [frames[0] for frames in peer.take()] == [b"<3"]
+
+
+def test_a_service_that_reads_no_answer_stays_while_it_beats(farm: DbpFarm) -> None:
+    peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
+    farm.router.stuck.add(peer.identity)
+    for _ in range(5):
+        peer.send("u_U", T, "")
+        peer.send("UoU", T, {"load": 0.5})
+        farm.wait(1)
+    assert farm.counted("dbp_dropped.full") >= 10
+    assert farm.entry("Rohan").connection is not None

@@ -409,7 +409,7 @@ def test_a_slow_reader_of_many_resources_is_told_of_each_by_turns(farm: Registry
 
 def test_a_reader_that_is_gone_is_not_told(farm: RegistryFarm) -> None:
     readers = [farm.watching("services") for _ in range(3)]
-    readers[0].drop(told=False)
+    readers[0].drop()
     farm.provider(service("bank"))
     readers[1].drop()
     farm.provider(service("post"))

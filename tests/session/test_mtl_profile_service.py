@@ -412,23 +412,6 @@ def test_what_waits_is_given_out_in_order_as_room_comes(farm: ServiceFarm) -> No
     assert farm.idle()
 
 
-def test_what_waits_is_a_copy_of_what_the_transport_had(farm: ServiceFarm) -> None:
-    caller = farm.caller()
-    asked, replied = bytearray(b"asked"), bytearray(b"replied")
-    put(caller.peer, 1, "service/a", asked, reply_to=caller.address, ttl=60_000)
-    assert caller.peer.take() == confirmed(1)
-    asked[:] = b"other"
-    worker, _ = farm.peer(read="service/a", confirm=Confirm.NONE)
-    [request] = summon(worker, "service/a")
-    assert request.body == b"asked"
-    caller.peer.stop_reading()
-    put(farm.worker("b"), 2, "reply", replied, **{"reply-to": caller.address})
-    replied[:] = b"another"
-    caller.peer.read_on()
-    farm.mtl.wait(0.3)
-    assert [each.body for each in contents(caller.peer)] == [b"replied"]
-
-
 def test_what_waits_goes_to_a_worker_that_reads_again(farm: ServiceFarm) -> None:
     worker, caller = farm.worker("a"), farm.caller()
     worker.stop_reading()
@@ -1052,7 +1035,10 @@ class _Play:
             for service in "ab":
                 worker.say(*wire.dismiss(1, f"service/{service}"))
         elif what == "deaf":
-            worker.line.room = None if worker.line.room == 0 else 0
+            if worker.line.room == 0:
+                worker.read_on()
+            else:
+                worker.stop_reading()
         elif has:
             sequence = next(iter(has))
             request = has.pop(sequence)

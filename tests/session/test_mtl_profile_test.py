@@ -85,7 +85,7 @@ def test_T05_a_reader_that_dismissed_or_vanished_does_not_stop_the_others(farm: 
     writer = farm.writer()
     readers[0].say(*wire.dismiss(5, RESOURCE))
     readers[1].drop()
-    readers[2].drop(told=False)
+    readers[2].drop()
     for number in range(3):
         writer.put(number)
         farm.wait(0.1)

@@ -15,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.session.mtl import control as control_module
-from broker.session.mtl import replies as replies_module
 from broker.session.mtl.control import MAX_BEHIND
-from broker.session.mtl.replies import AGAIN, MAX_REPLIES
 from broker.session.mtl.sasl import SCRAM
 from broker.session.mtl.sessions import SHARE, key_of
 from broker.session.router import Sender
@@ -25,7 +23,6 @@ from broker.wire.mtl.frames import MAX_ENVELOPE, MAX_HOPS
 from tests.session.mtl_control_recording import (
     HERE,
     KEY,
-    OTHER_KEY,
     PROTOCOL,
     THERE,
     ControlFarm,
@@ -35,6 +32,7 @@ from tests.session.mtl_control_recording import (
     nothing_fails,
     plain,
 )
+from tests.session.mtl_router import REPLIES
 
 OPEN = (400, {"status": "Bad Request", "reason": "open"})
 OPENING = [b"", b"Connection.Open", json.dumps({"protocol": PROTOCOL}).encode()]
@@ -110,8 +108,9 @@ def test_G10_as_many_hops_are_kept_as_an_envelope_may_have() -> None:
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=5), min_size=2, max_size=2))
 def test_different_envelopes_have_different_keys(envelopes: list[list[bytes]]) -> None:
     sender = Sender(THERE, "", "DEALER")
-    one, other = (key_of(frames[0], (*frames[1:], b""), sender) for frames in envelopes)
+    one, other = (key_of(7, (*frames, b""), sender) for frames in envelopes)
     assert (one == other) == (envelopes[0] == envelopes[1])
+    assert key_of(8, (*envelopes[0], b""), sender) != one
     assert len(one) <= 128
 
 
@@ -164,7 +163,7 @@ def test_replies_go_behind_the_envelopes_of_their_own_requests() -> None:
         peer.routing = (b"%04d" % number,)
         peer.say(command, body)
     farm.threads.run()
-    assert [frames[:3] for frames in peer.take_frames()] == [[b"0000", b"", b"201"], [b"0001", b"", b"200"]]
+    assert [frames[:3] for frames in peer.take_frames()] == [(b"0000", b"", b"201"), (b"0001", b"", b"200")]
 
 
 def test_other_sessions_do_not_wait_for_a_login_nor_do_those_behind_the_same_proxy() -> None:
@@ -215,64 +214,33 @@ def test_what_is_ill_formed_is_dropped_also_while_others_wait() -> None:
 # who has which
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_G08_a_session_is_not_taken_over_with_an_identity(told: bool) -> None:
+def test_G08_a_session_is_not_taken_over_with_an_identity() -> None:
     farm = ControlFarm()
     mine = farm.peer(identity=b"me").opened().working("test")
-    mine.close(told)
-    others = farm.peer(identity=b"other")  # which has the descriptor now
-    assert others.line.descriptor == mine.line.descriptor
+    mine.close()
+    other = farm.peer(identity=b"other").opened()
+    assert len(farm.control) == 1
     mine.connect()
     assert mine.profile("test") == OPEN
     assert mine.opened().profile("test")[0] == 200
-    assert len(farm.control) == 1
+    assert other.profile("test")[0] == 200
+    assert len(farm.control) == 2
 
 
-def test_G08_nor_with_identity_and_descriptor() -> None:
-    farm = ControlFarm()
-    mine = farm.peer(identity=b"me").opened()
-    mine.close(told=True)
-    thief = farm.peer(identity=b"me")
-    assert thief.line.descriptor == mine.line.descriptor
-    assert thief.profile("test") == OPEN
-
-
-@pytest.mark.parametrize(
-    "sender", [Sender("192.0.2.8", KEY, "DEALER"), Sender(THERE, OTHER_KEY, "DEALER"), Sender(THERE, "", "DEALER")]
-)
-def test_G08_nor_from_another_address_or_with_another_key(sender: Sender) -> None:
-    farm = ControlFarm(keys={KEY: "carol", OTHER_KEY: "dave"})
-    mine = farm.peer(THERE, KEY, identity=b"me").opened()
-    mine.close(told=False)
-    thief = farm.peer(sender.address, sender.key, identity=b"me")
-    assert thief.line.descriptor == mine.line.descriptor
-    assert thief.profile("test") == OPEN
-    assert len(farm.control) == 0
-
-
-def test_late_news_of_a_connection_does_not_end_the_session_of_the_next_one() -> None:
-    farm = ControlFarm()
-    former = farm.peer().opened()
-    former.close(told=False)
-    latter = farm.peer().opened().working("test")
-    assert latter.line.descriptor == former.line.descriptor
-    farm.control.closed(former.line.descriptor)
-    assert latter.reader()[0] == 202
-    latter.close()
-    assert len(farm.control) == 0
-
-
-def test_late_news_that_is_taken_for_the_next_connections_costs_it_an_open() -> None:
+def test_G08_nor_by_a_connection_that_replaces_another() -> None:
     farm = closed_farm()
-    former = farm.peer(HERE)  # of which nothing is known
-    former.close(told=False)
-    latter = waiting(farm)
-    latter.say("Profile", {"profile": "test"})
-    farm.control.closed(former.line.descriptor)
-    assert latter.take() == [OPEN, OPEN]
+    mine = waiting(farm)
+    mine.say("Profile", {"profile": "test"})
+    former = mine.line
+    other = farm.peer(HERE, identity=mine.identity)
+    assert len(farm.control) == 0
     farm.threads.run()
-    assert latter.take() == []
-    assert latter.logged_in("alice", "pencil").profile("test")[0] == 200
+    assert (former.inbox, other.take()) == ([], []), "there is no reply to what the former asked"
+    assert farm.counted("mtl_dropped.gone") == 2
+    assert other.profile("test") == OPEN
+    assert other.logged_in("alice", "pencil").profile("test")[0] == 200
+    farm.control.closed(former.number)
+    assert other.reader()[0] == 202
 
 
 def test_all_sessions_of_a_connection_end_with_it() -> None:
@@ -417,7 +385,7 @@ def test_nothing_is_left_of_sessions_that_are_over() -> None:
     assert len(farm.leases) == 0
     assert farm.control._behind == 0
     sessions = vars(farm.control._sessions)
-    assert not any(sessions[name] for name in ("_strangers", "_ready", "_of_connection", "_untold"))
+    assert not any(sessions[name] for name in ("_strangers", "_ready", "_of_connection"))
 
 
 # replies that find no room
@@ -426,83 +394,36 @@ def test_nothing_is_left_of_sessions_that_are_over() -> None:
 def test_replies_that_find_no_room_wait_and_come_in_order() -> None:
     farm = ControlFarm()
     peer, other = farm.peer(), farm.peer()
-    peer.line.room = 1
+    peer.line.have_room(1)
     peer.say("Open", {"protocol": PROTOCOL})
     peer.say("Profile", {"profile": "test"})
     peer.say("Profile", {"profile": "none"})
     assert codes(peer) == [201]
-    farm.wait(2 * AGAIN)
-    assert peer.take() == []
     assert other.opened().profile("test")[0] == 200
-    peer.line.room = 1
-    farm.wait(2 * AGAIN)
-    assert codes(peer) == [200]
-    peer.line.room = None
+    peer.line.have_room(None)
     peer.say("Reader", {"resources": []})
-    assert codes(peer) == [400, 202]
-    farm.wait(2 * AGAIN)
-    assert peer.take() == []
+    assert codes(peer) == [200, 400, 202]
     assert farm.data.unused == 1
 
 
-def test_so_many_replies_wait_for_a_peer_and_more_are_dropped() -> None:
+def test_replies_to_a_peer_that_does_not_read_at_all_are_dropped() -> None:
     farm = ControlFarm()
     peer = farm.peer().opened()
-    peer.line.room = 0
-    for _ in range(MAX_REPLIES + 5):
+    peer.line.have_room(0)
+    for _ in range(REPLIES + 5):
         peer.say("Profile", {"profile": "test"})
     assert farm.counted("mtl_dropped.full") == 5
-    peer.line.room = None
-    farm.wait(2 * AGAIN)
-    assert codes(peer) == [200] * MAX_REPLIES
+    peer.line.have_room(None)
+    assert codes(peer) == [200] * REPLIES
     assert peer.profile("test")[0] == 200
     assert len(farm.leases) == 0
 
 
-def test_so_many_replies_wait_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies_module, "MAX_ALL", 3)
+def test_room_is_nothing_to_the_control_flow() -> None:
     farm = ControlFarm()
-    peers = [farm.peer().opened() for _ in range(5)]
-    for peer in peers:
-        peer.line.room = 0
-        peer.say("Profile", {"profile": "test"})
-    assert farm.counted("mtl_dropped.full") == 2
-    for peer in peers:
-        peer.line.room = None
-    farm.wait(2 * AGAIN)
-    assert [codes(peer) for peer in peers] == [[200]] * 3 + [[]] * 2
-    assert peers[4].profile("test")[0] == 200
-
-
-def test_a_reply_that_waits_is_not_given_to_who_has_the_identity_later() -> None:
-    farm = ControlFarm()
-    mine = farm.peer(identity=b"me").opened().working("shelf")
-    mine.line.room = 0
-    mine.say("Reader", {"resources": []})
-    mine.close(told=False)
-    keeper = farm.peer().opened()  # on the same descriptor
-    thief = farm.peer(identity=b"me")
-    thief.say("Profile", {"profile": "shelf"})
-    farm.wait(2 * AGAIN)
-    assert thief.take() == [OPEN]
-    assert keeper.take() == []
-    assert farm.counted("mtl_dropped.gone") == 1
-
-
-@pytest.mark.parametrize("told", [False, True])
-def test_replies_to_who_is_gone_are_dropped(told: bool) -> None:
-    farm = closed_farm()
-    peer, full = waiting(farm), farm.peer()
-    peer.say("Profile", {"profile": "test"})
-    full.line.room = 0
-    for _ in range(3):
-        full.say("Profile", {"profile": "test"})
-    for each in (peer, full):
-        each.close(told)
-    farm.threads.run()
-    farm.wait(2 * AGAIN)
-    assert farm.counted("mtl_dropped.gone") == 5
-    assert len(farm.leases) == 0
+    peer = farm.peer().opened()
+    farm.control.room(peer.identity)
+    assert peer.take() == []
 
 
 # anything at all

@@ -16,7 +16,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.net.lines import Limits, LineFactory
+from broker.net.admission import Limits
+from broker.net.lines import LineFactory
 from broker.net.longpoll import LongPollFactory
 from broker.net.origins import Origins
 from broker.net.rtcp import RtcpFactory
@@ -184,7 +185,7 @@ def replay(recording: Recording, http: bool) -> list[Answer]:
         player.play()
         broker.clock.pump([1] * 60)  # what is left ends by itself
     assert [event for event in logged if "log_failure" in event] == []
-    assert (factory.sessions, lines.connections, lines.unfinished) == ({}, set(), 0)
+    assert (factory.sessions, lines.connections, lines.unfinished.held) == ({}, set(), 0)
     assert broker.clock.getDelayedCalls() == []
     return player.said
 

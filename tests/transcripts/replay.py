@@ -26,8 +26,9 @@ from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
 from broker.core.restored import Restored
+from broker.net.admission import Limits
 from broker.net.limits import Complaints
-from broker.net.lines import Limits, LineFactory, LineProtocol
+from broker.net.lines import LineFactory, LineProtocol
 from broker.net.turns import Turns
 from broker.session import elko_director
 from broker.session.auth import Door, Policy

@@ -7,14 +7,26 @@ of flags (MORE, COMMAND) and the frame's body. The counter is part of the box's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from struct import Struct
 from typing import Protocol
 
 import attrs
 
 from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import COMMAND, LONG, MORE, SHORT, Assembly, Decoded, Decoder, Encoder
-from broker.net.zmtp.limits import MAX_COMMAND, Limits
+from broker.net.zmtp.frames import (
+    HEADER,
+    LONG,
+    MORE,
+    PARTIAL,
+    SHORT,
+    Decoded,
+    Decoder,
+    Encoder,
+    header,
+    split_command,
+)
+from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, Limits
 
 MAC = 16
 """Bytes by which a box is longer than its content."""
@@ -135,17 +147,34 @@ class CurveEncoder:
         return b"".join(parts)
 
 
-class CurveDecoder(Assembly):
+class CurveDecoder:
     """The input of one connection."""
 
-    __slots__ = ("_counter", "_key", "_open", "_prefix")
+    __slots__ = (
+        "_cost", "_counter", "_frames", "_key", "_limits", "_missing", "_open", "_partial", "_prefix", "_rest",
+    )  # fmt: skip
 
     def __init__(self, limits: Limits, boxes: Boxes, key: bytes, prefix: bytes, counter: int) -> None:
-        super().__init__(limits, OVERHEAD)
+        self._limits = limits
+        self._rest = b""
+        """The beginning of a box: its header is not complete, or it is short."""
+        self._partial: BytesIO | None = None
+        """The beginning of a long box; ``_missing`` bytes of it are still to come."""
+        self._missing = 0
+        self._frames: list[bytes] = []
+        """The frames of a message that is not complete."""
+        self._cost = 0
+        """The bytes that these count for."""
         self._open = boxes.open
         self._key = key
         self._prefix = prefix
         self._counter = counter
+
+    @property
+    def pending(self) -> int:
+        """See `Decoder`."""
+        partial = 0 if self._partial is None else self._partial.tell()
+        return self._cost + len(self._rest) + partial
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
@@ -171,26 +200,49 @@ class CurveDecoder(Assembly):
                 work = 0
                 yield None
 
+    def _resume(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """Add to the box that was kept. Returns it, once it is complete, and what follows it."""
+        assert self._partial is not None
+        taken = self._partial.write(memoryview(data)[: self._missing])
+        self._missing -= taken
+        if self._missing:
+            return None
+        body = self._partial.getvalue()
+        self._partial = None
+        return body, data[taken:]
+
     def _next(self, data: bytes, position: int, end: int) -> tuple[int, bytes | None]:
         """The body of the next frame, and where the one behind it begins; None where it is not complete, and kept."""
-        start = position + 2
+        start = position + HEADER
         if data[position] == 0 and start <= end:
-            stop = start + data[position + 1]
+            size = data[position + 1]
         elif start > end:
             self._rest = data[position:]
             return end, None
         elif data[position] != LONG:
             raise ZmtpError(Fault.FRAME, f"a frame with the flags {data[position]:#04x} instead of a box")
         else:
-            size, start = self._header(data, position, end)
+            size, start = header(data, position)
             if start == 0:
                 self._rest = data[position:]
                 return end, None
-            stop = start + size
-        if stop > end:
-            self._begin(data, position, start, data[position], stop - start)
-            return end, None
-        return stop, data[start:stop]
+            self._announced(size - OVERHEAD)
+        stop = start + size
+        if stop <= end:
+            return stop, data[start:stop]
+        if size < PARTIAL:
+            self._rest = data[position:]
+        else:
+            self._partial = BytesIO()
+            self._missing = size - self._partial.write(memoryview(data)[start:])
+        return end, None
+
+    def _announced(self, size: int) -> None:
+        """Refuse a frame that would be beyond the limits, before it is there."""
+        if size > self._limits.frame:
+            raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
+        if self._cost + size + FRAME_COST > self._limits.message:
+            self._refuse(len(self._frames))
 
     def _boxed(self, body: bytes) -> Decoded:
         """Take a box. Returns what it completes."""
@@ -214,7 +266,26 @@ class CurveDecoder(Assembly):
             raise ZmtpError(Fault.FRAME, f"a box with the flags {flags:#04x}")
         if len(body) > MAX_COMMAND:
             raise ZmtpError(Fault.TOO_LARGE, f"a command of {len(body)} bytes; {MAX_COMMAND} are allowed")
-        return self._whole(COMMAND, body)
+        return split_command(body, Fault.FRAME)
+
+    def _whole(self, flags: int, body: bytes) -> Decoded:
+        """Take a frame of a message. Returns what it completes."""
+        self._frames.append(body)
+        if flags:
+            self._cost += len(body) + FRAME_COST
+            if self._cost > self._limits.message or len(self._frames) >= self._limits.frames:
+                self._refuse(len(self._frames))
+            return None
+        frames, self._frames, self._cost = self._frames, [], 0
+        return frames
+
+    def _refuse(self, frames: int) -> None:
+        self._frames = []  # the memory is free before the connection is closed
+        limits = self._limits
+        raise ZmtpError(
+            Fault.TOO_LARGE,
+            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
+        )
 
 
 class PythonSealing:

@@ -8,6 +8,7 @@ messages, and heartbeats between the frames of one. All other flags are reserved
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from struct import Struct
 from typing import Protocol
 
@@ -20,6 +21,9 @@ MORE, LONG, COMMAND = 1, 2, 4
 
 SHORT = 256
 """Bytes from which a size needs eight octets."""
+
+HEADER, LONG_HEADER = 2, 9
+"""Octets of the flags and the size of a frame."""
 
 PARTIAL = 4_096
 """Bytes from which an unfinished frame is collected in a buffer of its own. A shorter one is put together with the next
@@ -98,6 +102,26 @@ def split_command(body: bytes, fault: Fault) -> Command:
     return Command(body[1:end], body[end:])
 
 
+def header(data: bytes, position: int) -> tuple[int, int]:
+    """The size of the frame at ``position``, of which two octets are there, and where its body begins.
+
+    Zeros while the size is not complete. Raises `ZmtpError` for wrong flags, and for a command that is too long.
+    """
+    flags = data[position]
+    if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
+        raise ZmtpError(Fault.FRAME, f"a frame with the flags {flags:#04x}")
+    if not flags & LONG:
+        size, start = data[position + 1], position + HEADER
+    elif position + LONG_HEADER > len(data):
+        return 0, 0
+    else:
+        start = position + LONG_HEADER
+        size = int.from_bytes(data[position + 1 : start], "big")
+    if flags & COMMAND and size > MAX_COMMAND:
+        raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
+    return size, start
+
+
 class PlainEncoder:
     """Output that is not encrypted: the same octets for every peer."""
 
@@ -105,159 +129,137 @@ class PlainEncoder:
     command = staticmethod(command)
 
 
-class Assembly:
-    """Frames to messages: what decoders have in common.
+class PlainDecoder:
+    """Input that is not encrypted.
 
-    ``overhead`` is the number of bytes by which a frame on the wire is longer than what it holds.
+    The octets of a message are counted by position: ``begin`` in `feed` is where the message would begin in this read
+    if all of it were there, each frame had a header of `HEADER` octets, and no commands came between. So the loop has
+    no bookkeeping for a frame, and one comparison for a message.
     """
 
-    __slots__ = ("_cost", "_flags", "_frames", "_limits", "_overhead", "_partial", "_rest", "_size")
-
-    def __init__(self, limits: Limits, overhead: int = 0) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._overhead = overhead
+        self._easy = min(HEADER * limits.frames, HEADER * limits.message // (HEADER + FRAME_COST))
+        """Octets of a message, headers included, that cannot be beyond the limits however many frames it has."""
         self._rest = b""
         """The beginning of a frame: its header is not complete, or the frame is short."""
-        self._partial: bytearray | None = None
-        """The beginning of the body of a long frame, with ``_flags``; it will have ``_size`` bytes."""
+        self._partial: BytesIO | None = None
+        """The beginning of the body of a long frame, with ``_flags``; ``_missing`` bytes of it are still to come."""
         self._flags = 0
-        self._size = 0
+        self._missing = 0
         self._frames: list[bytes] = []
         """The frames of a message that is not complete."""
-        self._cost = 0
-        """The bytes that these count for."""
+        self._octets = 0
+        """The octets of these, with their headers."""
 
     @property
     def pending(self) -> int:
         """See `Decoder`."""
-        partial = 0 if self._partial is None else len(self._partial)
-        return self._cost + len(self._rest) + partial
-
-    def _resume(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """Add to the frame that `_begin` has kept. Returns its body, once it is complete, and what follows it."""
-        assert self._partial is not None
-        self._partial += data
-        if len(self._partial) < self._size:
-            return None
-        body = bytes(memoryview(self._partial)[: self._size])
-        data = bytes(memoryview(self._partial)[self._size :])
-        self._partial = None
-        return body, data
-
-    def _header(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """The size of a frame that is long, or a command, and where its body begins; 0 where that is not known yet."""
-        flags = data[position]
-        if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
-            raise ZmtpError(Fault.FRAME, f"a frame with the flags {flags:#04x}")
-        if not flags & LONG:
-            size, start = data[position + 1], position + 2
-        elif position + 9 > end:
-            return 0, 0
-        else:
-            size, start = int.from_bytes(data[position + 1 : position + 9], "big"), position + 9
-        if flags & COMMAND:
-            if size > MAX_COMMAND:
-                raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
-        else:
-            held = size - self._overhead
-            if held > self._limits.frame:
-                raise ZmtpError(Fault.TOO_LARGE, f"a frame of {held} bytes; {self._limits.frame} are allowed")
-            if self._cost + held + FRAME_COST > self._limits.message:
-                self._refuse(len(self._frames))
-        return size, start
-
-    def _begin(self, data: bytes, position: int, start: int, flags: int, size: int) -> None:
-        """Keep the beginning of a frame that is not complete."""
-        if size < PARTIAL:
-            self._rest = data[position:]
-            return
-        self._partial = bytearray(memoryview(data)[start:])
-        self._flags, self._size = flags, size
-
-    def _whole(self, flags: int, body: bytes) -> Decoded:
-        """Take a frame that is long, or a command. Returns what it completes."""
-        if flags & COMMAND:
-            return split_command(body, Fault.FRAME)
-        self._frames.append(body)
-        if flags & MORE:
-            self._cost += len(body) + FRAME_COST
-            if self._cost > self._limits.message or len(self._frames) >= self._limits.frames:
-                self._refuse(len(self._frames))
-            return None
-        frames, self._frames, self._cost = self._frames, [], 0
-        return frames
-
-    def _refuse(self, frames: int) -> None:
-        self._frames = []  # the memory is free before the connection is closed
-        limits = self._limits
-        raise ZmtpError(
-            Fault.TOO_LARGE,
-            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
-        )
-
-
-class PlainDecoder(Assembly):
-    """Input that is not encrypted."""
-
-    __slots__ = ()
+        partial = 0 if self._partial is None else self._partial.tell()
+        return _cost(self._octets, len(self._frames)) + len(self._rest) + partial
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
+        position = 0
         if self._partial is not None:
-            resumed = self._resume(data)
-            if resumed is None:
+            position = self._missing
+            self._missing -= self._partial.write(memoryview(data)[:position])
+            if self._missing:
                 return
-            body, data = resumed
-            yield self._whole(self._flags, body)
+            body = self._partial.getvalue()
+            self._partial = None
+            self._frames.append(body)
+            self._octets += HEADER + len(body)
+            if not self._flags & MORE:
+                complete, self._frames, self._octets = self._frames, [], 0
+                yield complete
         elif self._rest:
             data = self._rest + data
-        self._rest = b""
-        frames, cost = self._frames, self._cost
-        most_frames, most_cost = self._limits.frames, self._limits.message
-        position, end = 0, len(data)
+            self._rest = b""
+        frames, begin, end, easy = self._frames, position - self._octets, len(data), self._easy
         while True:
             for _ in STEP:
-                start = position + 2
+                start = position + HEADER
                 if start > end:
-                    self._rest = data[position:] if position else data
-                    self._cost = cost
+                    self._keep(data, position, frames, position - begin)
                     return
                 flags = data[position]
                 stop = start + data[position + 1]
                 if flags > MORE:  # long, a command, or wrong
-                    self._frames, self._cost = frames, cost
-                    size, start = self._header(data, position, end)
-                    if start == 0:
-                        self._rest = data[position:]
-                        return
+                    size, start = self._header(data, position, frames, position - begin)
                     stop = start + size
-                    if stop > end:
-                        self._begin(data, position, start, flags, size)
+                    if start == 0 or stop > end:
+                        apart = size >= PARTIAL
+                        self._keep(data, end if apart else position, frames, position - begin)
+                        if apart:
+                            self._begin(data, start, flags, size)
                         return
-                    position = stop
-                    decoded = self._whole(flags, data[start:stop])
-                    frames, cost = self._frames, self._cost
-                    if decoded is not None:
-                        yield decoded
-                    continue
-                if stop > end:
-                    self._rest = data[position:]
-                    self._cost = cost
+                    if flags & COMMAND:
+                        begin += stop - position
+                        position = stop
+                        yield split_command(data[start:stop], Fault.FRAME)
+                        continue
+                    begin += start - position - HEADER
+                    flags &= MORE
+                elif stop > end:
+                    self._keep(data, position, frames, position - begin)
                     return
-                position = stop
                 frames.append(data[start:stop])
+                position = stop
                 if flags:
-                    cost += stop - start + FRAME_COST
-                    if cost > most_cost or len(frames) >= most_frames:
-                        self._cost = cost
-                        self._refuse(len(frames))
                     continue
                 # Without MORE: the last frame of a message.
-                complete, frames, cost = frames, [], 0
-                self._frames, self._cost = frames, 0
+                if position - begin > easy:
+                    self._check(frames, position - begin)
+                complete = frames
+                self._frames = frames = []
+                self._octets, begin = 0, position
                 yield complete
-            self._cost = cost
+            self._check(frames, position - begin)
             yield None
+
+    def _header(self, data: bytes, position: int, frames: list[bytes], octets: int) -> tuple[int, int]:
+        """The size of a frame that is long, or a command, and where its body begins; zeros while it is not known."""
+        size, start = header(data, position)
+        if data[position] & COMMAND or not start:
+            return size, start
+        if size > self._limits.frame:
+            raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
+        if octets + HEADER + size > self._easy:
+            self._check(frames, octets, 1, HEADER + size)
+        return size, start
+
+    def _keep(self, data: bytes, position: int, frames: list[bytes], octets: int) -> None:
+        """Keep what is not complete at the end of a read: frames of these octets, and the beginning of another."""
+        if octets > self._easy:
+            self._check(frames, octets)
+        self._frames, self._octets = frames, octets
+        self._rest = data[position:]
+
+    def _begin(self, data: bytes, start: int, flags: int, size: int) -> None:
+        """Keep the beginning of a long frame in a buffer of its own.
+
+        A BytesIO hands out the bytes object that it wrote to: the frame is in memory once, and not copied again.
+        """
+        self._partial = BytesIO()
+        self._missing = size - self._partial.write(memoryview(data)[start:])
+        self._flags = flags
+
+    def _check(self, frames: list[bytes], octets: int, more: int = 0, more_octets: int = 0) -> None:
+        """Refuse a message of these frames, and so many more that are announced, if it is beyond the limits."""
+        count, limits = len(frames) + more, self._limits
+        if count <= limits.frames and _cost(octets + more_octets, count) <= limits.message:
+            return
+        frames.clear()  # the memory is free before the connection is closed
+        raise ZmtpError(
+            Fault.TOO_LARGE,
+            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {count} so far)",
+        )
+
+
+def _cost(octets: int, frames: int) -> int:
+    """The bytes that frames count for which have so many octets with their headers."""
+    return octets + (FRAME_COST - HEADER) * frames
 
 
 def messages(decoded: Iterable[Decoded]) -> list[list[bytes]]:

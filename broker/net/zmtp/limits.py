@@ -29,8 +29,8 @@ MAX_COMMAND = 512
 class Limits:
     """Bounds on one connection.
 
-    ``frame`` is in bytes; ``message`` in bytes, each frame counting for `FRAME_COST` more; ``frames`` is the number of
-    frames in a message.
+    ``frame`` is in bytes, and at least 255: shorter frames are not compared with it. ``message`` is in bytes, each
+    frame counting for `FRAME_COST` more. ``frames`` is the number of frames in a message.
     """
 
     frame: int = 16 * 1024 * 1024

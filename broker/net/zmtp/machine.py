@@ -113,12 +113,19 @@ class Machine:
         return len(self._held) if self._decoder is None else self._decoder.pending
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Decode what was read. Raises `ZmtpError`, and is FAILED then. To be exhausted before the next call."""
-        decoder = self._decoder
+        """Decode what was read. Raises `ZmtpError`, and is FAILED then.
+
+        To be exhausted before the next call, and abandoned where the connection ends before that.
+        """
         try:
-            if decoder is None:
+            if self._decoder is None:
                 yield from self._prelude(data)
+                data = b""
+            decoder = self._decoder
+            if decoder is None:
                 return
+            if self._held:  # what came behind the last command of the handshake
+                data, self._held = self._held + data, b""
             for each in decoder.feed(data):
                 if isinstance(each, Command):
                     yield self._heartbeat(each)
@@ -160,6 +167,10 @@ class Machine:
 
     def _prelude(self, data: bytes) -> Iterator[Event]:
         """Greeting and handshake."""
+        if self.state is State.FAILED:
+            return
+        if len(self._held) > self._limits.message:  # only while CLAIMED, from a transport that is not paused
+            raise ZmtpError(Fault.TOO_LARGE, "too much traffic before the handshake is complete")
         self._held += data
         if self.state is State.GREETING:
             if not self.version:
@@ -190,10 +201,6 @@ class Machine:
                 self._check(claim.properties)
                 self.state = State.CLAIMED
                 yield claim
-        # Accepted meanwhile: what came behind the last command is traffic.
-        if self._decoder is not None and self._held:
-            held, self._held = self._held, b""
-            yield from self.feed(held)
 
     def _greeted(self, greeting: greetings.Greeting) -> bytes:
         """The peer's greeting is complete. Returns octets to be sent."""
@@ -202,7 +209,8 @@ class Machine:
         self.state = State.HANDSHAKE
         if greeting.major == 2:
             if mechanism.name != b"NULL" or self._socket_type != "ROUTER":
-                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 has no mechanism {mechanism.name.decode()}")
+                shown = f"{mechanism.name.decode()} {self._socket_type}"
+                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with a {shown}")
             # In place of the rest of a greeting: the socket type, and an empty identity as a frame.
             return bytes((greetings.SOCKET_TYPES.index("ROUTER"), 0, 0))
         if greeting.mechanism != mechanism.name:
@@ -232,7 +240,7 @@ class Machine:
         received = split_command(held[start : start + size], Fault.HANDSHAKE)
         if received.name == ERROR:
             text = received.data[1 : 1 + received.data[0]] if received.data else b""
-            raise ZmtpError(Fault.REFUSED, f"the other side refused: {text.decode('utf-8', 'backslashreplace')}")
+            raise ZmtpError(Fault.REFUSED, f"the other side refused: {repr(text)[1:]}")
         return received
 
     def _claim_of_2(self) -> Claim | None:
@@ -276,9 +284,10 @@ class Machine:
         return Output(self.encoder.command(PONG, received.data[TTL : TTL + MAX_CONTEXT]))
 
     def ping(self) -> bytes:
-        """A PING without a time to live of its own; empty where the peer does not know it (before ZMTP 3.1)."""
-        if self.version < 3 or self.minor < 1 or self.encoder is None:
+        """A PING without a time to live of its own; empty outside TRAFFIC and before ZMTP 3.1, which brought it."""
+        if self.state is not State.TRAFFIC or self.version < 3 or self.minor < 1:
             return b""
+        assert self.encoder is not None
         return self.encoder.command(PING, bytes(TTL))
 
 

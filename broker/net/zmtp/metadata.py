@@ -35,6 +35,9 @@ def parse(data: bytes) -> Mapping[str, bytes]:
             raise ZmtpError(Fault.HANDSHAKE, "malformed metadata")
         if len(properties) >= MAX_PROPERTIES:
             raise ZmtpError(Fault.HANDSHAKE, f"more than {MAX_PROPERTIES} properties in the metadata")
-        properties[data[at + 1 : start].decode("ascii", "replace").lower()] = data[start + 4 : stop]
+        name = data[at + 1 : start].decode("latin-1").lower()
+        if name in properties:  # otherwise two readers could take two identities from the same octets
+            raise ZmtpError(Fault.HANDSHAKE, "a property comes twice in the metadata")
+        properties[name] = data[start + 4 : stop]
         at = stop
     return properties

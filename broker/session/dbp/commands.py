@@ -1,18 +1,18 @@
-"""What is said over the ROUTER, and what is answered.
+"""The conversations over the ROUTER: the commands of peers, and the answers.
 
 Rules (the document's, and where it is silent those that real nodes need):
-- Requests are answered to everybody, at any time. A registration is approved or denied; an update acknowledged or
+- Requests are answered to all peers, at any time. A registration is approved or denied; an update acknowledged or
   denied; a heartbeat acknowledged only to a REQ socket, which must get a reply; a ping answered for Hermes' clients.
   A DISCONNECT is never answered.
 - A reply has its time in the form of the message that it answers.
-- A *connection* is an identity and a descriptor: an identity that a peer chose comes again with its next connection,
-  which is another one. Of connections that neither registered nor misbehaved nothing is kept.
-- Valid but unexpected: what only a broker says; a second registration on one connection; a heartbeat or an
+- A connection is known by its number. State is kept only of connections that registered, speak for a service or
+  misbehaved, and only until they end. So the table needs no bound of its own: it has the transport's.
+- Valid but unexpected: commands that only a broker sends; a second registration on one connection; a heartbeat or an
   acknowledgement where no service is known. The answer is one DISCONNECT, and the connection is *deaf*: nothing that
-  comes through it is read, nothing is sent to it, until it is gone.
+  comes through it is read, nothing is sent to it, until it ends.
 - Invalid: frames that are no message. They are dropped without an answer, and the connection is deaf.
 - An update of a service that is not registered is denied: that is what DENIED is for.
-- Whatever a service says over its connection is a sign of life.
+- Any message of a service over its connection is a sign of life.
 """
 
 from __future__ import annotations
@@ -33,19 +33,12 @@ from broker.wire.dbp import messages, replies
 from broker.wire.dbp.listings import listing
 from broker.wire.dbp.times import Form
 
-MAX_CONNECTIONS = 20_000
-"""Connections of which something is kept: two for each service there may be, by default. The oldest is forgotten that
-is none of a service. (A service that is forgotten is known again by its name.)"""
-
-LOOKED_AT = 100
-"""Connections among which such a one is looked for: some 20 µs."""
-
 SERVICE_QUESTION = "mmi.service"
 """The one question of 8/MMI that the broker knows: whether there is a service of a name."""
 
 
 class Commands:
-    """All conversations over the ROUTER. The transport calls `receive`, and `closed` for each connection that ended."""
+    """All conversations over the ROUTER: a `broker.session.router.Conversation`."""
 
     def __init__(
         self,
@@ -66,10 +59,8 @@ class Commands:
         self._complaints = complaints
         self.requests = 0
         self.ignored = 0
-        self._known: dict[bytes, Connection] = {}
-        self._by_descriptor: dict[int, Connection] = {}
-        self._untold: dict[int, int] = {}
-        """How many connections that are known to be over each descriptor had: their ends are still to be told of."""
+        self._connections: dict[int, Connection] = {}
+        """By number, those of which state is kept."""
         self._commands: dict[type, Callable[[Connection, Any], None]] = {
             messages.Beat: self._beat,
             messages.Update: self._update,
@@ -82,35 +73,31 @@ class Commands:
         }
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._connections)
 
     def counts(self) -> dict[str, int]:
-        """What is counted here, by name."""
+        """The counters of the conversations, by name."""
         return {"dbp_requests.answered": self.requests, "dbp_messages.ignored": self.ignored}
 
     # from the transport
 
-    def receive(self, identity: bytes, frames: list[Part], descriptor: int) -> None:
-        """Take one message: the frames after the identity. ``descriptor`` is that of its connection."""
-        connection = self._known.get(identity)
-        if connection is not None:
-            if connection.descriptor != descriptor:
-                self._forget(connection)
-                connection = None
-            elif connection.deaf:
-                self.ignored += 1
-                return
+    def receive(self, identity: bytes, frames: list[Part], number: int) -> None:
+        """Take one message: the frames after the identity, and the number of its connection."""
+        connection = self._connections.get(number)
+        if connection is not None and connection.deaf:
+            self.ignored += 1
+            return
         try:
             message = messages.parse(frames)
         except Malformed as malformed:
-            self._malformed(connection or self._meet(identity, descriptor), malformed)
+            self._malformed(connection or self._meet(identity, number), malformed)
             return
         if connection is not None:
             self._hear(connection, message.form)
         if type(message) is messages.Request:
             names = message.names
             body = self._listing.named(names) if names else self._listing.all()
-            sent = self._router.send(identity, replies.reply(message.form, self._clock.seconds(), body))
+            sent = self._router.reply(identity, replies.reply(message.form, self._clock.seconds(), body))
             self.requests += 1
             if sent is not Sent.SENT:
                 self._complaints.count("dbp_dropped", sent.value)
@@ -118,21 +105,21 @@ class Commands:
                 connection.told = self._leases.now
             return
         if connection is None:
-            connection = self._meet(identity, descriptor)
+            connection = self._meet(identity, number)
             connection.form = message.form
         self._commands[type(message)](connection, message)
 
-    def closed(self, descriptor: int) -> None:
-        """A connection ended. Messages of the next one with this descriptor may have come before."""
-        untold = self._untold.pop(descriptor, 0)
-        if untold > 1:
-            self._untold[descriptor] = untold - 1
-        connection = self._by_descriptor.get(descriptor)
-        if connection is not None and not untold:
-            self._lose(connection)
+    def closed(self, number: int) -> None:
+        """A connection ended: its state goes. Its service stays registered, without a connection."""
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            connection.release()
+
+    def room(self, identity: bytes) -> None:
+        """Do nothing: a heartbeat that was refused is due again, and an answer that was refused is lost."""
 
     def _hear(self, connection: Connection, form: Form) -> None:
-        """A connection has said something, with a time in that form."""
+        """Note a message of a connection, with a time in that form, as a sign of life."""
         connection.form = form
         if connection.entry is not None:
             connection.entry.form = form
@@ -157,8 +144,6 @@ class Commands:
             self._part(connection, "registered twice on one connection")
             return
         try:
-            if not connection.address:
-                raise Refusal(Reason.WRONG_ADDRESS, "the address of this connection is unknown: it needs ZMTP 3.0")
             entry = self._catalogue.register(message.name, message.info, connection.address, message.form, connection)
         except Refusal as refusal:
             self._complain(connection, refusal)
@@ -204,7 +189,7 @@ class Commands:
 
     def _ack(self, connection: Connection, message: messages.Ack) -> None:
         if connection.entry is None:
-            self._part(connection, "an acknowledgement of somebody who is not registered")
+            self._part(connection, "an acknowledgement over a connection without a service")
 
     def _bye(self, connection: Connection, message: messages.Bye) -> None:
         named = None if message.name is None else self._catalogue.get(message.name)
@@ -229,7 +214,7 @@ class Commands:
         return connection.entry is entry or self._catalogue.trusts(entry, connection.address)
 
     def _adopt(self, connection: Connection, entry: Entry) -> None:
-        """A service that lost its connection goes on with this one."""
+        """Bind a service that lost its connection to this one."""
         if not connection.req:
             self._catalogue.bind(entry, connection)
             if connection.entry is entry:
@@ -270,39 +255,9 @@ class Commands:
 
     # connections
 
-    def _meet(self, identity: bytes, descriptor: int) -> Connection:
-        return Connection(identity, descriptor, self._router.sender())
+    def _meet(self, identity: bytes, number: int) -> Connection:
+        return Connection(identity, number, self._router.sender())
 
     def _keep(self, connection: Connection) -> None:
-        """Remember a connection until it is closed."""
-        if self._known.get(connection.identity) is connection:
-            return
-        if len(self._known) >= MAX_CONNECTIONS:
-            self._lose(self._dispensable())
-        before = self._by_descriptor.get(connection.descriptor)
-        if before is not None:
-            self._forget(before)
-        self._known[connection.identity] = connection
-        self._by_descriptor[connection.descriptor] = connection
-
-    def _dispensable(self) -> Connection:
-        """The oldest connection through which no service speaks, or the oldest. Those before it are looked at last."""
-        for _ in range(LOOKED_AT):
-            oldest = next(iter(self._known.values()))
-            if oldest.entry is None:
-                return oldest
-            self._known[oldest.identity] = self._known.pop(oldest.identity)
-        return next(iter(self._known.values()))
-
-    def _forget(self, connection: Connection) -> None:
-        """A connection is known to be over before its end was told of, as it will be."""
-        self._untold[connection.descriptor] = self._untold.get(connection.descriptor, 0) + 1
-        self._lose(connection)
-
-    def _lose(self, connection: Connection) -> None:
-        """Keep nothing of a connection any more."""
-        connection.release()
-        self._known.pop(connection.identity, None)
-        if self._by_descriptor.get(connection.descriptor) is connection:
-            del self._by_descriptor[connection.descriptor]
-        self._router.forget(connection.identity)
+        """Keep the state of a connection until it is closed."""
+        self._connections[connection.number] = connection

@@ -1,4 +1,4 @@
-"""What is known of one registered service, and of one connection to the ROUTER."""
+"""The state of one registered service, and of one connection to the ROUTER."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _REQ = "REQ"
 
 
 class Connection:
-    """One connection to the ROUTER, as long as something must be remembered of it.
+    """One connection to the ROUTER, from a message that needs state until its end.
 
-    ``form`` is how the peer wrote its last time. ``entry`` is the service that speaks through it; ``registered`` says
-    that one registered through it, and so none may any more. One that is ``deaf`` was sent away, or is not to be
-    trusted: it is neither listened to nor spoken to. ``told`` is the leases' time at which it was last sent something.
+    ``number`` is the ROUTER's. ``form`` is the one in which the peer wrote its last time. ``entry`` is the service that
+    speaks through it; ``registered`` says that one registered through it, and so none may any more. One that is
+    ``deaf`` was sent away, or is not to be trusted: nothing of it is read, nothing is sent to it. ``told`` is the
+    leases' time at which it was last sent something.
     """
 
-    __slots__ = ("address", "deaf", "descriptor", "entry", "form", "identity", "registered", "req", "told")
+    __slots__ = ("address", "deaf", "entry", "form", "identity", "number", "registered", "req", "told")
 
-    def __init__(self, identity: bytes, descriptor: int, sender: Sender) -> None:
+    def __init__(self, identity: bytes, number: int, sender: Sender) -> None:
         self.identity = identity
-        self.descriptor = descriptor
+        self.number = number
         self.address = sender.address
         self.req = sender.socket_type == _REQ
         self.form = Form.TEXT
@@ -42,9 +43,10 @@ class Connection:
         return self.req and self.form is Form.FLOAT32
 
     def release(self) -> None:
-        """No service speaks through it any more.
+        """Separate it from its service.
 
-        The end of a connection is no death of its service: ZeroMQ connects again by itself, and Hermes uses each once.
+        The end of a connection is not the end of its service: ZeroMQ connects again by itself, and Hermes uses each
+        connection once.
         """
         entry = self.entry
         if entry is not None:

@@ -1,10 +1,10 @@
-"""Where a service is, and who may speak for it.
+"""The place of a service, and the addresses that may speak for it.
 
 Rules:
 - A service says itself where it is. Hermes' always say 127.0.0.1, which is another machine to everybody elsewhere: a
   loopback address, or one that stands for all, means the address that the registration came from.
 - So does a missing address. A missing port is 0, to which nobody can connect.
-- Loopback addresses are one and the same peer. Who speaks a ZeroMQ so old that the address is unknown is nobody.
+- Loopback addresses are one and the same peer.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def probed(details: Details, address: str) -> tuple[str, int] | None:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two addresses of peers are those of one machine. An unknown one, which is empty, is that of none."""
-    return (one == other != "") or (is_loopback(one) and is_loopback(other))
+    """Whether two addresses of peers are those of one machine."""
+    return one == other or (is_loopback(one) and is_loopback(other))
 
 
 KEPT = 4_096

@@ -102,14 +102,18 @@ class Voice:
         """Where questions are open."""
 
     def answer(self, connection: Connection, frames: replies.Sent) -> None:
-        """Send something over a connection."""
-        sent = self._router.send(connection.identity, frames)
+        """Answer a request over its connection."""
+        self._note(connection, self._router.reply(connection.identity, frames))
+
+    def _tell(self, connection: Connection, frames: replies.Sent) -> None:
+        """Send what was not asked for over a connection."""
+        self._note(connection, self._router.send(connection.identity, frames))
+
+    def _note(self, connection: Connection, sent: Sent) -> None:
         if sent is Sent.SENT:
             connection.told = self._leases.now
         else:
             self._complaints.count("dbp_dropped", sent.value)
-            if sent is Sent.GONE:
-                connection.release()
 
     def send(self, data: bytes, to: Source) -> None:
         """Send a datagram."""
@@ -138,7 +142,7 @@ class Voice:
         if connection is None or connection.req or not (entry.beaten or entry.source is None):
             return
         if self._leases.now - connection.told >= RECENTLY * entry.interval:
-            self.answer(connection, replies.heartbeat(connection.form, now, self.name))
+            self._tell(connection, replies.heartbeat(connection.form, now, self.name))
 
     def part(self, entry: Entry) -> None:
         """Tell a service, wherever it can be told, that it is not registered any more."""
@@ -147,7 +151,7 @@ class Voice:
             self.send(datagrams.disconnect(now), entry.source)
         connection = entry.connection
         if connection is not None and not connection.req:
-            self.answer(connection, replies.disconnect(connection.form, now, connection.hermes))
+            self._tell(connection, replies.disconnect(connection.form, now, connection.hermes))
             connection.deaf = True
 
     def probe(self, entry: Entry, seconds: float, answered: Callable[[bool | None], object]) -> bool:

@@ -1,7 +1,7 @@
 """The control flow: requests in, one reply out for each.
 
 Rules:
-- A Connection.Open comes first. Whoever has no session, or lost it, hears 400 "open" to anything else.
+- A Connection.Open comes first. A peer that has no session, or lost it, is answered 400 "open" to anything else.
 - An Open in a virtual host is answered 201 where nobody has to say who it is, or the CURVE key said it; else 401, and
   then by an exchange of Connection.Authorize. A host that is not there, and one that is not for this user, are refused
   alike, by 403, when it is known who asks.
@@ -15,6 +15,8 @@ Rules:
 - What is ill-formed is dropped, and counted. What is well-formed is answered once, in order also when an answer waits:
   then the requests behind it in the same session wait too, a bounded number of them. More are dropped and counted:
   requests and replies should take turns. Other sessions do not wait.
+- Answers wait in the transport for a peer that does not read, a bounded number of them; what finds no room there is
+  dropped and counted. When a connection closes its sessions end, and nothing is answered to what it asked.
 - A defect of ours is answered 500, and logged. While the broker stops, the answer is 503.
 """
 
@@ -35,22 +37,19 @@ from broker.session.mtl.grants import Allowed, Confirm, Grant, Principal, Side
 from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.logins import Logins
 from broker.session.mtl.profile import Profile
-from broker.session.mtl.replies import Replies
 from broker.session.mtl.rights import Rulebook
 from broker.session.mtl.sasl import Challenge, Done, Failed, Mechanisms, Why
 from broker.session.mtl.sessions import Back, Session, Sessions, Turn, key_of
 from broker.session.mtl.settings import Settings
 from broker.session.router import Complaints, Part, Router
+from broker.session.router import Sent as Outcome
 from broker.wire.mtl import control as wire
 from broker.wire.mtl.control import Sent, Status
-from broker.wire.mtl.faults import Fault, IllFormed
+from broker.wire.mtl.faults import IllFormed
 from broker.wire.mtl.frames import split
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
-
-MAX_IDENTITY = 255
-"""Bytes: what ZeroMQ's document allows. libzmq takes longer ones from peers."""
 
 MAX_BEHIND = 100
 """Requests of one session that may wait behind one whose answer waits: clients may pipeline, and 64 at once fit."""
@@ -85,10 +84,10 @@ _NO_HOST = "\0"
 
 
 class Control:
-    """The control flow of all peers. The transport calls `receive`, the monitor `closed`.
+    """The control flow of all peers: the `broker.session.router.Conversation` of its ROUTER.
 
     ``port`` is that of the data flow, 0 where it has none. ``key_user`` gives the user that a CURVE key stands for, and
-    ``key_allowed`` says whether who has it may still come in.
+    ``key_allowed`` says whether a peer with that key may still come in.
     """
 
     log = Logger()
@@ -120,7 +119,6 @@ class Control:
         self._key_user = key_user
         self._key_allowed = key_allowed
         self._sessions = Sessions(settings.sessions, self._ended)
-        self._replies = Replies(router, leases, complaints)
         self._logins = Logins(mechanisms, delays, leases, clock, settings.plain, key_allowed, self._late)
         self._behind = 0
         """What all requests take that wait behind others."""
@@ -139,20 +137,18 @@ class Control:
     # from the transport
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message: the frames after the identity. ``connection`` is the descriptor that it came through."""
+        """Take one message: the frames after the identity, and the number of its connection."""
+        sender = self._router.sender()
         try:
-            if len(identity) > MAX_IDENTITY:
-                raise IllFormed(Fault.ENVELOPE, f"an identity of {len(identity)} bytes: ZeroMQ allows {MAX_IDENTITY}")
             request = split(frames)
             asked = self._decoded(request.command, request.body)
         except IllFormed as fault:
             self._complaints.count("mtl_ill_formed", fault.fault.value)
-            self._complaints.add(WIRE, self._router.sender().address, fault)
+            self._complaints.add(WIRE, sender.address, fault)
             return
-        sender = self._router.sender()
-        back = Back(identity, connection, request.envelope)
-        key = key_of(identity, request.envelope, sender)
-        session = self._sessions.find(identity, key, connection, sender)
+        back = Back(identity, request.envelope)
+        key = key_of(connection, request.envelope, sender)
+        session = self._sessions.find(key)
         if session is not None and session.turn is not None:
             self._queue(session.turn, back, asked, len(request.body))
         elif session is not None and type(asked) is wire.Authorize and not self._stopping:
@@ -160,13 +156,15 @@ class Control:
             Deferred.fromCoroutine(self._serve(session, turn, asked)).addErrback(self._failed, session)
         else:
             if session is None and type(asked) is wire.Open:
-                session = Session(key, identity, connection, sender)
+                session = Session(key, connection, sender)
             self._reply(back, self._answer(session, asked))
 
     def closed(self, connection: int) -> None:
-        """A connection ended. Messages of the next one with this descriptor may have come before."""
-        if self._sessions.closed(connection):
-            self._replies.closed(connection)
+        """A connection ended, and its sessions with it."""
+        self._sessions.closed(connection)
+
+    def room(self, identity: bytes) -> None:
+        """A peer has room again. Nothing is sent that is no answer, and answers wait in the transport."""
 
     # from the operator
 
@@ -277,13 +275,13 @@ class Control:
 
     def _reply(self, back: Back, answer: Sent) -> None:
         self.answered += 1
-        self._replies.send(back.identity, back.connection, (*back.envelope, *answer))
+        outcome = self._router.reply(back.identity, (*back.envelope, *answer))
+        if outcome is not Outcome.SENT:
+            self._complaints.count("mtl_dropped", outcome.value)
 
     def _ended(self, session: Session, there: bool) -> None:
-        """A session made room, or is over; its peer may be ``there``."""
+        """A session ended: it made room while its peer is ``there``, or its connection closed."""
         self._abandon(session, NOT_OPEN if there else None)
-        if not there:
-            self._replies.closed(session.connection)
         self._complaints.count("mtl_sessions", "ended")
 
     def _abandon(self, session: Session, answer: Sent | None) -> None:

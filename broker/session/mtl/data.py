@@ -1,9 +1,9 @@
 """The data flow: data leases, Summon and Dismiss, Contents and their answers, heartbeats.
 
 Rules:
-- A client begins with a Lease, and may have one for reading and one for writing. Whoever has none hears 403 to whatever
-  is answered at all; to a Ping too, with the sequence 0 and without a Pong, so that the client of a broker that was
-  started again notices. A second lease for the same side is refused, and lost.
+- A client begins with a Lease, and may have one for reading and one for writing. A peer without one is answered 403 to
+  every command that is answered at all; to a Ping too, with the sequence 0 and without a Pong, so that the client of a
+  broker that was started again notices. A second lease for the same side is refused, and lost.
 - A Summon is answered before any Content of the resource. A Dismiss is answered after the profile has heard of it, and
   then there is no Content of the resource any more.
 - A Content names its resource, but where there is only one that it could be for. What is wrong with one that is well
@@ -13,17 +13,16 @@ Rules:
   which no client sends. What is ill-formed is dropped. All of these are counted.
 - Any frame is a sign of life. A client that says nothing is sent a Ping after one heartbeat, as is one that was sent
   nothing; after some heartbeats without a frame it is over.
-- A connection that closed ends its clients' flows. The news of it may be about an earlier connection with the same
-  descriptor, so the client is asked, and has a second to answer. But one that chose its identity may be back under the
-  same identity, and even the same descriptor: what was on the way to it is lost for all that, so it is over at once. So
-  is a client that speaks through another connection than before.
-- Flows that are over are not told: the client hears 403 to what it says next.
+- A client belongs to one connection, and its flows end when that closes. The number of a connection never comes again,
+  so a later connection with the same identity has to begin with a Lease.
+- The end of a flow is not announced: the client is answered 403 to its next command.
+- After `stop` no message is taken. What profiles still have to confirm is sent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.logger import Logger
@@ -35,23 +34,13 @@ from broker.session.mtl.grants import Confirm, Grant, Side
 from broker.session.mtl.leases import DataLeases
 from broker.session.mtl.profile import Reader, Writer
 from broker.session.mtl.settings import Settings
-from broker.session.router import Complaints, NumberingRouter, Part
+from broker.session.router import Complaints, NumberingRouter, Part, Sent
 from broker.wire.mtl import data as wire
 from broker.wire.mtl.faults import IllFormed
-from broker.wire.mtl.frames import is_data
 
 PINGS_TOGETHER = 64
-"""Moments of a heartbeat at which Pings go out: those of thousands of silent flows wake libzmq's thread some times a
-second, and none is later by more than a sixty-fourth of the heartbeat."""
-
-GRACE = 1.0
-"""Seconds in which a client must say something after the news that its connection closed: many round trips."""
-
-ASK_AGAIN = 0.1
-"""Seconds after which it is asked again: by then libzmq may have noticed, too, that nobody is there."""
-
-MAX_IDENTITY = 255
-"""Bytes: what ZeroMQ's document allows. libzmq takes longer ones from peers."""
+"""Moments of a heartbeat at which Pings go out. The Pongs to those of thousands of silent flows arrive together then,
+and wake the loop some times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
 
 MAX_SUMMONED = 1_000
 """Resources that one reader may have summoned: as many as a lease may name."""
@@ -60,21 +49,9 @@ MAX_NAMES = 1_000
 """Resources that are remembered as allowed to a writer with a lease for all. When there are more, all are asked for
 again."""
 
-Receive = Callable[[bytes, list[Part], int], object]
-"""What a transport gives messages to: identity, frames, and the descriptor of the connection."""
-
-
-def shared(control: Receive, data: Receive) -> Receive:
-    """What one socket that carries both flows gives its messages to."""
-
-    def receive(identity: bytes, frames: list[Part], connection: int) -> None:
-        (data if is_data(frames) else control)(identity, frames, connection)
-
-    return receive
-
 
 class Data:
-    """All data flows. The transport calls `receive`, the monitor `closed`, profiles `fan_out` and `end`."""
+    """All data flows. It is the `broker.session.router.Conversation` of their ROUTER, and the `Flows` of profiles."""
 
     log = Logger()
 
@@ -91,16 +68,17 @@ class Data:
         self._data_leases = data_leases
         self._complaints = complaints
         self._voice = Voice(router, leases, complaints, settings, self._end)
+        self.fan_out = self._voice.fan_out
+        """See `broker.session.mtl.profile.Flows`."""
         self.use(settings)
         self.received = 0
-        self._clients: dict[bytes, Client] = {}
-        self._connections: dict[int, Client] = {}
+        self._clients: dict[int, Client] = {}
+        """By the numbers of their connections."""
         self._tokens: dict[str, Client] = {}
-        self._untold: dict[int, int] = {}
-        """How many connections that are known to be over each descriptor had: their ends are still to be told of."""
+        self._stopped = False
         self._tails = wire.Tails()
         self._tails_of_strangers = wire.Tails()
-        """Apart, so that whoever may write nothing costs the writers nothing."""
+        """Apart, so that peers without a lease cost the writers nothing."""
         self._commands: dict[type, Callable[[Client, Any], None]] = {
             wire.Content: self._content,
             wire.Confirm: self._confirm,
@@ -120,17 +98,14 @@ class Data:
     # from the transport
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message: the frames after the identity. ``connection`` is the descriptor that it came through."""
-        client = self._clients.get(identity)
-        if client is None or client.connection != connection:
-            self._meet(client, identity, frames, connection)
+        """Take one message: the frames after the identity, and the number of its connection."""
+        if self._stopped:
+            return
+        client = self._clients.get(connection)
+        if client is None:
+            self._meet(identity, frames, connection)
             return
         client.heard = self._leases.now
-        if client.answers:
-            self._voice.flush(client)
-            if client.over:  # which its profile did
-                self._meet(None, identity, frames, connection)
-                return
         try:
             command = wire.parse(frames, self._tails)
         except IllFormed as fault:
@@ -139,27 +114,16 @@ class Data:
         self._commands[type(command)](client, command)
 
     def closed(self, connection: int) -> None:
-        """A connection ended. Messages of the next one with this descriptor may have come before."""
-        untold = self._untold.pop(connection, 0)
-        if untold > 1:
-            self._untold[connection] = untold - 1
-        client = self._connections.get(connection)
-        if client is None or untold:
-            return
-        if _is_chosen(client.identity):
+        """A connection ended, and its flows with it."""
+        client = self._clients.get(connection)
+        if client is not None:
             self._end(client, "closed")
-            return
-        client.heard = client.news = min(client.heard, self._leases.now + GRACE - self._patience)
-        client.lease.cancel()
-        over = client.heard + self._patience + self._leases.slack
-        client.lease = self._leases.hold(client, min(over, self._leases.now + ASK_AGAIN))
-        self._voice.ping(client)
+
+    def room(self, identity: bytes) -> None:
+        """A peer for which a message was refused has room again."""
+        self._voice.room(identity)
 
     # from profiles
-
-    def fan_out(self, readers: Collection[Any], tail: bytes, body: Part) -> None:
-        """See `broker.session.mtl.profile.Flows`."""
-        self._voice.fan_out(readers, tail, body)
 
     def end(self, flow: Reader | Writer, why: str) -> None:
         """End the flow of a client, and its other one."""
@@ -170,14 +134,11 @@ class Data:
     # from the leases
 
     def check(self, client: Client, now: float) -> float | None:
-        """Do what is due for a client; returns when to be asked again, None when it is over."""
+        """Do what is due for a client. Returns the time of the next check, None when it is over."""
         over = client.heard + self._patience + self._leases.slack
         if now >= over:
             self._end(client, "dead")
             return None
-        if client.heard == client.news:
-            self._voice.ping(client)
-            return min(over, now + ASK_AGAIN)
         reader = client.reader
         said = client.sent if reader is None else max(client.sent, reader.sent)
         beat = min(client.heard, said) + self._heartbeat
@@ -188,26 +149,28 @@ class Data:
 
     # from the operator
 
+    def stop(self) -> None:
+        """The broker stops: no message is taken any more."""
+        self._stopped = True
+
     def use(self, settings: Settings) -> None:
-        """Take what was set."""
+        """Take other settings."""
         self._voice.settings = settings
         self._heartbeat = settings.heartbeat
         self._patience = settings.heartbeat * settings.dead_after
 
     def counts(self) -> dict[str, int]:
-        """What is too frequent to be counted elsewhere."""
+        """The counters that are kept here, by name."""
         return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._voice.delivered}
 
     def clients(self) -> Iterable[Client]:
-        """All that have flows, the oldest first."""
+        """All clients, the oldest first."""
         return self._clients.values()
 
-    # who comes and goes
+    # clients that begin and end
 
-    def _meet(self, client: Client | None, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take a message of somebody who has no flow, or has none any more."""
-        if client is not None:
-            self._supersede(client)
+    def _meet(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """Take a message of a peer that has no flow, or has none any more."""
         try:
             command = wire.parse(frames, self._tails_of_strangers)
         except IllFormed as fault:
@@ -222,15 +185,6 @@ class Data:
         else:
             self._complaints.count("mtl_ignored", type(command).__name__.lower())
 
-    def _supersede(self, client: Client) -> None:
-        """It, or its descriptor, has another connection now.
-
-        The end of the former is still to be told of, unless that was the last that was heard of it.
-        """
-        if client.heard != client.news:
-            self._untold[client.connection] = self._untold.get(client.connection, 0) + 1
-        self._end(client, "closed")
-
     def _lease_again(self, client: Client, command: wire.Lease) -> None:
         self._lease(client, client.identity, client.connection, command)
 
@@ -239,9 +193,7 @@ class Data:
         if client is not None and self._tokens.get(token) is client:
             self._voice.answer(client, wire.response(command.sequence, wire.OK))
             return
-        grant = None
-        if len(identity) <= MAX_IDENTITY:
-            grant = self._data_leases.take(token, identity, self._router.key())
+        grant = self._data_leases.take(token, identity, self._router.key())
         why = "" if grant is not None else "a data lease that is none, or that of somebody else"
         if grant is not None and client is not None and _has(client, grant.side):
             self._data_leases.release(token)
@@ -258,15 +210,10 @@ class Data:
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
 
     def _admit(self, identity: bytes, connection: int) -> Client:
-        before = self._connections.get(connection)
-        if before is not None:
-            self._supersede(before)
         now = self._leases.now
         client = Client(self, identity, connection, self._router.sender().address, now)
         client.lease = self._leases.hold(client, self._together(now + self._heartbeat))
-        self._clients[identity] = client
-        if connection >= 0:
-            self._connections[connection] = client
+        self._clients[connection] = client
         return client
 
     def _begin(self, client: Client, grant: Grant, token: str) -> None:
@@ -282,12 +229,9 @@ class Data:
 
     def _end(self, client: Client, why: str) -> None:
         client.over = True
-        del self._clients[client.identity]
-        if self._connections.get(client.connection) is client:
-            del self._connections[client.connection]
+        del self._clients[client.connection]
         client.lease.cancel()
         self._voice.forget(client)
-        self._router.forget(client.identity)
         flows = client.flows()
         for flow in flows:
             del self._tokens[flow.token]
@@ -398,9 +342,10 @@ class Data:
         self._complaints.add(WIRE, address, fault)
 
     def _turn_away(self, identity: bytes, sequence: int, why: str) -> None:
-        """Refuse somebody of whom nothing is kept, and for whom no answer waits."""
+        """Refuse a command of a peer of which nothing is kept."""
         self._complaints.add(WIRE, self._router.sender().address, Refusal(Reason.FORBIDDEN, why))
-        self._router.send(identity, wire.response(sequence, wire.FORBIDDEN))
+        if self._router.reply(identity, wire.response(sequence, wire.FORBIDDEN)) is Sent.FULL:
+            self._complaints.count("mtl_dropped", "answer")
 
     def _refuse(self, client: Client, sequence: int, refusal: Refusal, code: bytes) -> None:
         self._complain(client, refusal)
@@ -414,11 +359,6 @@ class Data:
         """That time or a little later: many Pings are due at the same moments."""
         grain = self._heartbeat / PINGS_TOGETHER
         return math.ceil(due / grain) * grain
-
-
-def _is_chosen(identity: bytes) -> bool:
-    """Whether the client chose its identity. Those that a ROUTER gives begin with a zero byte."""
-    return identity[:1] != b"\0"
 
 
 def _has(client: Client, side: Side) -> bool:

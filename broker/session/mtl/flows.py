@@ -1,29 +1,25 @@
-"""The clients of the data flow: what is known of each, and how they are sent to.
+"""The clients of the data flow: the state of each, and all messages that they are sent.
 
-A client is one DEALER. It has a reader flow, a writer flow, or both; they share its connection, and end together.
+A client is one DEALER on one connection. It has a reader flow, a writer flow, or both; they end together.
 
 Rules:
-- What a client is sent arrives in the order in which it is handed to the transport. A Content is handed over at once or
-  refused: none ever waits here. So after the answer to a Dismiss there is none that could still come.
-- An *answer* (Response, Confirm, Reject, Pong) that finds no room waits. Later answers wait behind it, and no Content
-  overtakes it: the reader is *held* until all are out. Whose unread answers are too many is ended, since a lost answer
-  would keep a client waiting for ever.
-- A Content has the reader's next sequence, from 1 on. One that is not sent has used its number up.
-- Whoever had no room is tried again after a while: with the answers that wait, or with a Ping if none does. When that
-  goes out there is room again, and the profile of its reader hears of it. If it does not, and nothing else went out
-  either, the reader is held until it does: to be refused costs more than to send, and whoever does not read at all must
-  cost the others nothing.
-- Where there is no room for a Content to many, it is tried twice; the transport is given a moment before, if that was
-  not done lately.
-- A client is ended when its reader missed too many Contents, not counting those from before a long time without a
-  loss; and when there was no room for it at all for too long.
-- Nobody is ended in the middle of a delivery, but with the next tick of the leases: profiles are not called back while
-  they send.
+- Messages reach a client in the order of the calls. A Content is handed to the transport at once or refused: none waits
+  here. So no Content follows the answer to a Dismiss.
+- An *answer* (Response, Confirm, Reject, Pong) may wait in the transport where a Content is refused. A client for which
+  there is no room for an answer either does not read at all. It is ended, since a lost answer would keep it waiting for
+  ever.
+- A Content has the reader's next sequence, from 1 on. A Content that is refused has used its number up.
+- After a refusal the transport reports when the client has room again (`Voice.room`), and the profile of its reader is
+  called. There is no second attempt before: the transport itself writes before it refuses a message.
+- A client is ended when its reader missed too many Contents, not counting those from before a long time without a loss;
+  and when it took no message for too long while there was no room.
+- No client is ended during a delivery, but with the next tick of the leases: profiles are not called back while they
+  send.
+- A message for which there is no connection is dropped: the end of that connection is reported by itself.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
@@ -39,52 +35,26 @@ from broker.wire.mtl import data as wire
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
 
-MAX_ANSWERS = 256
-"""Answers that may wait for a client that does not read, beside the thousand messages that libzmq holds for it, and
-the thousands that the kernel does. Each takes some 150 bytes."""
-
-FIRST_PAUSE = 0.025
-"""Seconds after which a client that had no room is tried again. The thousand messages that wait for it by then keep it
-busy for about as long. The pause doubles each time."""
-
-LONGEST_PAUSE = 0.2
-"""Seconds; see `FIRST_PAUSE`."""
-
-BREATHS = 5
-"""Milliseconds for which a Content waits for room: libzmq's thread may have had no processor for about as long, in
-which a quick writer fills any queue."""
-
-BREATHE_EVERY = 0.1
-"""Seconds in which that is done once: readers that are slow may cost the others a twentieth of the time at most."""
-
 _SEQUENCE_AT = 1
-"""Where the sequence stands in a header: behind the type."""
+"""The place of the sequence in a header: behind the type."""
+
+_UNNUMBERED = wire.content_header(0, b"")
+"""The header of a Content up to its tail, with a sequence that the transport replaces."""
 
 
 class Keeper(Protocol):
-    """Where a client belongs."""
+    """The table that a client is in."""
 
     def check(self, client: Client, now: float) -> float | None:
         """Do what is due for it."""
 
 
 class Client:
-    """One DEALER, known by its identity as long as it has a flow."""
+    """One DEALER, as long as it has a flow. ``connection`` is the number of its connection."""
 
     __slots__ = (
-        "address",
-        "answers",
-        "connection",
-        "heard",
-        "identity",
-        "keeper",
-        "lease",
-        "news",
-        "over",
-        "reader",
-        "sent",
-        "writer",
-    )
+        "address", "connection", "heard", "identity", "keeper", "lease", "over", "reader", "sent", "writer",
+    )  # fmt: skip
 
     def __init__(self, keeper: Keeper, identity: bytes, connection: int, address: str, now: float) -> None:
         self.keeper = keeper
@@ -95,16 +65,12 @@ class Client:
         self.reader: ReaderFlow | None = None
         self.writer: WriterFlow | None = None
         self.heard = now
-        self.news = -1.0
-        """The same as ``heard`` while the last that was heard of it is that its connection ended."""
         self.sent = now
-        """When it was last sent something other than a Content. Both are in the leases' time."""
-        self.answers: deque[Sequence[Part]] = deque()
-        """What waits until it reads."""
+        """The time of the last message to it that was no Content. Both are in the leases' time."""
         self.over = False
 
     def flows(self) -> list[ReaderFlow | WriterFlow]:
-        """Those that it has."""
+        """The flows that it has."""
         return [flow for flow in (self.reader, self.writer) if flow is not None]
 
     def check(self, now: float) -> float | None:
@@ -126,7 +92,6 @@ class ReaderFlow:
         "dropped",
         "dropped_at",
         "grant",
-        "held",
         "identity",
         "place",
         "sent",
@@ -143,21 +108,29 @@ class ReaderFlow:
         self.token = token
         self.identity = client.identity
         self.address = client.address
-        self.held = bool(client.answers)
         self.sent = client.sent
         self.sequence = 0
         self.place: Any = None
         self.summoned: dict[str, None] = {}
         self.dropped = 0
-        """Contents that it missed lately, the last of them at ``dropped_at``."""
+        """The number of Contents that it missed lately, the last of them at ``dropped_at``."""
         self.dropped_at = 0.0
         self.starved = False
-        """There was no room for a Content since its profile last heard that there was."""
+        """A Content was refused since its profile was last told of room."""
 
     def send(self, tail: bytes, body: Part) -> Sent:
-        """Send one Content."""
+        """Send one Content. The profile decides about one that is refused."""
         self.sequence = sequence = self.sequence + 1
-        return self._voice.content(self, wire.content_header(sequence, tail), body)
+        if self.client.over:
+            return Sent.GONE
+        voice = self._voice
+        sent = voice.router.send(self.identity, (wire.content_header(sequence, tail), body))
+        if sent is Sent.SENT:
+            self.sent = voice.leases.now
+            voice.delivered += 1
+        elif sent is Sent.FULL:
+            voice.starve(self)
+        return sent
 
 
 class WriterFlow:
@@ -193,7 +166,7 @@ class WriterFlow:
 
 
 class Voice:
-    """All that clients are sent. ``end`` ends a client, and says why."""
+    """All messages that clients are sent. ``end`` ends a client, for a reason that is a word for counters."""
 
     log = Logger()
 
@@ -205,189 +178,121 @@ class Voice:
         settings: Settings,
         end: Callable[[Client, str], None],
     ) -> None:
-        self._router = router
-        self._leases = leases
+        self.router = router
+        self.leases = leases
         self._complaints = complaints
         self.settings = settings
         self._end = end
         self.delivered = 0
-        self._full: dict[Client, _Trial] = {}
-        """Who had no room."""
-        self._breathe_at = 0.0
+        """The number of Contents that were sent, each counted once for each reader."""
+        self._full: dict[bytes, _Full] = {}
+        """Clients without room, by identity."""
         self._doomed: dict[Client, str] = {}
-        """Who is to be ended, and why."""
+        """Clients that are to be ended, and the reasons."""
 
     # Contents
 
-    def content(self, reader: ReaderFlow, header: bytes, body: Part) -> Sent:
-        """Send one Content to one reader. What becomes of one that is not sent is up to the profile."""
-        client = reader.client
-        if client.over:
-            return Sent.GONE
-        if reader.held:
-            reader.starved = True
-            return Sent.HELD
-        sent = self._router.send(reader.identity, (header, body))
-        if sent is Sent.SENT:
-            reader.sent = self._leases.now
-            self.delivered += 1
-        elif sent is Sent.FULL:
-            reader.starved = True
-            self._no_room(client)
-        else:
-            self.doom(client, "gone")
-        return sent
-
     def fan_out(self, readers: Collection[ReaderFlow], tail: bytes, body: Part) -> None:
-        """Send the same Content to many readers. Who has no room for it misses it."""
-        header = wire.content_header(0, tail)
-        failed = self._router.send_each(readers, header, _SEQUENCE_AT, body, self._leases.now)
-        self.delivered += len(readers)
-        if failed:
-            self.delivered -= len(failed)
-            for reader, why in failed:
-                if why is Sent.FULL:
-                    why = self._patiently(reader, wire.content_header(reader.sequence, tail), body)
-                if why is not Sent.SENT:
-                    self._missed(reader, why)
-
-    def _patiently(self, reader: ReaderFlow, header: bytes, body: Part) -> Sent:
-        """Send a Content for which there was no room, if there is some after a look, or after some moments."""
-        now = self._leases.moment()
-        breaths = BREATHS if now >= self._breathe_at else 0
-        self._router.breathe(False)
-        sent = self._router.send(reader.identity, (header, body))
-        while sent is Sent.FULL and breaths:
-            breaths -= 1
-            self._breathe_at = now + BREATHE_EVERY
-            self._router.breathe(True)
-            sent = self._router.send(reader.identity, (header, body))
-        if sent is Sent.SENT:
-            reader.sent = self._leases.now
-            self.delivered += 1
-        return sent
+        """Send the same Content to many readers. Those without room miss it."""
+        failed = self.router.send_each(readers, _UNNUMBERED + tail, _SEQUENCE_AT, body, self.leases.now)
+        self.delivered += len(readers) - len(failed)
+        for reader, why in failed:
+            self._missed(reader, why)
 
     def _missed(self, reader: ReaderFlow, why: Sent) -> None:
-        client = reader.client
         self._complaints.count("mtl_dropped", why.value)
-        if client.over:
+        if why is not Sent.FULL:
             return
-        if why is Sent.GONE:
-            self.doom(client, "gone")
-            return
-        now = self._leases.now
+        now = self.leases.now
         if now - reader.dropped_at > self.settings.stuck:
             reader.dropped = 0
         reader.dropped_at = now
         reader.dropped += 1
-        reader.starved = True
         if reader.dropped >= self.settings.drops:
-            self.doom(client, "slow")
-        self._no_room(client)
+            self.doom(reader.client, "slow")
+        self.starve(reader)
 
     # everything else
 
     def answer(self, client: Client, frames: Sequence[Part]) -> None:
-        """Send an answer, or let it wait for room."""
+        """Send an answer, which may wait for room."""
         if client.over:
             return
-        if client.answers:
-            if len(client.answers) < MAX_ANSWERS:
-                client.answers.append(frames)
-            else:
-                self._complaints.count("mtl_dropped", "answer")
-                self.doom(client, "unread")
-            return
-        sent = self._router.send(client.identity, frames)
+        sent = self.router.reply(client.identity, frames)
         if sent is Sent.SENT:
-            client.sent = self._leases.now
+            client.sent = self.leases.now
         elif sent is Sent.FULL:
-            client.answers.append(frames)
-            if client.reader is not None:
-                client.reader.held = True
-            self._no_room(client)
-        else:
-            self.doom(client, "gone")
+            self._complaints.count("mtl_dropped", "answer")
+            self.doom(client, "unread")
 
     def ping(self, client: Client) -> None:
-        """Ask whether it is there, after what waits for it."""
-        if client.answers and not self.flush(client):
-            return
-        if client.over:  # which its profile did
-            return
-        sent = self._router.send(client.identity, wire.PING)
+        """Ask whether it is there."""
+        sent = self.router.send(client.identity, wire.PING)
         if sent is Sent.SENT:
-            client.sent = self._leases.now
+            client.sent = now = self.leases.now
+            full = self._full.get(client.identity)
+            if full is not None:
+                full.since = now
         elif sent is Sent.FULL:
             self._no_room(client)
-        else:
-            self.doom(client, "gone")
 
-    # who has no room
+    # clients without room
 
-    def flush(self, client: Client) -> bool:
-        """Send the answers that wait for who had no room, or else a Ping. Returns whether there is room now."""
-        waiting = client.answers or deque([wire.PING])
-        while waiting:
-            sent = self._router.send(client.identity, waiting[0])
-            if sent is Sent.FULL:
-                return False
-            if sent is Sent.GONE:
-                self.doom(client, "gone")
-                return False
-            waiting.popleft()
-        client.sent = self._leases.now
-        del self._full[client]
-        reader = client.reader
-        if reader is not None:
-            reader.held = False
-            if reader.starved:
-                reader.starved = False
-                try:
-                    reader.grant.profile.room(reader)
-                except Exception:
-                    self.log.failure("the profile {name} failed", name=reader.grant.profile.name)
-        return True
+    def starve(self, reader: ReaderFlow) -> None:
+        """A Content for that reader was refused."""
+        reader.starved = True
+        self._no_room(reader.client)
+
+    def room(self, identity: bytes) -> None:
+        """The client of that identity has room again, if there is one that had none."""
+        full = self._full.pop(identity, None)
+        if full is None:
+            return
+        full.lease.cancel()
+        reader = full.client.reader
+        if reader is not None and reader.starved:
+            reader.starved = False
+            try:
+                reader.grant.profile.room(reader)
+            except Exception:
+                self.log.failure("the profile {name} failed", name=reader.grant.profile.name)
 
     def _no_room(self, client: Client) -> None:
-        if client in self._full:
+        if client.identity in self._full or client.over:
             return
-        trial = self._full[client] = _Trial(self._try, client, self._leases.now)
-        self._leases.hold(trial, trial.since + FIRST_PAUSE)
+        now = self.leases.now
+        full = self._full[client.identity] = _Full(self._stuck, client, now)
+        full.lease = self.leases.hold(full, now + self.settings.stuck)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
         refusal.summary = f"{client}: {refusal.text}"
         self._complaints.add(WIRE, client.address, refusal)
 
-    def _try(self, trial: _Trial, now: float) -> float | None:
-        """Try one that had no room. Returns when to try again."""
-        client, reader = trial.client, trial.client.reader
-        if self._full.get(client) is not trial or self.flush(client):
-            return None
-        if reader is not None and _got(reader) == trial.got:
-            reader.held = True
-        trial.got = None if reader is None else _got(reader)
-        if now - trial.since >= self.settings.stuck:
-            self.doom(client, "stuck")
-        trial.pause = min(2 * trial.pause, LONGEST_PAUSE)
-        return now + trial.pause
+    def _stuck(self, full: _Full, now: float) -> float | None:
+        """End a client that took nothing for too long. Returns the time of the next check."""
+        reader = full.client.reader
+        if reader is not None:
+            full.since = max(full.since, reader.sent)
+        due = full.since + self.settings.stuck
+        if now < due:
+            return due
+        self.doom(full.client, "stuck")
+        return None
 
-    # who is over
+    # clients that are over
 
     def doom(self, client: Client, why: str) -> None:
         """Have it ended with the next tick."""
         if client.over:
             return
         if not self._doomed:
-            self._leases.hold(_Task(self._end_doomed), self._leases.now)
+            self.leases.hold(_Task(self._end_doomed), self.leases.now)
         self._doomed.setdefault(client, why)
 
     def forget(self, client: Client) -> None:
-        """It is over: what waits for it is lost, and it is sent nothing more."""
-        self._full.pop(client, None)
-        if client.reader is not None:
-            client.reader.held = True
-        if client.answers:
-            self._complaints.count("mtl_dropped", "answer", len(client.answers))
+        """It is over."""
+        full = self._full.pop(client.identity, None)
+        if full is not None:
+            full.lease.cancel()
 
     def _end_doomed(self, now: float) -> None:
         doomed, self._doomed = self._doomed, {}
@@ -396,31 +301,24 @@ class Voice:
                 self._end(client, why)
 
 
-class _Trial:
-    """How it goes with a client that has no room, on a lease."""
+class _Full:
+    """A client without room. ``since`` is the time at which it last took a message, as far as is known, or had room."""
 
-    __slots__ = ("_try", "client", "got", "pause", "since")
+    __slots__ = ("_stuck", "client", "lease", "since")
 
-    def __init__(self, attempt: Callable[[_Trial, float], float | None], client: Client, now: float) -> None:
-        self._try = attempt
+    def __init__(self, stuck: Callable[[_Full, float], float | None], client: Client, now: float) -> None:
+        self._stuck = stuck
         self.client = client
         self.since = now
-        self.pause = FIRST_PAUSE
-        self.got = None if client.reader is None else _got(client.reader)
-        """What it had got of Contents when it was last tried."""
+        self.lease: ILease
 
     def check(self, now: float) -> float | None:
-        """Try again."""
-        return self._try(self, now)
+        """See whether it took anything meanwhile."""
+        return self._stuck(self, now)
 
 
 class _Task:
-    """Something to be done, on a lease."""
+    """A call to be made, on a lease."""
 
     def __init__(self, check: Callable[[float], float | None]) -> None:
         self.check = check
-
-
-def _got(reader: ReaderFlow) -> int:
-    """A number that rises with each Content that it is sent."""
-    return reader.sequence - reader.dropped

@@ -14,15 +14,6 @@ from broker.session.mtl.grants import Confirm, Grant, Principal, Side
 from broker.session.router import Part, Sent
 from broker.wire.mtl.data import Content
 
-COPIED = 65_536
-"""Bytes below which a body that is kept is copied first."""
-
-
-def to_keep(body: Part) -> Part:
-    """A body that is kept for a while. A frame of libzmq's may hold the whole buffer that it was received into, some
-    kilobytes, whatever its own length is; long ones have memory of their own."""
-    return body if type(body) is bytes or len(body) >= COPIED else bytes(body)
-
 
 class Reader(Protocol):
     """A flow that Contents go to. It is hashable, and lasts as long as the client's lease.
@@ -33,7 +24,6 @@ class Reader(Protocol):
     grant: Grant
     identity: bytes
     address: str
-    held: bool
     sent: float
     sequence: int
     place: Any
@@ -43,7 +33,8 @@ class Reader(Protocol):
     def send(self, tail: bytes, body: Part) -> Sent:
         """Send one Content, with the next sequence; afterwards ``sequence`` is that. See `Flows.fan_out` for many.
 
-        What is not sent (FULL, GONE, HELD) has used its number up too, so that the client sees a gap.
+        A Content that is not sent (FULL, GONE) has used its number up too, so that the client sees a gap. After FULL,
+        `Profile.room` is called when there is room again.
         """
 
 
@@ -118,7 +109,7 @@ class Profile(Protocol):
         """No Contents of that resource are wanted any more: none may be sent. What is unconfirmed stays so."""
 
     def room(self, reader: Reader) -> None:
-        """A reader that was too slow, or held, can be sent to again."""
+        """A reader for which a Content was refused has room again, for many Contents."""
 
     def content(self, writer: Writer, resource: str, content: Content) -> None:
         """A Content came. ``resource`` is its name. Where the client left it out, ``content.tail`` does not have it."""

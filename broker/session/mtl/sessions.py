@@ -1,16 +1,15 @@
-"""Who talks over the control flow: one session for each peer, and the table of them.
+"""The sessions of the control flow, one for each peer, and the table of them.
 
 Rules:
-- A session is known by the identity of the peer and the routing frames before the request, so that clients behind a
+- A session is known by the number of its connection and the routing frames before the request, so that clients behind a
   proxy have one each. Those of a REQ socket do not count: it connects directly, and what it may put there is the number
   of its request.
-- A session also belongs to its connection, with the address and the CURVE key of that. An identity may be chosen by the
-  peer, and come again with somebody else: that one has no session.
-- RFC 11 has no end of a session, and a ROUTER does not tell who left. So sessions are bounded in number, not in time:
-  the one that was silent for longest makes room. Those that have no access yet do so first, so that who cannot log in
-  ends nobody's; and one connection has a limited part of the table, so that who makes up routing frames ends its own.
-- The news that a connection closed ends its sessions. It may come late, when another connection has its descriptor: if
-  that shows, the news is not taken for the other's; if not, a client has to open once more.
+- A session ends with its connection. The number of a connection never comes again, so a session cannot be taken over
+  with an identity.
+- RFC 11 has no end of a session, and a proxy does not tell which of its clients left. So sessions are bounded in
+  number, not in time: the one that was silent for longest makes room. Those that have no access yet do so first, so
+  that peers that cannot log in end no other's; and one connection has a limited part of the table, so that a peer that
+  makes up routing frames ends its own.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ SHARE = 10
 """A connection may have one in so many of all sessions: a proxy stands for many clients, but not for the whole farm."""
 
 MAX_KEY = 128
-"""Bytes of a key that is kept as it is; of a longer one a digest is. Real ones have 9 to 40; the longest that a peer
-may send have over 1,300, and would make its session twice as large as it may be."""
+"""Bytes of a key that is kept as it is; of a longer one a digest is. Real ones have 8 to 40; the longest that a peer
+may send have over 1,000, and would make its session twice as large as it may be."""
 
 _REQ = "REQ"
 
@@ -44,30 +43,26 @@ _UNIX = "uid "
 """How the addresses of peers at a unix socket begin."""
 
 
-def key_of(identity: bytes, envelope: Sequence[bytes], sender: Sender) -> bytes:
-    """What a session is known by."""
+def key_of(connection: int, envelope: Sequence[bytes], sender: Sender) -> bytes:
+    """The key of the session of that connection, for a request with these routing frames."""
     routing = () if sender.socket_type == _REQ else envelope
-    key = b"".join([len(part).to_bytes(4) + part for part in (identity, *routing) if part])
-    # No key that is not a digest begins so: that would be the length of a very long frame.
+    key = connection.to_bytes(8) + b"".join([len(part).to_bytes(4) + part for part in routing if part])
+    # No key that is not a digest begins so: that would be the number of a connection above 2^63.
     return key if len(key) <= MAX_KEY else b"\xff" + blake2b(key, digest_size=32).digest()
 
 
 def is_secure(sender: Sender) -> bool:
-    """Whether nobody else can read what that peer says: it is on this machine, or uses CURVE."""
+    """Whether nobody else can read the messages of that peer: it is on this machine, or uses CURVE."""
     if sender.key or sender.address.startswith(_UNIX):
         return True
-    try:
-        return ip_address(sender.address).is_loopback
-    except ValueError:
-        return False
+    return ip_address(sender.address).is_loopback
 
 
 @attrs.frozen(eq=False)
 class Back:
-    """Where a reply goes: to a peer, through a connection, behind the routing frames of the request."""
+    """The way back of a reply: to a peer, behind the routing frames of the request."""
 
     identity: bytes
-    connection: int
     envelope: tuple[bytes, ...]
 
 
@@ -104,18 +99,17 @@ class Running:
 class Session:
     """One peer, from a good Connection.Open on.
 
-    ``host`` is the virtual host that it asked for, None when it asked for one that it may not be in. ``ready`` says
-    that it has access. ``principal`` is whom it acts for, or did: that is whose leases it has.
+    ``connection`` is the number of its connection. ``host`` is the virtual host that it asked for, None when it asked
+    for one that it may not be in. ``ready`` says that it has access. ``principal`` is the one that it acts for, or did,
+    and that has its leases.
     """
 
     __slots__ = (
-        "address", "connection", "curve", "host", "identity", "key", "principal", "profile", "ready", "running",
-        "secure", "turn",
+        "address", "connection", "curve", "host", "key", "principal", "profile", "ready", "running", "secure", "turn",
     )  # fmt: skip
 
-    def __init__(self, key: bytes, identity: bytes, connection: int, sender: Sender) -> None:
+    def __init__(self, key: bytes, connection: int, sender: Sender) -> None:
         self.key = key
-        self.identity = identity
         self.connection = connection
         self.address = sender.address
         self.curve = sender.key
@@ -133,7 +127,7 @@ class Session:
 class Sessions:
     """The table of all sessions, ``most`` at once.
 
-    ``ended`` is called with each that made room or is over, and with whether its peer may still be told.
+    ``ended`` is called with each session that made room or is over, and with whether its peer is still there.
     """
 
     def __init__(self, most: int, ended: Callable[[Session, bool], None]) -> None:
@@ -143,8 +137,6 @@ class Sessions:
         self._strangers: OrderedDict[bytes, Session] = OrderedDict()
         self._ready: OrderedDict[bytes, Session] = OrderedDict()
         self._of_connection: dict[int, dict[bytes, Session]] = {}
-        self._untold: dict[int, int] = {}
-        """How many connections that are known to be over each descriptor had: their ends are still to be told of."""
 
     def __len__(self) -> int:
         return len(self._strangers) + len(self._ready)
@@ -155,19 +147,14 @@ class Sessions:
     def __contains__(self, session: Session) -> bool:
         return self._tier(session).get(session.key) is session
 
-    def find(self, identity: bytes, key: bytes, connection: int, sender: Sender) -> Session | None:
-        """The session of the peer that says something now, if it has one."""
-        own = self._of_connection.get(connection)
-        if own is not None and connection >= 0 and next(iter(own.values())).identity != identity:
-            self._supersede(connection)
+    def find(self, key: bytes) -> Session | None:
+        """The session of that key, which is used now, if there is one."""
         session = self._ready.get(key) or self._strangers.get(key)
         if session is None:
             return None
-        if (session.connection, session.address, session.curve) != (connection, sender.address, sender.key):
-            self._supersede(session.connection)
-            return None
         self._tier(session).move_to_end(key)
-        if own is not None and len(own) > 1:
+        own = self._of_connection[session.connection]
+        if len(own) > 1:
             own[key] = own.pop(key)
         return session
 
@@ -188,26 +175,10 @@ class Sessions:
         if there:
             self._tier(session)[session.key] = session
 
-    def closed(self, connection: int) -> bool:
-        """A connection ended, and all its sessions. Not if that was known: then it has another's descriptor now."""
-        untold = self._untold.pop(connection, 0)
-        if untold > 1:
-            self._untold[connection] = untold - 1
-        if untold:
-            return False
-        # The peer may be told: it is there if the news is late, and that did not show.
-        self._end(connection, there=True)
-        return True
-
-    def _supersede(self, connection: int) -> None:
-        """Another connection has the descriptor, or the identity, of this one: its end is still to be told of."""
-        if connection >= 0:
-            self._untold[connection] = self._untold.get(connection, 0) + 1
-        self._end(connection, there=False)
-
-    def _end(self, connection: int, there: bool) -> None:
+    def closed(self, connection: int) -> None:
+        """A connection ended, and all its sessions."""
         for session in list(self._of_connection.get(connection, {}).values()):
-            self._remove(session, there)
+            self._remove(session, there=False)
 
     def _tier(self, session: Session) -> OrderedDict[bytes, Session]:
         return self._ready if session.ready else self._strangers

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.dbp.messages import MAX_SHOWN, Ack, Beat, Bye, Frame, parse, read_name
+from broker.wire.dbp.messages import MAX_SHOWN, Ack, Beat, Bye, parse, read_name
 from broker.wire.dbp.times import BadTime, Form, read_text, write_time
 
 MAX_DATAGRAM = 1_024
@@ -80,7 +80,7 @@ def _name(data: bytes) -> str:
     return name
 
 
-def _message(frames: list[Frame]) -> Datagram:
+def _message(frames: list[bytes]) -> Datagram:
     try:
         message = parse(frames)
     except Malformed as malformed:
@@ -90,9 +90,9 @@ def _message(frames: list[Frame]) -> Datagram:
     raise Ignored("the command is none for a datagram")
 
 
-def _frames(data: bytes) -> list[Frame]:
+def _frames(data: bytes) -> list[bytes]:
     """The frames of a binary datagram: each a flag (1, or 0 for the last), a length, and its bytes."""
-    frames: list[Frame] = []
+    frames: list[bytes] = []
     at = 0
     while True:
         if len(data) < at + 2:

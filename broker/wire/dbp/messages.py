@@ -10,37 +10,28 @@ Rules:
 - A request names services in as many frames as it likes, up to the first empty one; if that is the first, it asks for
   all. (The document and Hermes have one name. When Hermes' nodes repeat a request they put an empty frame behind it.)
 - Replies are read so far that one can tell them from nonsense: to send one to a broker is unexpected, not invalid.
-- A frame of any kind may come as a blob; a command is never one. What a message keeps is bytes or text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from itertools import takewhile
 
 import msgspec
 
 from broker.core.errors import Malformed, Reason
 from broker.wire.dbp.info import MAX_INFO, MAX_NAME, MMI, BadInfo, take_name
 from broker.wire.dbp.listings import unknown
-from broker.wire.dbp.times import MAX_TIME, BadTime, Form, read_time
+from broker.wire.dbp.times import BadTime, Form, read_time
 
 MAX_NAMES = 1_000
 """Names in one request: with infos of the largest kind the reply is as long as a listing may be."""
 
+TOO_MUCH = MAX_INFO + 1
+"""Bytes of an info that are read: enough to refuse it, however long the frame is."""
+
 MAX_SHOWN = 100
 """Bytes of what the peer wrote that an error shows: a command may be a whole body."""
-
-
-class Blob(Protocol):
-    """A long frame: its bytes stay where the transport has them."""
-
-    def __len__(self) -> int: ...
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-
-Frame = bytes | Blob
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -142,63 +133,68 @@ class BadRequest(Malformed):
         self.error: dict[str, str | float] = {"Error": text}
 
 
-def parse(frames: Sequence[Frame]) -> Message:
+def parse(frames: Sequence[bytes]) -> Message:
     """The message of the frames that follow the peer's identity. Raises `Invalid`, `Denied` or `BadRequest`."""
     if len(frames) < 3:
         raise Invalid(Reason.SYNTAX, "the message has fewer than three frames")
-    if len(frames[0]):
+    if frames[0]:
         raise Invalid(Reason.SYNTAX, "the message does not begin with an empty frame")
     command = frames[1]
-    # A long frame may have no hash, or one that says nothing about its bytes.
-    reader = _READERS.get(command) if type(command) is bytes else None
+    reader = _READERS.get(command)
     if reader is None:
         shown = _escaped(command)
         raise Invalid(Reason.UNKNOWN_OP, f"unknown command '{shown}'", shown)
-    time = frames[2]
     try:
-        form, sent = read_time(time if type(time) is bytes else _bytes(time, MAX_TIME))
+        form, sent = read_time(frames[2])
     except BadTime as bad:
         raise Invalid(bad.reason, bad.text, _escaped(command)) from None
     return reader(form, sent, frames)
 
 
-def _request(form: Form, sent: float | None, frames: Sequence[Frame]) -> Request | Question:
-    if not len(_body(frames)):
+def _request(form: Form, sent: float | None, frames: Sequence[bytes]) -> Request | Question:
+    body = _body(frames)
+    if not body:
         return Request(form, sent, ())
+    if len(frames) == 4 or not frames[4]:  # nearly all requests
+        name = _requested(body, form)
+        return Question(form, sent, name, "") if name.startswith(MMI) else Request(form, sent, (name,))
     names: list[str] = []
-    for frame in frames[3:]:
-        if not len(frame):
-            break
+    for frame in takewhile(len, frames[3:]):
         if len(names) == MAX_NAMES:
             raise BadRequest(f"More Than {MAX_NAMES} Names in One Request", form)
-        name = read_name(frame)
-        if name is None:
-            raise BadRequest(str(unknown(_escaped(frame))["Error"]), form)
-        names.append(name)
+        names.append(_requested(frame, form))
     if names[0].startswith(MMI):
-        return Question(form, sent, names[0], names[1] if len(names) > 1 else "")
+        return Question(form, sent, names[0], names[1])
     return Request(form, sent, tuple(dict.fromkeys(names)))
 
 
-def _registration(form: Form, sent: float | None, frames: Sequence[Frame]) -> Registration:
+def _requested(frame: bytes, form: Form) -> str:
+    """The name in one frame of a request. Raises `BadRequest`."""
+    name = read_name(frame)
+    if name is None:
+        raise BadRequest(str(unknown(_escaped(frame))["Error"]), form)
+    return name
+
+
+def _registration(form: Form, sent: float | None, frames: Sequence[bytes]) -> Registration:
     try:
-        name, info, hermes = take_name(_bytes(_body(frames), MAX_INFO), registering=True)
+        name, info, hermes = take_name(_body(frames)[:TOO_MUCH], registering=True)
     except BadInfo as bad:
         raise Denied(bad.text, "UwU", form, bad.hermes) from None
     assert name is not None, "a registration without a name was refused"
     return Registration(form, sent, name, info, hermes)
 
 
-def _update(form: Form, sent: float | None, frames: Sequence[Frame]) -> Update:
+def _update(form: Form, sent: float | None, frames: Sequence[bytes]) -> Update:
     try:
-        name, info, _ = take_name(_bytes(_body(frames), MAX_INFO), registering=False)
+        name, info, _ = take_name(_body(frames)[:TOO_MUCH], registering=False)
     except BadInfo as bad:
         raise Denied(bad.text, "UoU", form, bad.hermes) from None
     return Update(form, sent, name, info)
 
 
-def _beat(form: Form, sent: float | None, frames: Sequence[Frame]) -> Beat:
-    if len(frames) < 4 or not len(frames[3]):
+def _beat(form: Form, sent: float | None, frames: Sequence[bytes]) -> Beat:
+    if len(frames) < 4 or not frames[3]:
         return Beat(form, sent, None)
     name = read_name(frames[3])
     if name is None:
@@ -206,24 +202,24 @@ def _beat(form: Form, sent: float | None, frames: Sequence[Frame]) -> Beat:
     return Beat(form, sent, name)
 
 
-def _bye(form: Form, sent: float | None, frames: Sequence[Frame]) -> Bye:
+def _bye(form: Form, sent: float | None, frames: Sequence[bytes]) -> Bye:
     # Who says good-bye is gone, whatever stands behind it.
     return Bye(form, sent, read_name(frames[3]) if len(frames) > 3 else None)
 
 
-def _ack(form: Form, sent: float | None, frames: Sequence[Frame]) -> Ack:
+def _ack(form: Form, sent: float | None, frames: Sequence[bytes]) -> Ack:
     return Ack(form, sent)
 
 
-def _ping(form: Form, sent: float | None, frames: Sequence[Frame]) -> Ping:
+def _ping(form: Form, sent: float | None, frames: Sequence[bytes]) -> Ping:
     return Ping(form, sent)
 
 
-def _unexpected(form: Form, sent: float | None, frames: Sequence[Frame]) -> Unexpected:
-    return Unexpected(form, sent, bytes(frames[1]))
+def _unexpected(form: Form, sent: float | None, frames: Sequence[bytes]) -> Unexpected:
+    return Unexpected(form, sent, frames[1])
 
 
-_READERS: dict[Frame, Callable[[Form, float | None, Sequence[Frame]], Message]] = {
+_READERS: dict[bytes, Callable[[Form, float | None, Sequence[bytes]], Message]] = {
     b"u_U": _request,
     b"UwU": _registration,
     b"UoU": _update,
@@ -238,27 +234,22 @@ _READERS: dict[Frame, Callable[[Form, float | None, Sequence[Frame]], Message]] 
 }
 
 
-def _body(frames: Sequence[Frame]) -> Frame:
+def _body(frames: Sequence[bytes]) -> bytes:
     if len(frames) < 4:
         raise Invalid(Reason.SYNTAX, "the message has no body", _escaped(frames[1]))
     return frames[3]
 
 
-def read_name(frame: Frame) -> str | None:
-    """The name that a frame has; None if no service can be called so."""
+def read_name(frame: bytes) -> str | None:
+    """The name in a frame; None if no service can have it."""
     if not 0 < len(frame) <= MAX_NAME:
         return None
     try:
-        return bytes(frame).decode()
+        return frame.decode()
     except UnicodeDecodeError:
         return None
 
 
-def _bytes(frame: Frame, most: int) -> bytes:
-    """The bytes of a frame; of one that is too long, one more than it may have."""
-    return frame if type(frame) is bytes else bytes(memoryview(frame)[: most + 1])
-
-
-def _escaped(frame: Frame) -> str:
+def _escaped(frame: bytes) -> str:
     """The start of a frame as printable ASCII."""
-    return bytes(memoryview(frame)[:MAX_SHOWN]).decode("latin-1").encode("unicode_escape").decode("ascii")
+    return frame[:MAX_SHOWN].decode("latin-1").encode("unicode_escape").decode("ascii")

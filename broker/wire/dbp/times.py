@@ -37,7 +37,7 @@ _FLOAT32 = struct.Struct("<f")
 _FLOAT64 = struct.Struct("<d")
 _FLOAT64_BIG = struct.Struct(">d")
 
-_DECIMAL = re.compile(rb"[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?")
+_is_decimal = re.compile(rb"[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?").fullmatch
 
 
 class BadTime(Malformed):
@@ -49,9 +49,10 @@ class BadTime(Malformed):
 
 def read_time(data: bytes) -> tuple[Form, float | None]:
     """The form of a time frame, and its seconds; None for what is no number. Raises `BadTime`."""
-    if len(data) == 4:
+    size = len(data)
+    if size == 4:
         return Form.FLOAT32, _finite(_FLOAT32.unpack(data)[0])
-    if len(data) == 8 and not _is_text(data):
+    if size == 8 and not _is_text(data):
         little, big = _FLOAT64.unpack(data)[0], _FLOAT64_BIG.unpack(data)[0]
         if _is_of_our_days(big) and not _is_of_our_days(little):
             return Form.FLOAT64_BIG, big
@@ -61,10 +62,10 @@ def read_time(data: bytes) -> tuple[Form, float | None]:
 
 def read_text(data: bytes) -> float:
     """The seconds of a time that can only be text. Raises `BadTime`."""
-    if len(data) > MAX_TIME or _DECIMAL.fullmatch(data) is None:
+    if len(data) > MAX_TIME or not _is_decimal(data):
         raise BadTime
     seconds = float(data)
-    if math.isinf(seconds):
+    if seconds == math.inf:
         raise BadTime
     return seconds
 
@@ -83,8 +84,8 @@ def _finite(seconds: float) -> float | None:
 
 def write_time(form: Form, now: float) -> bytes:
     """The time frame for ``now``, in seconds of the epoch."""
-    if form is Form.FLOAT32:
-        return _FLOAT32.pack(now)
     if form is Form.TEXT:
         return b"%.6f" % now
+    if form is Form.FLOAT32:
+        return _FLOAT32.pack(now)
     return (_FLOAT64 if form is Form.FLOAT64 else _FLOAT64_BIG).pack(now)

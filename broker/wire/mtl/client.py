@@ -20,7 +20,7 @@ from broker.core.errors import Malformed, Reason
 from broker.wire.mtl import bodies
 from broker.wire.mtl.control import DEFAULT_HOST, MAX_REQUEST, MAX_RESOURCES, PROTOCOL, Confirm
 from broker.wire.mtl.data import MAX_STRING, is_name
-from broker.wire.mtl.faults import Frame, IllFormed
+from broker.wire.mtl.faults import IllFormed
 
 MAX_REPLY = 65_536
 """Bytes of a reply's body: that many are read at once. Ours have under a thousand."""
@@ -186,15 +186,15 @@ _OWN = frozenset(("status", "port", "lease", "window", "endpoint"))
 MOST_PORT = 65_535
 
 
-def decode(code: Frame, body: Frame) -> Reply:
+def decode(code: bytes, body: bytes) -> Reply:
     """The reply of a code and a body. Raises `BadReply`."""
-    digits = bytes(code) if len(code) == 3 else b""
+    digits = code if len(code) == 3 else b""
     if not digits.isdigit() or not 200 <= int(digits) < 600:
         raise BadReply("the code is not three digits from 200 to 599")
     if len(body) > MAX_REPLY:
         raise BadReply(f"the body has more than {MAX_REPLY} bytes")
     try:
-        value = bodies.read(bytes(body))
+        value = bodies.read(body)
     except IllFormed as fault:
         raise BadReply(fault.text) from None
     except bodies.TooDeep:

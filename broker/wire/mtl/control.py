@@ -20,7 +20,6 @@ import msgspec
 from broker.core.errors import Malformed, Reason
 from broker.wire.mtl import bodies
 from broker.wire.mtl.data import MAX_STRING, is_name
-from broker.wire.mtl.faults import Frame
 
 PROTOCOL = {"name": "MTL", "version": 1}
 """What is spoken here."""
@@ -216,17 +215,17 @@ class _Reader(_Writer, frozen=True):
     window: int | None = None
 
 
-def decode(command: Frame, body: Frame) -> Request:
+def decode(command: bytes, body: bytes) -> Request:
     """The request of a command and a body. Raises `broker.wire.mtl.faults.IllFormed` or `Invalid`."""
     if len(body) > MAX_REQUEST:
         raise Invalid(Status.TOO_LARGE, f"the body has more than {MAX_REQUEST} bytes")
     try:
-        value = bodies.read(bytes(body))
+        value = bodies.read(body)
     except bodies.TooDeep:
         raise Invalid(Status.TOO_LARGE, f"the body is nested deeper than {bodies.MAX_DEPTH}") from None
     if len(command) > MAX_COMMAND:
         raise Invalid(Status.TOO_LARGE, f"the command has more than {MAX_COMMAND} bytes")
-    known = _COMMANDS.get(bytes(command).lower())
+    known = _COMMANDS.get(command.lower())
     if known is None:
         raise Invalid(Status.NOT_IMPLEMENTED, "there is no such command", reason=Reason.UNKNOWN_OP)
     name, read = known

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from broker.wire.mtl.faults import Fault, Frame, IllFormed
+from broker.wire.mtl.faults import Fault, IllFormed
 from broker.wire.mtl.table import EMPTY, MAX_TABLE, check
 
 MAX_HEADER = 70 * 1024
@@ -83,7 +83,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     resource: str
     table: bytes
     tail: bytes
-    body: Frame
+    body: bytes
 
 
 class Confirm(msgspec.Struct, frozen=True, gc=False):
@@ -172,20 +172,16 @@ class Tails(dict[bytes, CheckedTail]):
         return resource, table, tail
 
 
-def parse(frames: Sequence[Frame], tails: Tails) -> Command:
-    """The command of the frames that follow the peer's identity. Raises `IllFormed`."""
-    if len(frames) != 2:
-        raise IllFormed(Fault.FRAMES, "a data command has exactly two frames")
-    return decode(frames[0], frames[1], tails)
-
-
-def decode(header: Frame, body: Frame, tails: Tails) -> Command:
-    """The command of a header and a body. Raises `IllFormed`.
+def parse(frames: Sequence[bytes], tails: Tails) -> Command:
+    """The command of the frames that follow the peer's identity. Raises `IllFormed`.
 
     ``tails`` is the memory of all the flows for which the same size of tables is allowed.
     """
-    if len(header) > MAX_STRING or type(header) is not bytes:
-        header = _bytes(header)
+    if len(frames) != 2:
+        raise IllFormed(Fault.FRAMES, "a data command has exactly two frames")
+    header, body = frames
+    if len(header) > MAX_HEADER:
+        raise IllFormed(Fault.TOO_LARGE, f"the header has more than {MAX_HEADER} bytes")
     try:
         kind, sequence = _READ_HEAD(header)
     except struct.error:
@@ -195,12 +191,6 @@ def decode(header: Frame, body: Frame, tails: Tails) -> Command:
         return Content(sequence, resource, table, tail, body)
     reader = _READERS.get(kind)
     return reader(header, sequence, body) if reader is not None else _bare(header)
-
-
-def _bytes(header: Frame) -> bytes:
-    if len(header) > MAX_HEADER:
-        raise IllFormed(Fault.TOO_LARGE, f"the header has more than {MAX_HEADER} bytes")
-    return header if type(header) is bytes else bytes(header)
 
 
 def _bare(header: bytes) -> Command:
@@ -217,40 +207,40 @@ def _bare(header: bytes) -> Command:
     raise IllFormed(Fault.CUT, "the sequence is cut short")
 
 
-def _lease(header: bytes, sequence: int, body: Frame) -> Lease:
+def _lease(header: bytes, sequence: int, body: bytes) -> Lease:
     return Lease(sequence, _string(header))
 
 
-def _summon(header: bytes, sequence: int, body: Frame) -> Summon:
+def _summon(header: bytes, sequence: int, body: bytes) -> Summon:
     return Summon(sequence, _string(header))
 
 
-def _dismiss(header: bytes, sequence: int, body: Frame) -> Dismiss:
+def _dismiss(header: bytes, sequence: int, body: bytes) -> Dismiss:
     return Dismiss(sequence, _string(header))
 
 
-def _response(header: bytes, sequence: int, body: Frame) -> Response:
+def _response(header: bytes, sequence: int, body: bytes) -> Response:
     if len(header) > 9:
         raise _left_over()
-    code = bytes(body) if len(body) == 3 else b""
+    code = body if len(body) == 3 else b""
     if not code.isdigit():
         raise IllFormed(Fault.CODE, "the body of the Response is not three digits")
     return Response(sequence, code)
 
 
-def _confirm(header: bytes, sequence: int, body: Frame) -> Confirm:
+def _confirm(header: bytes, sequence: int, body: bytes) -> Confirm:
     if len(header) != 10 or header[9] > 1:
         raise _no_booleans(header, 1)
     return Confirm(sequence, header[9] == 1)
 
 
-def _reject(header: bytes, sequence: int, body: Frame) -> Reject:
+def _reject(header: bytes, sequence: int, body: bytes) -> Reject:
     if len(header) != 11 or header[9] > 1 or header[10] > 1:
         raise _no_booleans(header, 2)
     return Reject(sequence, header[9] == 1, header[10] == 1)
 
 
-_READERS: dict[int, Callable[[bytes, int, Frame], Command]] = {
+_READERS: dict[int, Callable[[bytes, int, bytes], Command]] = {
     _LEASE: _lease,
     _RESPONSE: _response,
     _SUMMON: _summon,
@@ -332,7 +322,7 @@ def dismiss(sequence: int, resource: str) -> Sent:
     return _WRITE_HEAD(_DISMISS, sequence) + _short(resource), b""
 
 
-def content(sequence: int, resource: str, table: bytes, body: Frame) -> tuple[bytes, Frame]:
+def content(sequence: int, resource: str, table: bytes, body: bytes) -> Sent:
     """Content with these properties."""
     return content_header(sequence, make_tail(resource, table)), body
 

@@ -1,26 +1,14 @@
-"""What is wrong with messages that are dropped without an answer, and the form in which frames come.
+"""Faults of messages that are dropped without an answer.
 
-RFC 11: who sends what is ill-formed hears nothing. So the reason is for counters and the log only; it never has
-anything of what the peer wrote.
+RFC 11: an ill-formed message is not answered. So the reason is for counters and the log only; it never has anything of
+what the peer wrote.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Protocol
 
 from broker.core.errors import Malformed, Reason
-
-
-class Blob(Protocol):
-    """A long frame: its bytes stay where the transport has them, so that all who are sent it share one copy."""
-
-    def __len__(self) -> int: ...
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-
-Frame = bytes | Blob
 
 
 class Fault(enum.Enum):

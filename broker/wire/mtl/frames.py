@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from broker.wire.mtl.faults import Fault, Frame, IllFormed
+from broker.wire.mtl.faults import Fault, IllFormed
 
 MAX_HOPS = 16
 """Routing frames of one request, without the empty one: a REQ socket puts one there, and so does each proxy."""
@@ -29,19 +29,19 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """The frames of a request. ``envelope`` is what to send back before the reply; it ends with an empty frame."""
 
     envelope: tuple[bytes, ...]
-    command: Frame
-    body: Frame
+    command: bytes
+    body: bytes
 
 
-def is_data(frames: Sequence[Frame]) -> bool:
+def is_data(frames: Sequence[bytes]) -> bool:
     """Whether these frames, at a socket that carries both flows, are meant for the data flow."""
-    return len(frames) == 2 and len(frames[0]) > 0
+    return len(frames) == 2 and bool(frames[0])
 
 
-def split(frames: Sequence[Frame]) -> Request:
+def split(frames: Sequence[bytes]) -> Request:
     """The parts of a request. Raises `IllFormed`."""
     for at in range(min(len(frames), MAX_HOPS + 1)):
-        if not len(frames[at]):
+        if not frames[at]:
             break
     else:
         if len(frames) > MAX_HOPS:
@@ -51,5 +51,4 @@ def split(frames: Sequence[Frame]) -> Request:
         raise IllFormed(Fault.FRAMES, "the empty frame is not followed by exactly a command and a body")
     if at and sum(map(len, frames[:at])) > MAX_ENVELOPE:
         raise IllFormed(Fault.ENVELOPE, f"the routing frames have more than {MAX_ENVELOPE} bytes")
-    envelope = tuple(frame if type(frame) is bytes else bytes(frame) for frame in frames[: at + 1])
-    return Request(envelope, frames[at + 1], frames[at + 2])
+    return Request(tuple(frames[: at + 1]), frames[at + 1], frames[at + 2])

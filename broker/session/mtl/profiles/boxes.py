@@ -14,13 +14,13 @@ from typing import Any
 
 from broker.core.errors import Reason, Refusal
 from broker.session.mtl.grants import Principal
-from broker.session.mtl.profile import Reader, to_keep
+from broker.session.mtl.profile import Reader
 from broker.session.mtl.profiles.calls import Request, Store
 from broker.session.router import Part, Sent
 from broker.wire.mtl.data import make_tail
 
 MAX_BACKLOG = 1_000
-"""Replies that may wait for one reader, behind the thousand messages that libzmq holds for it."""
+"""Replies that may wait for one reader, behind the messages that wait for it in the transport."""
 
 OVERHEAD = 200
 """Bytes that a reply which waits takes beside its own."""
@@ -75,7 +75,7 @@ class Box:
             return
         if len(self._backlog) >= MAX_BACKLOG or not self._store.take(_size(properties, body)):
             raise Refusal(Reason.LIMIT, "too many replies wait")
-        self._backlog.append((properties, to_keep(body)))
+        self._backlog.append((properties, body))
 
     def flush(self) -> None:
         """There is room at its reader."""

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases
-from broker.session.mtl.profile import Reader, to_keep
+from broker.session.mtl.profile import Reader
 from broker.session.mtl.window import Window
 from broker.session.router import Part, Sent
 from broker.wire.mtl.data import make_tail
@@ -406,7 +406,6 @@ class Calls:
         """Keep its bytes. Returns whether there is room."""
         if not request.kept:
             request.kept = self._store.take(request.size)
-            request.body = to_keep(request.body)
         return request.kept
 
     def _release(self, request: Request) -> None:

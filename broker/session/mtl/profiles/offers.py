@@ -111,6 +111,6 @@ def _decoded(read: Callable[[bytes], T], body: Part, wrong: str) -> T:
     if len(body) > MAX_BODY:
         raise Refusal(Reason.PARAMETER, f"the body has more than {MAX_BODY} bytes")
     try:
-        return read(bytes(body))
+        return read(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Refusal(Reason.PARAMETER, wrong) from None

@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
 from broker.session.mtl.grants import Confirm, Grant, Principal, Side
-from broker.session.mtl.profile import Flows, Reader, Writer, to_keep
+from broker.session.mtl.profile import Flows, Reader, Writer
 from broker.session.mtl.window import Window
 from broker.session.router import Sent
 from broker.wire.mtl.data import Content, make_tail
@@ -161,7 +161,7 @@ class WorkQueues:
         head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
         try:
             queue = self._queues.open(author.host, resource)
-            safe = queue.put(head, to_keep(content.body), ttl, author.user, id, author.waits, sequence)
+            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence)
         except Refusal as refusal:
             author.refuse(sequence, recycle=refusal.reason is Reason.LIMIT)
             return

@@ -212,8 +212,7 @@ class Services:
                 window = Window(grant.window, self.window_bytes)
             place.worker = Worker(reader, window)
             self._workers[reader.identity] = place
-            # A peer so old that ZeroMQ does not tell its address works too, but is at no place that others could find.
-            if grant.principal.host == self._bridge and reader.address:
+            if grant.principal.host == self._bridge:
                 user, rights = grant.principal.user, grant.principal.allowed.offers
                 place.provider = Provider(self._registry, rights, user, reader.address)
         try:

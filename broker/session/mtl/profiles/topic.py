@@ -159,7 +159,7 @@ class Topic:
         if kept is not None:
             # After the value before was sent to whom it is owed.
             if len(body):
-                self._retained.put(topic, Value(kept, bytes(body)))
+                self._retained.put(topic, Value(kept, body))
             else:
                 self._retained.drop(topic)
         writer.confirm(content.sequence)
@@ -191,7 +191,7 @@ class Topic:
             if not subscribers:
                 return
         tail = headers.tail if isinstance(headers, Properties) else _tail(topic, headers)
-        self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(map(bytes, body)))
+        self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(body))
 
     def _paid(self, subscribers: Collection[Reader], topic: str) -> Collection[Reader]:
         """Those who have got the last value. Others miss what comes, but for what will be the last value then."""
@@ -233,12 +233,12 @@ def _tail(topic: bytes, headers: Sequence[Part]) -> bytes:
     properties: dict[str, table.Value] = {}
     size = 0
     for header, value in zip(headers[::2], headers[1::2], strict=True):
-        key = _text(bytes(header)) if len(header) <= table.MAX_KEY else b""
+        key = _text(header) if len(header) <= table.MAX_KEY else b""
         if isinstance(key, str) and key[:2].upper() == "X-":
             size += len(value)
             if size > table.MAX_TABLE:
                 return data.make_tail(name)
-            properties[key] = _text(bytes(value))
+            properties[key] = _text(value)
     try:
         return data.make_tail(name, table.encode(properties))
     except ValueError:

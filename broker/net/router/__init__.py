@@ -1,0 +1,1 @@
+"""A ROUTER (ZeroMQ's socket type for servers) over accepted connections that speak ZMTP."""

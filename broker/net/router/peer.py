@@ -1,0 +1,224 @@
+"""One connection of a ROUTER. The way of a message: `dataReceived` -> `Machine.feed` -> `Conversation.receive`.
+
+Rules, beside those of every connection (`broker.net.connection`):
+- Until its handshake is done a peer is a stranger: it is read from in small pieces, and has a deadline.
+- A refused key, and an identity that another connection has, are answered by silence: the deadline closes the
+  connection. What is wrong for good is answered by ERROR, where the protocol has it, and an orderly close.
+- Input is handled also while the peer does not read: its heartbeats count, and what it is answered is bounded.
+- Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`Router.flush`). While the
+  transport has more than it can send, messages stay in `out`; the bound on them is the ROUTER's.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from broker import curve
+from broker.core.errors import Reason, Refusal
+from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
+from broker.net.direct import send_now
+from broker.net.unfinished import SHORT
+from broker.net.zmtp import metadata
+from broker.net.zmtp.errors import Fault, ZmtpError
+from broker.net.zmtp.frames import Encoder
+from broker.net.zmtp.machine import Output
+from broker.net.zmtp.mechanism import Claim
+
+if TYPE_CHECKING:
+    from broker.net.router.router import Router
+
+_REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
+"""The reason of a refusal, for faults that are not of the handshake."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of a peer at a unix socket (SO_PEERCRED)."""
+
+
+class RouterPeer(StreamConnection):
+    """One peer. ``number`` is that of the connection: never used again, 0 before it is let in."""
+
+    factory: Router
+
+    number = 0
+    identity = b""
+    key = ""
+    """The CURVE public key in Z85; empty without CURVE."""
+    socket_type = ""
+    replied = False
+    """An answer is among what waits: it is written after the messages of other connections."""
+    full = False
+    """A message was refused, and `Conversation.room` is still to be called."""
+    weight = 0
+    """Bytes in ``out``, counted while the peer does not read."""
+    silence = 0
+    """Looks for idle connections since the peer was last heard of; see `Router`."""
+
+    def __init__(self, factory: Router, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
+        super().__init__(factory, host, port, local, turned_away)
+        self.reader = self.machine = factory.new_machine()
+        self.out = self._out
+        """Encoded messages that wait, in order."""
+        self.encoder: Encoder
+
+    # from the transport
+
+    def connection_ready(self) -> None:
+        """The transport is there: show our version."""
+        if not self.port:
+            self.host = _user(self.transport) or self.host
+        self.factory.complaints.count(f"{self.factory.wire}_connections", "accepted")
+        self.write_now(self.machine.begin())
+
+    def lost(self) -> None:
+        """The connection is gone, or about to be closed."""
+        self.machine.fail()
+        self.factory.left(self)
+
+    def pauseProducing(self) -> None:
+        """The transport has more than it can send."""
+        self._paused = True
+        self.factory.weigh(self)
+
+    def resumeProducing(self) -> None:
+        """The transport has room."""
+        self._paused = False
+        self.flush()
+
+    # from the scheduler
+
+    def held_up(self) -> bool:
+        """Input is handled also while the peer does not read."""
+        return False
+
+    def serve(self) -> bool:
+        """Handle what was read until the quantum is over. Returns whether there is more."""
+        rest = self._rest
+        if rest is None or self._closing:
+            self._queued = False
+            if self._closing:
+                self.transport.resumeProducing()
+            return False
+        factory = self.factory
+        receive, identity, number = factory.conversation.receive, self.identity, self.number
+        left = factory.turns.left
+        before, step, unwatched = left(), 1, 1
+        completed = False
+        factory.current = self
+        self.silence = 0
+        try:
+            for item in rest:
+                if item.__class__ is list:
+                    completed = True
+                    try:
+                        receive(identity, item, number)
+                    except Exception:
+                        self.failed()
+                elif item is not None:
+                    self._take_event(item)
+                    identity, number = self.identity, self.number
+                if self._closing:
+                    break
+                unwatched -= 1
+                if not unwatched:
+                    now = left()
+                    if now <= 0:
+                        break
+                    step = unwatched = UNWATCHED if before - now < step * CHEAP else 1
+                    before = now
+            else:
+                self._rest = self.reader.feed(self._held) if self._held else None
+                self._held = b""
+        except ZmtpError as error:
+            self._rest = None
+            self._malformed(error)
+        finally:
+            factory.current = None
+        pending = self.machine.pending
+        if pending > SHORT or self._pending:
+            self._account(pending, completed)
+        if self._rest is None:
+            self._queued = False
+            if (self._stopped_reading or self._input_ended) and not self._closing:
+                self._read_on()
+            return False
+        self._stop_reading()
+        self._queued = True
+        return True
+
+    def _take_event(self, event: Output | Claim) -> None:
+        """Take what is not a message: octets to be sent, or a claim."""
+        if isinstance(event, Output):
+            self.factory.answer(self, event.data)
+            return
+        self.key = curve.encode(event.key) if event.key else ""
+        self.socket_type = event.properties[metadata.SOCKET_TYPE].decode()
+        if self.factory.let_in(self, event.properties.get(metadata.IDENTITY, b"")):
+            self.factory.answer(self, self.machine.accept())
+            assert self.machine.encoder is not None
+            self.encoder = self.machine.encoder
+            self.authenticated()
+        else:
+            self.machine.fail()  # nothing more is decoded; the deadline closes the connection
+
+    def _malformed(self, error: ZmtpError) -> None:
+        self.refuse(Refusal(_REASONS.get(error.fault, Reason.HANDSHAKE), error.text), error.reply)
+
+    # closing
+
+    def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
+        """Close for something that the peer did wrong: counted, and logged within bounds."""
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        if reply and not self._closing:
+            self.out.append(reply)
+        self.close()
+
+    def too_slow(self) -> None:
+        """The handshake was not done in time."""
+        self.refuse(Refusal(Reason.HANDSHAKE, "a handshake was not completed in time"))
+
+    # output
+
+    def write_now(self, data: bytes) -> None:
+        """Send octets before anything is queued: in the handshake."""
+        rest = send_now(self.transport, data)
+        if rest:
+            self.transport.write(rest)
+
+    def flush(self) -> None:
+        """Write what waits, as far as the transport takes it."""
+        out = self.out
+        self.replied = False
+        while out and not self._paused and not self._closing:
+            data = self._take()
+            rest = send_now(self.transport, data) if self._direct else data
+            if rest:
+                self.transport.write(rest)
+        if self.weight or self.full:
+            self.factory.relieved(self)
+
+    def _take(self) -> bytes:
+        """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""
+        out = self.out
+        if len(out) == 1:
+            return out.pop()
+        if sum(map(len, out)) <= 2 * BATCH:
+            data = b"".join(out)
+            out.clear()
+            return data
+        sizes = accumulate(map(len, out))
+        count = next((i for i, size in enumerate(sizes, 1) if size >= BATCH), len(out))
+        data = b"".join(out[:count])
+        del out[:count]
+        return data
+
+
+def _user(transport: Any) -> str:
+    """The user of a peer at a unix socket, as an address: all processes of one user are one peer."""
+    try:
+        credentials = transport.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except (AttributeError, OSError):
+        return ""
+    return f"uid {_CREDENTIALS.unpack(credentials)[1]} here"

@@ -1,0 +1,144 @@
+"""The greeting: versions that are spoken, and noise, which is refused by its first octet that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.net.zmtp import greeting as greetings
+from broker.net.zmtp.errors import Fault, ZmtpError
+from broker.net.zmtp.greeting import OPENING, SIZE, Greeting, parse, rest, version
+from broker.net.zmtp.plain import PlainClient, PlainServer
+from tests.net.zmtp.conversation import GREETING, GREETING_2, PLAIN, SIGNATURE, Side, bytewise, router
+
+
+def refused_after(data: bytes) -> int:
+    """The number of octets after which a ROUTER without a mechanism refuses what comes byte by byte; 0 for never."""
+    side = Side(router())
+    for at, octet in enumerate(bytewise(data)):
+        try:
+            side.take(octet)
+        except ZmtpError as error:
+            assert error.fault is Fault.GREETING
+            assert error.reply == b""
+            return at + 1
+    return 0
+
+
+def test_our_greeting_is_that_of_libzmq() -> None:
+    assert OPENING + rest(b"NULL", False) == GREETING
+    assert OPENING + rest(b"PLAIN", False) == PLAIN
+    assert len(OPENING + rest(b"CURVE", True)) == SIZE
+    assert (OPENING + rest(b"CURVE", True))[32] == 1
+
+
+def test_greetings_are_read_once_they_are_complete() -> None:
+    trailing = b"\x04\x06\x05READY"
+    for octets, expected in (
+        (GREETING, Greeting(3, 1, b"NULL")),
+        (PLAIN, Greeting(3, 1, b"PLAIN")),
+        (OPENING + rest(b"CURVE", True), Greeting(3, 1, b"CURVE", True)),
+        (SIGNATURE + b"\x03\0NULL" + bytes(48), Greeting(3, 0, b"NULL")),
+    ):
+        for end in range(SIZE):
+            assert parse(octets[:end]) is None
+            assert version(octets[:end]) == (3 if end > 10 else 0)
+        assert parse(octets) == (expected, b"")
+        assert parse(octets + trailing) == (expected, trailing)
+
+
+@pytest.mark.parametrize("major", range(3, 256))
+def test_a_later_version_counts_as_ours_whatever_its_minor_version(major: int) -> None:
+    minor = 7
+    parsed = parse(SIGNATURE + bytes((major, minor)) + b"NULL" + bytes(48))
+    assert parsed == (Greeting(3, minor if major == 3 else 1, b"NULL"), b"")
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_version_2_ends_at_its_revision(revision: int) -> None:
+    octets = SIGNATURE + bytes((revision,)) + GREETING_2[11:]
+    assert [version(octets[:end]) for end in (9, 10, 11, 12)] == [0, 0, 2, 2]
+    assert parse(octets[:10]) is None
+    assert parse(octets) == (Greeting(2, 0), GREETING_2[11:])
+
+
+def test_the_padding_of_the_signature_may_be_anything() -> None:
+    # libzmq has the length of the identity there, for version 1.0.
+    octets = b"\xff\x01\x02\x03\x04\x05\x06\x07\x08\x7f" + GREETING[10:]
+    assert parse(octets) == (Greeting(3, 1, b"NULL"), b"")
+
+
+@pytest.mark.parametrize(
+    ("noise", "after"),
+    [
+        (b"\x01\0", 1),  # ZMTP 1.0 without an identity
+        (b"\x04\0abc", 1),  # ZMTP 1.0 with one
+        (b"\xff\0\0\0\0\0\0\x01\0\0" + bytes(256), 10),  # ZMTP 1.0 with a size of eight octets
+        (SIGNATURE + b"\0\x05", 11),  # a signature, and ZMTP 1.0 behind it
+        (b"GET / HTTP/1.1\r\n\r\n", 1),
+        (b"\x16\x03\x01\x02\0", 1),  # TLS
+        (b"\0", 1),
+        (b"{}", 1),
+        (b"\xff" * 64, 10),
+        (b"\xff" + bytes(63), 10),
+        (b"\xff" + bytes(8) + b"\x80" + bytes(54), 10),
+    ],
+)
+def test_noise_and_version_1_are_refused_by_the_first_octet_that_is_wrong(noise: bytes, after: int) -> None:
+    assert refused_after(noise) == after
+
+
+@given(st.binary(min_size=1, max_size=80))
+def test_what_begins_otherwise_is_refused(noise: bytes) -> None:
+    if noise[0] != 0xFF:
+        assert refused_after(noise) == 1
+    elif len(noise) > 9 and noise[9] != 0x7F:
+        assert refused_after(noise) == 10
+
+
+def test_the_reason_shows_a_few_octets_and_no_more() -> None:
+    with pytest.raises(ZmtpError) as refusal:
+        version(b"GET /a\nb" + b"x" * 60_000)
+    assert "GET /a\\nbxxxx" in refusal.value.text
+    assert len(refusal.value.text) < 100
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [b"PLAIN", b"CURVE", b"GSSAPI", b"", b"null", b"NUL", b"NULLX", b"N\0LL", b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0x"],
+)
+def test_another_mechanism_is_refused(mechanism: bytes) -> None:
+    side = Side(router())
+    with pytest.raises(ZmtpError) as refusal:
+        side.take(SIGNATURE + b"\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32))
+    assert refusal.value.fault is Fault.MECHANISM
+    assert side.output == GREETING  # so the peer learns which one is spoken
+
+
+@pytest.mark.parametrize("as_server", [False, True])
+def test_of_two_sides_with_a_mechanism_one_is_the_server(as_server: bool) -> None:
+    machine = router(PlainServer() if as_server else PlainClient(b"u", b"p"))
+    with pytest.raises(ZmtpError) as refusal:
+        Side(machine).take(OPENING + rest(b"PLAIN", as_server))
+    assert refusal.value.fault is Fault.MECHANISM
+    Side(router(PlainServer() if as_server else PlainClient(b"u", b"p"))).take(OPENING + rest(b"PLAIN", not as_server))
+
+
+def test_as_server_says_nothing_without_a_mechanism() -> None:
+    Side(router()).take(OPENING + rest(b"NULL", True))
+
+
+def test_neither_side_waits_for_more_than_the_version() -> None:
+    side = Side(router())
+    assert side.give() == OPENING
+    side.take(SIGNATURE)
+    assert side.give() == b""
+    side.take(b"\x03")
+    assert side.give() == GREETING[len(OPENING) :]
+
+
+def test_socket_types_have_their_numbers_of_version_2() -> None:
+    assert greetings.SOCKET_TYPES[5] == "DEALER"
+    assert greetings.SOCKET_TYPES[6] == "ROUTER"
+    assert greetings.SOCKET_TYPES[10] == "XSUB"
