@@ -216,8 +216,9 @@ class Machine:
         if greeting.mechanism != mechanism.name:
             shown = repr(greeting.mechanism)[1:]
             raise ZmtpError(Fault.MECHANISM, f"the mechanism {shown} instead of {mechanism.name.decode()}")
-        if mechanism.name != b"NULL" and greeting.as_server == mechanism.as_server:
-            raise ZmtpError(Fault.MECHANISM, "both sides are server, or both client")
+        # That both are clients cannot be seen: a server of libzmq does not say that it is one.
+        if mechanism.name != b"NULL" and greeting.as_server and mechanism.as_server:
+            raise ZmtpError(Fault.MECHANISM, "both sides are server")
         return mechanism.begin(self._metadata)
 
     def _command(self) -> Command | None:

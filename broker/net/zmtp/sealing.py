@@ -1,8 +1,8 @@
 """The choice of how the boxes of CURVE's traffic are made: in Python, or by the compiled helper.
 
-The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a read
-in one call, and seals a message for a list of connections in one. It is loaded by ctypes and called by PyNaCl's cffi,
-which takes a quarter less time for a call; both release the GIL.
+The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a
+read in one call, and seals a message for a list of connections in one. ctypes loads it, and PyNaCl's cffi calls it,
+which takes a quarter less time for a call than ctypes does; both release the GIL.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ OUTPUT = 262_144
 _OPEN = (
     "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
 )
-_SEAL = "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t, void *, uint64_t)"
+_SEAL = (
+    "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t,"
+    " unsigned char *, uint64_t)"
+)
 """The functions of sealing.c, with ``struct direction`` as seven numbers of 64 bits."""
 
 _COUNTER = 6

@@ -214,7 +214,7 @@ def test_a_message_cannot_be_played_twice(form):
 
 @forms
 def test_what_a_side_sent_cannot_be_sent_back_to_it(form):
-    server, client = connected(form)
+    _server, client = connected(form)
     client.encoder.message([b"a"])
     with pytest.raises(ZmtpError, match="a box that does not open"):
         received(client, client.encoder.message([b"a"]))
