@@ -18,7 +18,7 @@ from broker.net.zmtp import sealing as sealings
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.curve_frames import Boxes, PythonSealing, Sealing
-from broker.net.zmtp.frames import Command
+from broker.net.zmtp.frames import Command, Encoder
 from broker.net.zmtp.limits import Limits
 from broker.net.zmtp.machine import Machine, Output
 from broker.net.zmtp.mechanism import Claim
@@ -113,6 +113,12 @@ def connected(form: str, limits: Limits | None = None) -> tuple[Machine, Machine
     server, client = server_side(form, limits=limits), client_side(form, limits)
     connect(server, client)
     return server, client
+
+
+def encoder_of(side: Machine) -> Encoder:
+    """The encoder of a connection after its handshake."""
+    assert side.encoder is not None
+    return side.encoder
 
 
 def received(side: Machine, data: bytes) -> list[list[bytes]]:

@@ -65,13 +65,23 @@ class Side:
                 elif event is not None:
                     self.messages.append(event)
 
+    def until_messages(self, count: int) -> None:
+        """Take what comes until there have been so many messages."""
+        self.until(lambda: len(self.messages) >= count)
+
+    def until_claim(self) -> Claim:
+        """Take what comes until the peer has proved its key."""
+        self.until(lambda: self.claim)
+        assert self.claim is not None
+        return self.claim
+
     def send(self, message: list[bytes]) -> None:
         assert self.machine.encoder is not None
         self.connection.sendall(self.machine.encoder.message(message))
 
 
 @contextmanager
-def peer(kind: int) -> Iterator[zmq.Socket]:
+def peer(kind: int) -> Iterator[zmq.Socket[bytes]]:
     """A socket of libzmq with heartbeats."""
     context = zmq.Context()
     made = context.socket(kind)
@@ -87,7 +97,9 @@ def peer(kind: int) -> Iterator[zmq.Socket]:
 
 
 @contextmanager
-def dealer(port: int, server: bytes = SERVER, public: bytes = CLIENT, secret: bytes = CLIENT_SECRET) -> Iterator:
+def dealer(
+    port: int, server: bytes = SERVER, public: bytes = CLIENT, secret: bytes = CLIENT_SECRET
+) -> Iterator[zmq.Socket[bytes]]:
     """A DEALER of libzmq that connects to our server."""
     with peer(zmq.DEALER) as made:
         made.curve_serverkey, made.curve_publickey, made.curve_secretkey = map(z85.encode, (server, public, secret))
@@ -106,7 +118,7 @@ def listener() -> Iterator[socket.socket]:
 def echo_here(side: Side, count: int) -> None:
     """Send each message of the peer back to it, in order."""
     for received in range(1, count + 1):
-        side.until(lambda received=received: len(side.messages) >= received)
+        side.until_messages(received)
         side.send(side.messages[received - 1])
 
 
@@ -118,9 +130,9 @@ def test_a_dealer_of_libzmq_gets_back_what_it_sent(form, listener):
         connection, _ = listener.accept()
         with connection:
             side = Side(server_side(form), connection)
-            side.until(lambda: side.claim)
-            assert side.claim.key == CLIENT
-            assert side.claim.properties == {"socket-type": b"DEALER", "identity": b"dealer"}
+            claim = side.until_claim()
+            assert claim.key == CLIENT
+            assert claim.properties == {"socket-type": b"DEALER", "identity": b"dealer"}
             echoing = threading.Thread(target=echo_here, args=(side, len(MESSAGES)), daemon=True)
             echoing.start()
             for message in MESSAGES:
@@ -146,7 +158,7 @@ def test_our_ping_is_answered_by_libzmq(form, listener):
         connection, _ = listener.accept()
         with connection:
             side = Side(server_side(form), connection)
-            side.until(lambda: side.claim)
+            side.until_claim()
             side.connection.sendall(side.machine.ping())
             side.send([b"a"])
             assert client.recv_multipart() == [b"a"]
@@ -163,14 +175,14 @@ def test_a_router_of_libzmq_sends_back_what_our_client_sent(form):
         port = server.bind_to_random_port("tcp://127.0.0.1")
         with socket.create_connection(("127.0.0.1", port)) as connection:
             side = Side(client_side(form), connection)
-            side.until(lambda: side.claim)
-            assert side.claim.key == SERVER
-            assert side.claim.properties["socket-type"] == b"ROUTER"
+            claim = side.until_claim()
+            assert claim.key == SERVER
+            assert claim.properties["socket-type"] == b"ROUTER"
             for count, message in enumerate(MESSAGES, start=1):
                 side.send(message)
                 assert server.recv_multipart() == [b"me", *message]
                 server.send_multipart([b"me", *message])
-                side.until(lambda count=count: len(side.messages) == count)
+                side.until_messages(count)
             assert side.messages == MESSAGES
             side.until(lambda: side.pings >= 3)
 
@@ -181,7 +193,7 @@ def test_a_dealer_that_has_another_key_for_the_server_is_refused(listener):
         with connection:
             side = Side(server_side(), connection)
             with pytest.raises(ZmtpError, match="the box of HELLO does not open") as caught:
-                side.until(lambda: side.claim)
+                side.until_claim()
             assert caught.value.fault is Fault.HANDSHAKE
 
 
@@ -194,5 +206,5 @@ def test_keys_of_brokerkeys_are_taken(listener, tmp_path: Path):
         connection, _ = listener.accept()
         with connection:
             side = Side(server_side(), connection)
-            side.until(lambda: side.claim)
-            assert side.claim.key == keys["public"]
+            claim = side.until_claim()
+            assert claim.key == keys["public"]
