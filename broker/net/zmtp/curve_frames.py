@@ -69,13 +69,15 @@ class Boxes:
 
 
 class Sealing(Protocol):
-    """A way to open and seal the boxes of traffic. ``name`` is for the log.
+    """A way to open and seal the boxes of traffic.
 
+    ``name`` is for the log, and so is ``reason``: what kept the better way from being used; empty where nothing did.
     ``prefix`` below has the first 16 bytes of the nonces, and ``counter`` is the last one that was used. Encoders may
     only be given to the `Sealing` that made them.
     """
 
     name: str
+    reason: str
 
     def decoder(self, limits: Limits, key: bytes, prefix: bytes, counter: int) -> Decoder:
         """The decoder of one connection."""
@@ -242,7 +244,7 @@ class CurveDecoder:
         if size > self._limits.frame:
             raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
         if self._cost + size + FRAME_COST > self._limits.message:
-            self._refuse(len(self._frames))
+            self._refuse(len(self._frames) + 1)
 
     def _boxed(self, body: bytes) -> Decoded:
         """Take a box. Returns what it completes."""
@@ -271,10 +273,10 @@ class CurveDecoder:
     def _whole(self, flags: int, body: bytes) -> Decoded:
         """Take a frame of a message. Returns what it completes."""
         self._frames.append(body)
+        self._cost += len(body) + FRAME_COST
+        if self._cost > self._limits.message or len(self._frames) > self._limits.frames:
+            self._refuse(len(self._frames))
         if flags:
-            self._cost += len(body) + FRAME_COST
-            if self._cost > self._limits.message or len(self._frames) >= self._limits.frames:
-                self._refuse(len(self._frames))
             return None
         frames, self._frames, self._cost = self._frames, [], 0
         return frames
@@ -293,8 +295,9 @@ class PythonSealing:
 
     name = "python"
 
-    def __init__(self, boxes: Boxes) -> None:
+    def __init__(self, boxes: Boxes, reason: str = "") -> None:
         self._boxes = boxes
+        self.reason = reason
 
     def decoder(self, limits: Limits, key: bytes, prefix: bytes, counter: int) -> CurveDecoder:
         """See `Sealing`."""

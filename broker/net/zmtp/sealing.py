@@ -69,9 +69,10 @@ def choose(environ: Mapping[str, str] = os.environ, path: Path | None = None) ->
     if asked != "python":
         try:
             return CompiledSealing(path or helper_path())
-        except SealingError:
+        except SealingError as error:
             if asked:
                 raise
+            return PythonSealing(SODIUM, str(error))
     return PythonSealing(SODIUM)
 
 
@@ -132,16 +133,16 @@ class CompiledDecoder(CurveDecoder):
                 frames, cost = self._frames, self._cost
                 rows = iter(table)
                 for flags, start, stop in zip(rows, rows, rows, strict=True):
-                    if flags == MORE:
-                        frames.append(content[start:stop])
-                        cost += stop - start + FRAME_COST
-                        if cost > most_cost or len(frames) >= most_frames:
-                            self._refuse(len(frames))
-                    elif flags:
+                    if flags > MORE:
                         yield self._boxed_command(flags, content[start:stop])
-                    else:
-                        frames.append(content[start:stop])
+                        continue
+                    frames.append(content[start:stop])
+                    cost += stop - start + FRAME_COST
+                    if cost > most_cost or len(frames) > most_frames:
+                        self._refuse(len(frames))
+                    if not flags:
                         complete, frames, cost = frames, [], 0
+                        self._frames, self._cost = frames, 0
                         yield complete
                 self._frames, self._cost = frames, cost
                 if len(table) == 3 * BATCH:
@@ -168,6 +169,7 @@ class CompiledSealing:
     """
 
     name = "compiled"
+    reason = ""
 
     def __init__(self, path: Path | None) -> None:
         if path is None:

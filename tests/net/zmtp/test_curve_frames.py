@@ -305,13 +305,23 @@ def test_an_endless_message_is_refused(form, size):
 
 
 @forms
+def test_the_last_frame_of_a_message_counts_as_well(form):
+    limits = Limits(frame=1_000, message=1_000 + FRAME_COST, frames=10)
+    assert list(decoder_of(form, limits).feed(framed(box(b"\0" + bytes(1_000), 1)))) == [[bytes(1_000)]]
+    data = framed(box(b"\1", 1)) + framed(box(b"\0" + bytes(1_000), 2))
+    assert "more than 1064 bytes" in refused(decoder_of(form, limits), data, Fault.TOO_LARGE)
+
+
+@forms
 def test_a_message_of_too_many_frames_is_refused(form):
     limits = Limits(frames=10)
     data = b"".join(framed(box(b"\1", counter)) for counter in range(1, 10))
     decoder = decoder_of(form, limits)
     assert list(decoder.feed(data + framed(box(b"\0", 10)))) == [[b""] * 10]
-    decoder = decoder_of(form, limits)
-    assert "10 frames" in refused(decoder, data + framed(box(b"\1", 10)), Fault.TOO_LARGE)
+    for flags in (b"\0", b"\1"):
+        decoder = decoder_of(form, limits)
+        assert list(decoder.feed(data + framed(box(b"\1", 10)))) == []
+        assert "10 frames" in refused(decoder, framed(box(flags, 11)), Fault.TOO_LARGE)
 
 
 @forms

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from broker.net.zmtp.frames import Command
+from broker.net.zmtp.errors import ZmtpError
+from broker.net.zmtp.frames import Command, Decoder
 from broker.net.zmtp.limits import Limits
 from broker.net.zmtp.sealing import OUTPUT, VARIABLE, SealingError, choose, helper_path
 from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
@@ -101,6 +104,50 @@ def test_a_connection_without_a_number_is_an_error(form):
         peers.sealing.seal_each(peers.encoders, b"0123456789", 0, [1], b"")
 
 
+# both forms
+
+
+def outcome(decoder: Decoder, pieces: list[bytes]) -> tuple[list[object], str]:
+    """What comes out of some input, and the reason why it is refused."""
+    found: list[object] = []
+    try:
+        for piece in pieces:
+            found.extend(event for event in decoder.feed(piece) if event is not None)
+    except ZmtpError as error:
+        return found, error.text
+    return found, ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_forms_decide_the_same_on_damaged_input(seed: int):
+    random = Random(seed)
+    limits = Limits(frame=3_000, message=8_000, frames=12)
+    reasons = set()
+    for _ in range(40):
+        encoder = sealing_of("python").encoder(bytes(32), FROM_SERVER, random.randrange(3))
+        data = bytearray()
+        for _ in range(random.randrange(1, 12)):
+            sizes = [random.choice((0, 5, 100, 222, 223, 2_999, 3_001)) for _ in range(random.choice((1, 2, 6, 13)))]
+            data += encoder.message([bytes(size) for size in sizes])
+            if random.random() < 0.3:
+                data += encoder.command(b"PING", bytes(random.choice((2, 18, 600))))
+        for _ in range(random.choice((0, 0, 1, 3))):
+            at = random.randrange(len(data))
+            if random.random() < 0.5:
+                data[at] = random.randrange(256)
+            else:
+                del data[at : at + random.choice((1, 8, 40))]
+        cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randrange(6)))
+        pieces = [bytes(data[a:b]) for a, b in pairwise([0, *cuts, len(data)])]
+        outcomes = [
+            outcome(sealing_of(form).decoder(limits, bytes(32), FROM_SERVER, 1), pieces)
+            for form in ("python", "compiled")
+        ]
+        assert outcomes[0] == outcomes[1]
+        reasons.add(outcomes[0][1][:15])
+    assert len(reasons) > 3  # the damage was of several kinds
+
+
 # the choice
 
 
@@ -120,7 +167,9 @@ def test_python_is_used_where_the_helper_cannot_be_loaded(tmp_path: Path, conten
     path = tmp_path / "_sealing.so"
     if content is not None:
         path.write_bytes(content)
-    assert choose({}, path).name == "python"
+    chosen = choose({}, path)
+    assert chosen.name == "python"
+    assert "_sealing.so cannot be loaded" in chosen.reason
     with pytest.raises(SealingError, match="cannot be loaded"):
         choose({VARIABLE: "compiled"}, path)
 
