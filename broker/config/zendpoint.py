@@ -80,7 +80,7 @@ class ZEndpoint:
     def address(self) -> str:
         """The address to be shown to clients, ``tcp://...`` or ``ipc://...``; for port 0 its port is ``*``.
 
-        That of systemd's socket is known only when it is open: see `address_at`.
+        That of systemd's socket is known only when it is open.
         """
         if self.passed is not None:
             return self.where
@@ -88,12 +88,6 @@ class ZEndpoint:
             return f"ipc://{self.path}"
         host = "127.0.0.1" if self.host == "localhost" else f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port or '*'}"
-
-    def address_at(self, where: str) -> str:
-        """The address of the open socket, which is bound at ``where`` as `broker.net.listen.bound` has it."""
-        stream = self.stream
-        unix = stream.kind == "unix" or stream.kwargs.get("domain") == "UNIX"
-        return f"{'ipc' if unix else 'tcp'}://{where}"
 
     def overlaps(self, other: ZEndpoint | Endpoint) -> bool:
         """Return True if the two cannot both be bound. Port 0 is a free port, and a different one each time."""

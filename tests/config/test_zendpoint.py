@@ -68,22 +68,6 @@ def test_the_endpoint_by_which_it_is_opened(text: str, stream: Endpoint) -> None
     assert (found.backlog, found.mode) == (BACKLOG, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "address"),
-    [
-        ("tcp://127.0.0.1:0", "127.0.0.1:5", "tcp://127.0.0.1:5"),
-        ("tcp://[::1]:0", "[::1]:5", "tcp://[::1]:5"),
-        ("ipc:///run/mc0.sock", "/run/mc0.sock", "ipc:///run/mc0.sock"),
-        ("ipc://@mc0", "@mc0", "ipc://@mc0"),
-        ("systemd:domain=INET:name=mc0", "192.0.2.1:5", "tcp://192.0.2.1:5"),
-        ("systemd:domain=INET6:name=mc0", "[::]:5", "tcp://[::]:5"),
-        ("systemd:domain=UNIX:name=mc0", "/run/mc0.sock", "ipc:///run/mc0.sock"),
-    ],
-)
-def test_the_address_of_an_open_socket(text: str, where: str, address: str) -> None:
-    assert parse(text).address_at(where) == address
-
-
 NOT_TAKEN = "names of hosts and of network interfaces are not taken"
 BAD = [
     ("", "'' is no ZeroMQ endpoint; it begins with tcp:// or ipc://, or with systemd:"),
