@@ -11,8 +11,8 @@ Rules:
 - Before a lease is checked there are two wake-ups, *ticks*: the first `AHEAD` of its time, and the second at it, at
   least `TICK` later. At a tick leases are checked for no more than `TICK` and `TOLERANCE` after the one before. So the
   first checks nothing. What lay unread, for whatever reason, is read between the two.
-- ``now`` goes on at each tick, and at each `look`: the scheduler looks when it begins to serve a connection, so that the
-  stamp of a message is of the moment at which it is read.
+- ``now`` goes on at each tick, and at each `look`: the scheduler looks when it begins to serve a connection, so that
+  the stamp of a message is of the moment at which it is read.
 - Between two looks life time goes on by what the clock did: a broker that wakes in time cannot tell that it was stopped
   from having been idle. If it wakes later than it should by more than `LATEST`, it stood still, perhaps since the last
   look: of all that time `LATEST` counts, and the next tick comes after `TICK`. In a loop that is slow, but turns,
