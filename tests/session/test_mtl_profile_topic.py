@@ -14,7 +14,6 @@ from broker.session.mtl.grants import Confirm, Principal, Side
 from broker.session.mtl.profiles import retained
 from broker.session.mtl.profiles import topic as module
 from broker.session.mtl.rights import Names, UserRights
-from broker.session.router import Part
 from broker.wire.mc0 import MAX_HEADERS
 from broker.wire.mtl import data as wire
 from broker.wire.mtl import table
@@ -507,17 +506,17 @@ def test_the_memory_of_properties_is_bounded(farm: TopicFarm, monkeypatch: pytes
 
 
 def test_a_long_body_is_not_copied_on_its_way(farm: TopicFarm) -> None:
-    passed: list[Part] = []
+    passed: list[bytes] = []
     topics = farm.mc0.topics
 
     class Witness:
         def deliver(
-            self, subscribers: Collection[str], topic: bytes, headers: Sequence[object], body: Sequence[Part]
+            self, subscribers: Collection[str], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
         ) -> None:
             passed.extend(body)
 
     topics.subscribe(b"a", Witness(), "witness")
-    body = memoryview(b"x" * 100_000)
+    body = b"x" * 100_000
     farm.writer().say(wire.content_header(1, wire.make_tail("a")), body)
     assert passed == [body]
     assert passed[0] is body
