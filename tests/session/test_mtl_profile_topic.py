@@ -287,19 +287,6 @@ def test_headers_that_no_table_holds_are_lost_and_the_body_is_not(farm: TopicFar
         assert got(reader) == [Got("a", {}, b"body", 1)]
 
 
-def test_what_no_table_holds_is_not_even_looked_at(farm: TopicFarm) -> None:
-    class Long:
-        def __len__(self) -> int:
-            return table.MAX_TABLE + 1
-
-        def __bytes__(self) -> bytes:
-            raise AssertionError("this would be a copy")
-
-    reader = farm.reader("a")
-    farm.mc0.topics.publish(b"a", (b"X-LONG", Long()), (b"body",))
-    assert got(reader) == [Got("a", {}, b"body", 1)]
-
-
 def test_mc0_is_sent_no_more_headers_than_it_takes(farm: TopicFarm) -> None:
     listener, writer = farm.listener("a"), farm.writer()
     put(writer, 1, "a", b"body", **{f"X-{number}": number for number in range(MAX_HEADERS + 100)})
