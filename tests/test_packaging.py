@@ -80,31 +80,69 @@ def test_brokerkeys_is_a_command_from_anywhere(tmp_path: Path) -> None:
 # the wheel
 
 
-def test_a_wheel_has_the_broker_and_the_plugin_and_nothing_else(tmp_path: Path) -> None:
+def wheel_of_the_checkout(folder: Path, compiler: str) -> list[str]:
+    """The files in a wheel that is built with a C compiler of that name."""
     try:
         setuptools = importlib.metadata.version("setuptools")
     except importlib.metadata.PackageNotFoundError:
         setuptools = "0"
     if int(setuptools.split(".")[0]) < 77:
         pytest.skip(f"setuptools 77 builds the wheel, and this is {setuptools}")
-    source = tmp_path / "source"
+    source = folder / "source"
     source.mkdir()
     for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    for folder in ("broker", "twisted", "tests", "etc", "examples", "docs", "bench"):
-        # The wheel must leave them out, and can only if they are there.
-        if (ROOT / folder).is_dir():
-            shutil.copytree(
-                ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "dropin.cache*")
-            )
+    leave_out = shutil.ignore_patterns("__pycache__", "dropin.cache*", "_sealing.*")
+    for name in ("broker", "twisted", "tests", "etc", "examples", "docs", "bench"):
+        # The wheel must leave most of them out, and can only if they are there.
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=leave_out)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
-    built = run(*pip, "--wheel-dir", tmp_path, source, cwd=tmp_path)
+    built = run("env", f"CC={compiler}", *pip, "--wheel-dir", folder, source, cwd=folder)
     assert built.returncode == 0, built.stderr
-    [wheel] = tmp_path.glob("elkobroker-*.whl")
-    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    [wheel] = folder.glob("elkobroker-*.whl")
+    return [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+
+
+@pytest.mark.parametrize("compiler", ["cc", "false"])
+def test_a_wheel_has_the_broker_and_the_plugin_and_nothing_else(tmp_path: Path, compiler: str) -> None:
+    names = wheel_of_the_checkout(tmp_path, compiler)
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "broker").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == {*modules, "twisted/plugins/elkobroker_plugin.py"}
     assert all(name.startswith("broker/") or name == "twisted/plugins/elkobroker_plugin.py" for name in names)
+    helper = {f"broker/net/zmtp/_sealing{sysconfig.get_config_var('EXT_SUFFIX')}"}
+    found = {name for name in names if "_sealing." in name}
+    # Without a compiler the broker is installed, and seals in Python.
+    assert found == (helper if compiler == "cc" and shutil.which("cc") else set())
+
+
+# set-up
+
+
+@pytest.mark.parametrize("source", ["pyproject.toml", "setup.cfg", "broker/net/zmtp/sealing.c"])
+def test_a_change_of_what_is_built_sets_up_the_checkout_once_more(tmp_path: Path, source: str) -> None:
+    """pip is not run: a script in its place writes down that it was called."""
+    for name in ("etc/setup.sh", "pyproject.toml", "setup.cfg", "broker/net/zmtp/sealing.c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    commands = tmp_path / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    (commands / "activate").write_text(f"VIRTUAL_ENV={tmp_path.resolve()}/.venv\n")
+    for name in ("python", "twistd"):
+        (commands / name).write_text(f'#!/bin/sh\necho "{name} $*" >>"{tmp_path}/calls"\n')
+        (commands / name).chmod(0o755)
+
+    def installed() -> bool:
+        (tmp_path / "calls").write_text("")
+        assert run("sh", "etc/setup.sh", "run", cwd=tmp_path).returncode == 0
+        return "pip install" in (tmp_path / "calls").read_text()
+
+    assert installed()
+    assert not installed()
+    with (tmp_path / source).open("a") as file:
+        file.write("\n")
+    assert installed()
+    assert not installed()
 
 
 # systemd

@@ -25,7 +25,7 @@ try:
     seal_address = ffi.addressof(_sodium.lib, "crypto_box_easy_afternm")
     open_address = ffi.addressof(_sodium.lib, "crypto_box_open_easy_afternm")
 except AttributeError as error:
-    raise ImportError(f"PyNaCl {nacl.__version__} has no {error}: CURVE needs a version that pyproject.toml names")
+    raise ImportError(f"PyNaCl {nacl.__version__} is of no version that pyproject.toml allows: {error}") from error
 
 _scratch = ffi.new("unsigned char[]", SCRATCH + MAC)
 _view = ffi.buffer(_scratch)

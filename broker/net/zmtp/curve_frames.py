@@ -313,12 +313,21 @@ class PythonSealing:
         self, encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int], body: bytes
     ) -> list[bytes]:
         """See `Sealing`."""
+        check_numbers(encoders, frame, at, numbers)
         (outer, first), second = prepare((frame, body))
         before, after = first[: at + 1], first[at + 9 :]
         return [
             encoder.sealed(((outer, before + number.to_bytes(8, "big") + after), second))
-            for encoder, number in zip(_ours(encoders), numbers, strict=True)
+            for encoder, number in zip(_ours(encoders), numbers, strict=False)
         ]
+
+
+def check_numbers(encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int]) -> None:
+    """Raise ValueError for what is no `Sealing.seal_each`."""
+    if not 0 <= at <= len(frame) - 8:
+        raise ValueError(f"a number has no place at {at} in a frame of {len(frame)} bytes")
+    if len(numbers) != len(encoders):
+        raise ValueError(f"{len(numbers)} numbers for {len(encoders)} connections")
 
 
 def _ours(encoders: Sequence[Encoder]) -> Iterable[CurveEncoder]:

@@ -1,8 +1,8 @@
 """The choice of how the boxes of CURVE's traffic are made: in Python, or by the compiled helper.
 
-The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a read
-in one call, and seals a message for a list of connections in one. It is loaded by ctypes and called by PyNaCl's cffi,
-which takes a quarter less time for a call; both release the GIL.
+The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a
+read in one call, and seals a message for a list of connections in one. ctypes loads it, and PyNaCl's cffi calls it,
+which takes a quarter less time for a call than ctypes does; both release the GIL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.net.zmtp import frames as plain
 from broker.net.zmtp.boxes import SODIUM, ffi, open_address, seal_address
-from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing
+from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing, check_numbers
 from broker.net.zmtp.frames import MORE, SHORT, Decoded, Encoder
 from broker.net.zmtp.limits import FRAME_COST, Limits
 
@@ -38,7 +38,10 @@ OUTPUT = 262_144
 _OPEN = (
     "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
 )
-_SEAL = "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t, void *, uint64_t)"
+_SEAL = (
+    "int64_t(*)(void *, uint64_t **, int64_t, unsigned char *, uint64_t, uint64_t, uint64_t *, uint64_t,"
+    " unsigned char *, uint64_t)"
+)
 """The functions of sealing.c, with ``struct direction`` as seven numbers of 64 bits."""
 
 _COUNTER = 6
@@ -212,8 +215,7 @@ class CompiledSealing:
         self, encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int], body: bytes
     ) -> list[bytes]:
         """See `Sealing`."""
-        if not 0 <= at <= len(frame) - 8 or len(numbers) != len(encoders):
-            raise ValueError("a number has no place in the frame, or a connection has no number")
+        check_numbers(encoders, frame, at, numbers)
         return self.seal(encoders, plain.message((frame, body)), [len(frame), len(body)], numbers, at)
 
     def open(self, direction: Any, data: bytes, position: int, end: int, longest: int) -> tuple[int, bytes, list[int]]:

@@ -1,0 +1,151 @@
+"""Sealing for many connections at once, and the choice between Python and the compiled helper."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.net.zmtp.frames import Command
+from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.sealing import OUTPUT, VARIABLE, SealingError, choose, helper_path
+from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
+
+
+def keys(count: int) -> list[bytes]:
+    return [index.to_bytes(32, "big") for index in range(count)]
+
+
+class Peers:
+    """Some connections: their encoders, and the decoders at their other ends."""
+
+    def __init__(self, form: str, count: int) -> None:
+        self.sealing = sealing_of(form)
+        self.encoders = [self.sealing.encoder(key, FROM_SERVER, 0) for key in keys(count)]
+        self.decoders = [sealing_of("python").decoder(Limits(), key, FROM_SERVER, 0) for key in keys(count)]
+
+    def receive(self, sealed: list[bytes]) -> list[list[object]]:
+        """What each gets, where each is sent its own."""
+        return [
+            [event for event in decoder.feed(data) if event is not None]
+            for decoder, data in zip(self.decoders, sealed, strict=True)
+        ]
+
+
+# many
+
+
+@forms
+@pytest.mark.parametrize("count", [0, 1, 2, 100])
+def test_each_connection_gets_the_message_in_its_own_boxes(form, count):
+    peers = Peers(form, count)
+    message = [b"", b"PUT", b"x" * 300]
+    for _ in range(2):
+        sealed = peers.sealing.seal_all(peers.encoders, message)
+        assert len(set(sealed)) == count
+        assert peers.receive(sealed) == [[message]] * count
+
+
+@forms
+def test_single_messages_commands_and_shared_messages_keep_their_order(form):
+    peers = Peers(form, 2)
+    first, second = peers.encoders
+    octets = [first.message([b"1"]), second.command(b"PING", b"\0\0")]
+    octets = [a + b for a, b in zip(octets, peers.sealing.seal_all(peers.encoders, [b"2", b"3"]), strict=True)]
+    octets[0] += first.message([b"4"])
+    assert peers.receive(octets) == [[[b"1"], [b"2", b"3"], [b"4"]], [Command(b"PING", b"\0\0"), [b"2", b"3"]]]
+
+
+@forms
+def test_a_connection_may_be_named_twice(form):
+    peers = Peers(form, 1)
+    twice = peers.sealing.seal_all(peers.encoders * 2, [b"a"])
+    assert peers.receive([b"".join(twice)]) == [[[b"a"], [b"a"]]]
+
+
+@forms
+@pytest.mark.parametrize("size", [OUTPUT // 3, OUTPUT - 100, OUTPUT, OUTPUT * 2])
+def test_messages_longer_than_the_buffer_come_through(form, size):
+    peers = Peers(form, 5)
+    message = [b"a", b"b" * size]
+    assert peers.receive(peers.sealing.seal_all(peers.encoders, message)) == [[message]] * 5
+
+
+@forms
+@pytest.mark.parametrize("at", [0, 3, 292])
+@pytest.mark.parametrize("body", [b"", b"c" * 80_000])
+def test_each_connection_gets_its_own_number(form, at, body):
+    peers = Peers(form, 7)
+    frame = b"h" * 300
+    numbers = [1, 2**64 - 1, 0, 7, 8, 9, 2**32]
+    sealed = peers.sealing.seal_each(peers.encoders, frame, at, numbers, body)
+    assert peers.receive(sealed) == [
+        [[frame[:at] + number.to_bytes(8, "big") + frame[at + 8 :], body]] for number in numbers
+    ]
+
+
+@forms
+@pytest.mark.parametrize("at", [-1, 3, 100])
+def test_a_number_outside_of_the_frame_is_an_error(form, at):
+    peers = Peers(form, 1)
+    with pytest.raises(ValueError, match="no place"):
+        peers.sealing.seal_each(peers.encoders, b"0123456789", at, [1], b"")
+
+
+@forms
+def test_a_connection_without_a_number_is_an_error(form):
+    peers = Peers(form, 2)
+    with pytest.raises(ValueError, match="number"):
+        peers.sealing.seal_each(peers.encoders, b"0123456789", 0, [1], b"")
+
+
+# the choice
+
+
+def test_python_is_what_the_environment_asks_for():
+    assert choose({VARIABLE: "python"}, helper()).name == "python"
+
+
+def test_the_helper_is_the_default_where_it_is():
+    if helper() is None:
+        pytest.skip("there is no C compiler")
+    assert choose({}, helper()).name == "compiled"
+    assert choose({VARIABLE: "compiled"}, helper()).name == "compiled"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no library"])
+def test_python_is_used_where_the_helper_cannot_be_loaded(tmp_path: Path, content):
+    path = tmp_path / "_sealing.so"
+    if content is not None:
+        path.write_bytes(content)
+    assert choose({}, path).name == "python"
+    with pytest.raises(SealingError, match="cannot be loaded"):
+        choose({VARIABLE: "compiled"}, path)
+
+
+def test_another_word_in_the_environment_is_an_error():
+    with pytest.raises(SealingError, match="ELKOBROKER_SEALING is python or compiled, not C"):
+        choose({VARIABLE: "C"})
+
+
+def test_a_helper_of_another_version_of_its_source_is_refused(tmp_path: Path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    source = tmp_path / "sealing.c"
+    text = SOURCE.read_text()
+    older = text.replace("interface(void) { return 1; }", "interface(void) { return 0; }")
+    assert older != text
+    source.write_text(older)
+    built = tmp_path / "_sealing.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", built, source], check=True)
+    assert choose({}, built).name == "python"
+    with pytest.raises(SealingError, match="not of this version"):
+        choose({VARIABLE: "compiled"}, built)
+
+
+def test_the_installed_helper_is_found_beside_its_source_alone():
+    path = helper_path()
+    assert path is None or path.parent == SOURCE.parent
