@@ -297,7 +297,7 @@ def run(row: Row, runs: int, seconds: float) -> Measured:
 
 def main() -> int:
     arguments = ArgumentParser(description="CPU time of the DBP wire, beside a bare tuned loop.")
-    command.add_measuring(arguments, runs=3, seconds=1.0)
+    command.add_measuring(arguments, runs=3, seconds=1.0, quick={"runs": 2, "seconds": 0.6})
     command.add_rest(arguments)
     options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
     rows = [row for row in ROWS if row.name in names]

@@ -34,15 +34,38 @@ class Mc0Server(WireServer):
     """The public key that clients need, if it wants CURVE."""
 
 
+SEALING = "ELKOBROKER_SEALING"
+"""The variable that says which code encrypts: ``python``, or ``compiled`` for the helper in C."""
+
+
 @contextmanager
-def broker(keys: Keys | None = None) -> Iterator[Mc0Server]:
-    """A broker with a state directory of its own; with ``keys`` it wants CURVE, and lets any client key in."""
+def broker(
+    keys: Keys | None = None,
+    *,
+    sealing: str | None = None,
+    checkout: Path | None = None,
+    descriptors: int | None = None,
+) -> Iterator[Mc0Server]:
+    """A broker with a state directory of its own; with ``keys`` it wants CURVE, and lets any client key in.
+
+    ``sealing`` is the value of `SEALING`; ``checkout`` and ``descriptors`` are as in `servers.broker_with`.
+    """
+    variables = {} if sealing is None else {SEALING: sealing}
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
         config = _CONFIG.format(auth="open" if keys is None else "curve")
         if keys is not None:
             config += _CURVE.format(file=_secret_file(directory, keys))
-        with servers.broker_with(Mc0Server, "mc0", config, _LISTENS, directory) as (server, said):
+        with servers.broker_with(
+            Mc0Server,
+            "mc0",
+            config,
+            _LISTENS,
+            directory,
+            checkout=checkout,
+            variables=variables,
+            descriptors=descriptors,
+        ) as (server, said):
             server.port = int(said[1])
             server.key = None if keys is None else keys.public
             yield server

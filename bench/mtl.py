@@ -387,7 +387,7 @@ TABLES: dict[type[Outcome], tuple[str, list[str]]] = {
 
 def main() -> int:
     arguments = ArgumentParser(description="CPU time, throughput and latency of the MTL wire, beside a bare ROUTER.")
-    command.add_measuring(arguments, runs=2, seconds=0.4)
+    command.add_measuring(arguments, runs=2, seconds=0.4, quick={"runs": 1, "turns": 4, "seconds": 0.4})
     arguments.add_argument("--turns", type=int, default=4, help="stretches of each run, broker and reference in turns")
     arguments.add_argument(
         "--subject",
