@@ -45,6 +45,11 @@ def waited_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
+def wakeups(pid: int) -> int:
+    """Times that the main thread of a process has waited for something so far."""
+    return _number(pid, "voluntary_ctxt_switches")
+
+
 def resident(pid: int) -> int:
     """Bytes of memory that a process holds now."""
     return _status(pid, "VmRSS")
@@ -63,9 +68,13 @@ def raise_descriptor_limit() -> int:
 
 
 def _status(pid: int, name: str) -> int:
+    return _number(pid, name) * 1024
+
+
+def _number(pid: int, name: str) -> int:
     for line in _lines(f"/proc/{pid}/status"):
         if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1])
     raise LookupError(f"process {pid} has no {name}")
 
 

@@ -82,6 +82,16 @@ def reference(kind: str, keys: Keys | None = None) -> Iterator[Mc0Server]:
             yield server
 
 
+@contextmanager
+def bare(noop_every: float) -> Iterator[Mc0Server]:
+    """The server of `zmtp_reference.py`, which sends a NOOP every so many seconds to each connection."""
+    with (
+        TemporaryDirectory(prefix="elkobroker-bench-") as name,
+        servers.script(Mc0Server, Path(name), "zmtp_reference.py", str(noop_every)) as server,
+    ):
+        yield server
+
+
 def _secret_file(directory: Path, keys: Keys) -> Path:
     file = directory / "mc0.secret"
     file.touch(mode=0o600)

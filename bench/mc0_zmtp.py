@@ -157,22 +157,36 @@ def take(data: bytearray) -> tuple[int, bytes] | None:
 # the handshake
 
 
+def greeting(mechanism: bytes) -> bytes:
+    """The first bytes of a connection."""
+    return (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + mechanism.ljust(20, b"\0")).ljust(GREETING, b"\0")
+
+
+def about(kind: bytes, identity: bytes) -> bytes:
+    """The metadata of a handshake."""
+    return _property(b"Socket-Type", kind) + _property(b"Identity", identity)
+
+
+def opening(kind: bytes = b"DEALER", identity: bytes = b"") -> bytes:
+    """All that a peer without security says before its first message; it need not wait for the other's half."""
+    return greeting(b"NULL") + frame(COMMAND, b"\x05READY" + about(kind, identity))
+
+
 def _shake_hands(sock: socket.socket, identity: bytes, server_key: bytes | None) -> Peer:
     name = b"NULL" if server_key is None else b"CURVE"
-    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + name.ljust(20, b"\0")
-    sock.sendall(greeting.ljust(GREETING, b"\0"))
+    sock.sendall(greeting(name))
     data = bytearray()
     while len(data) < GREETING:
         data += _read(sock)
     del data[:GREETING]
-    about = _property(b"Socket-Type", b"DEALER") + _property(b"Identity", identity)
+    metadata = about(b"DEALER", identity)
     if server_key is None:
-        sock.sendall(frame(COMMAND, b"\x05READY" + about))
+        sock.sendall(frame(COMMAND, b"\x05READY" + metadata))
         _command(sock, data, b"\x05READY")
         return Peer(sock, Null(), bytes(data))
     curve = Curve(z85.decode(server_key))
     sock.sendall(frame(COMMAND, curve.hello()))
-    sock.sendall(frame(COMMAND, curve.initiate(_command(sock, data, b"\x07WELCOME"), about)))
+    sock.sendall(frame(COMMAND, curve.initiate(_command(sock, data, b"\x07WELCOME"), metadata)))
     _command(sock, data, b"\x05READY")
     return Peer(sock, curve, bytes(data))
 

@@ -14,10 +14,12 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
 import command
+import earlier
 import mtl_servers
 import zmq
 from figures import judged, median
@@ -28,8 +30,17 @@ from mtl_traffic import RATE, FanOut, Listener, Pacer, Queue, percentile
 from processes import Load, Remote
 from report import table
 
-GOALS = {1: 2.0, 10: 1.4, 100: 1.15}
-"""The most that a delivery may cost, as a ratio to the bare ROUTER's, by the number of readers."""
+GOALS = {1: 0.8, 10: 0.5, 100: 0.45}
+"""The most that a delivery of 100 B may cost, as a ratio to the bare ROUTER's, by the number of readers."""
+
+LONG_GOAL = 1.0
+"""The same for 10 KiB: the kernel's copies dominate."""
+
+QUEUE_GOAL = 1.3
+"""The least that a queue confirms, as a ratio to the earlier version."""
+
+SINGLE_GOAL = 0.7
+"""The most that a Content may cost where there is one at a time, as a ratio to the earlier version."""
 
 WARM_UP = 0.3
 """Seconds of the same load before the first measured stretch."""
@@ -55,6 +66,8 @@ class Options:
     turns: int
     seconds: float
     subject: Started
+    before: Path | None = None
+    """A checkout of the earlier version, where a row needs it."""
 
 
 class Side:
@@ -118,6 +131,7 @@ class FanOutRow:
     readers: int
     size: int
     curve: bool
+    earlier = False
 
     def run(self, options: Options) -> Outcome:
         """Measure the subject and the reference in turns."""
@@ -156,7 +170,9 @@ class FanOutOutcome:
 
     @property
     def goal(self) -> float | None:
-        return None if self.row.curve else GOALS[self.row.readers]
+        if self.row.curve:
+            return None
+        return GOALS[self.row.readers] if self.row.size == SIZES["100"][1] else LONG_GOAL
 
     @property
     def met(self) -> bool:
@@ -191,12 +207,33 @@ class FanOutOutcome:
         }
 
 
-# queues
+# beside the earlier version
+
+
+def _beside_earlier(
+    options: Options, prepare: Callable[..., Load], *arguments: Any
+) -> tuple[list[Result], list[Result]]:
+    """Stretches of the broker, and of the earlier version beside it, in turns."""
+    results: tuple[list[Result], list[Result]] = [], []
+    for _ in range(options.runs):
+        with ExitStack() as stack:
+            servers = [stack.enter_context(mtl_servers.broker(None, checkout)) for checkout in (None, options.before)]
+            sides = [Side(server, prepare, *arguments) for server in servers]
+            for side in sides:
+                stack.callback(side.stop)
+            both = list(zip(sides, results, strict=True))
+            for turn in range(options.turns):
+                for side, came in both if turn % 2 else reversed(both):
+                    came.append(side.measure(options.seconds))
+    return results
 
 
 @attrs.frozen
 class QueueRow:
-    """A queue: one writer that is confirmed, so many readers that confirm."""
+    """A queue: one writer that is confirmed, so many readers that confirm.
+
+    With ``single`` the goal is about what a Content costs, and else about how many are confirmed.
+    """
 
     name: str
     title: str
@@ -205,43 +242,73 @@ class QueueRow:
     window: int
     size: int
     multiple: bool = False
+    single: bool = False
+    earlier = True
 
     def run(self, options: Options) -> Outcome:
-        """Measure the broker: there is nothing to compare it with."""
-        results = []
-        for _ in range(options.runs):
-            with ExitStack() as stack:
-                server = stack.enter_context(mtl_servers.broker())
-                side = Side(server, Queue, self.queue, self.readers, self.window, self.size, self.multiple)
-                stack.callback(side.stop)
-                results += [side.measure(options.seconds) for _ in range(options.turns)]
-        return QueueOutcome(self, results)
+        """Measure the broker and the earlier version in turns."""
+        arguments = self.queue, self.readers, self.window, self.size, self.multiple
+        return EarlierOutcome(self, *_beside_earlier(options, Queue, *arguments))
 
 
 @attrs.frozen
-class QueueOutcome:
-    """All stretches of such a row."""
+class SingleRow:
+    """The test profile: one writer, one reader, one Content of 100 B at a time."""
 
-    row: QueueRow
+    name: str
+    title: str
+    single = True
+    earlier = True
+
+    def run(self, options: Options) -> Outcome:
+        """Measure the broker and the earlier version in turns."""
+        return EarlierOutcome(self, *_beside_earlier(options, FanOut, 1, SIZES["100"][1], 1))
+
+
+@attrs.frozen
+class EarlierOutcome:
+    """All stretches of such a row: of the broker, and of the earlier version."""
+
+    row: QueueRow | SingleRow
     results: Sequence[Result]
-    met = True
+    before: Sequence[Result]
+
+    def _ratio(self, figure: str) -> float:
+        """The median of the turns' own ratios: what slows the machine down slows down both."""
+        pairs = zip(self.results, self.before, strict=True)
+        ratios: list[float] = [getattr(one, figure) / getattr(other, figure) for one, other in pairs]
+        return statistics.median(ratios)
+
+    @property
+    def met(self) -> bool:
+        return self._ratio("cost") <= SINGLE_GOAL if self.row.single else self._ratio("rate") >= QUEUE_GOAL
 
     def said(self) -> str:
-        return f"{median(self.results, 'rate'):,.0f}/s"
+        return f"{self._ratio('rate'):.2f}, CPU {self._ratio('cost'):.2f}"
 
     def lines(self) -> list[list[str]]:
+        goal = f"CPU <= {SINGLE_GOAL:g}" if self.row.single else f"a second >= {QUEUE_GOAL:g}"
         return [
             [
                 self.row.title,
                 f"{median(self.results, 'rate'):,.0f}",
                 _spread([result.rate for result in self.results], ",.0f"),
+                f"{median(self.before, 'rate'):,.0f}",
+                f"{self._ratio('rate'):.2f}",
                 f"{median(self.results, 'cost'):.1f}",
+                f"{median(self.before, 'cost'):.1f}",
+                f"{self._ratio('cost'):.2f}",
                 _shares(self.results),
+                f"{goal}: {judged(self.met)}",
             ]
         ]
 
     def plain(self) -> dict[str, object]:
-        return {"broker": [attrs.asdict(each) for each in self.results]}
+        return {
+            "broker": [attrs.asdict(each) for each in self.results],
+            "earlier": [attrs.asdict(each) for each in self.before],
+            "met": self.met,
+        }
 
 
 # latency
@@ -268,6 +335,7 @@ class LatencyRow:
     profile: str
     resource: str
     size: int
+    earlier = False
 
     def run(self, options: Options) -> Outcome:
         """Measure the subject and the reference in turns."""
@@ -336,8 +404,8 @@ class LatencyOutcome:
         }
 
 
-Row = FanOutRow | QueueRow | LatencyRow
-Outcome = FanOutOutcome | QueueOutcome | LatencyOutcome
+Row = FanOutRow | QueueRow | SingleRow | LatencyRow
+Outcome = FanOutOutcome | EarlierOutcome | LatencyOutcome
 
 
 # the rows
@@ -361,6 +429,8 @@ def _rows() -> Iterator[Row]:
         yield QueueRow(f"queue-{where}-multiple", f"{small}, Confirms for many", where, 1, 1_000, 100, True)
         yield QueueRow(f"queue-{where}-4", f"{small}, 4 readers", where, 4, 1_000, 100)
         yield QueueRow(f"queue-{where}-unread", f"{small}, nobody reads", where, 0, 1_000, 100)
+    yield SingleRow("earlier-test-single", "test profile: 100 B, one at a time")
+    yield QueueRow("earlier-queue-single", "memory: 100 B, one at a time", "memory", 1, 1, 100, single=True)
     yield LatencyRow("latency-test", "test profile", "test", RESOURCE, 100)
     yield LatencyRow("latency-topic", "topic", "topic", "bench.latency", 100)
     for where in ("memory", DURABLE):
@@ -374,9 +444,9 @@ TABLES: dict[type[Outcome], tuple[str, list[str]]] = {
         "Microseconds of CPU for each delivery of the test profile",
         ["row", "broker", "bare", "ratio", "min-max", "a second", "bare", "generator", "with bare", "goals"],
     ),
-    QueueOutcome: (
-        "Confirmed Contents a second through a queue, and microseconds of CPU for each",
-        ["row", "a second", "min-max", "CPU", "generator"],
+    EarlierOutcome: (
+        f"Contents a second, confirmed where it is a queue, and microseconds of CPU for each, beside {earlier.COMMIT}",
+        ["row", "a second", "min-max", "earlier", "ratio", "CPU", "earlier", "ratio", "generator", "goals"],
     ),
     LatencyOutcome: (
         f"Microseconds that a Content takes, {RATE:,} a second of 100 B",
@@ -397,11 +467,13 @@ def main() -> int:
         "can be trusted",
     )
     given, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
-    options = Options(given.runs, given.turns, given.seconds, SUBJECTS[given.subject])
+    rows = [row for row in ROWS if row.name in names]
     about = command.begin()
     outcomes: list[Outcome] = []
-    for row in ROWS:
-        if row.name in names:
+    with ExitStack() as stack:
+        before = stack.enter_context(earlier.checkout()) if any(row.earlier for row in rows) else None
+        options = Options(given.runs, given.turns, given.seconds, SUBJECTS[given.subject], before)
+        for row in rows:
             print(f"{row.name} ...", end="", file=sys.stderr, flush=True)
             outcomes.append(row.run(options))
             print(f" {outcomes[-1].said()}", file=sys.stderr, flush=True)
