@@ -60,6 +60,11 @@ def peak_resident(pid: int) -> int:
     return _status(pid, "VmHWM")
 
 
+def forget_peak(pid: int) -> None:
+    """Let `peak_resident` count from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def raise_descriptor_limit() -> int:
     """Allow this process as many descriptors as the system lets it have. Returns how many."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -12,7 +12,7 @@ import servers
 from mc0_zmtp import Keys
 from servers import WireServer
 
-_LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
+LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
 """What the broker logs when the wire is open."""
 
 _CONFIG = """
@@ -60,7 +60,7 @@ def broker(
             Mc0Server,
             "mc0",
             config,
-            _LISTENS,
+            LISTENS,
             directory,
             checkout=checkout,
             variables=variables,

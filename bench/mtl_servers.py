@@ -12,7 +12,7 @@ import attrs
 import servers
 from servers import WireServer
 
-_LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
+LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
 """What the broker logs when the wire is open."""
 
 DURABLE = "durable"
@@ -67,7 +67,7 @@ def broker(keys: Keys | None = None, checkout: Path | None = None) -> Iterator[M
         directory = Path(name)
         curve = "" if keys is None else _CURVE.format(file=_secret_file(directory, keys))
         config = _CONFIG.format(curve=curve)
-        with servers.broker_with(MtlServer, "mtl", config, _LISTENS, directory, checkout=checkout) as (server, said):
+        with servers.broker_with(MtlServer, "mtl", config, LISTENS, directory, checkout=checkout) as (server, said):
             server.port, server.data = int(said[1]), int(said[2])
             server.key = None if keys is None else keys.public
             yield server
