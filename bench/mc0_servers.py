@@ -23,8 +23,10 @@ auth = "{auth}"
 
 _CURVE = """
 secret_key_file = "{file}"
-any_key = true
+{clients}
 """
+
+_ANY = "any_key = true"
 
 
 class Mc0Server(WireServer):
@@ -32,6 +34,8 @@ class Mc0Server(WireServer):
 
     key: bytes | None = None
     """The public key that clients need, if it wants CURVE."""
+    allowed = Path()
+    """The file with the one client key that is let in, if not every one is."""
 
 
 SEALING = "ELKOBROKER_SEALING"
@@ -43,19 +47,27 @@ def broker(
     keys: Keys | None = None,
     *,
     sealing: str | None = None,
+    allowed: Keys | None = None,
     checkout: Path | None = None,
     descriptors: int | None = None,
 ) -> Iterator[Mc0Server]:
     """A broker with a state directory of its own; with ``keys`` it wants CURVE, and lets any client key in.
 
-    ``sealing`` is the value of `SEALING`; ``checkout`` and ``descriptors`` are as in `servers.broker_with`.
+    With ``allowed`` it only lets that one in, from the file `Mc0Server.allowed`. ``sealing`` is the value of `SEALING`;
+    ``checkout`` and ``descriptors`` are as in `servers.broker_with`.
     """
     variables = {} if sealing is None else {SEALING: sealing}
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
         config = _CONFIG.format(auth="open" if keys is None else "curve")
+        file = directory / "clients" / "allowed.public"
         if keys is not None:
-            config += _CURVE.format(file=_secret_file(directory, keys))
+            clients = _ANY
+            if allowed is not None:
+                file.parent.mkdir()
+                file.write_bytes(allowed.public + b"\n")
+                clients = f'client_keys = "{file.parent}"'
+            config += _CURVE.format(file=_secret_file(directory, keys), clients=clients)
         with servers.broker_with(
             Mc0Server,
             "mc0",
@@ -67,6 +79,7 @@ def broker(
             descriptors=descriptors,
         ) as (server, said):
             server.port = int(said[1])
+            server.allowed = file
             server.key = None if keys is None else keys.public
             yield server
 

@@ -1,0 +1,167 @@
+"""What one message without end costs the broker, on each ZeroMQ wire and from each kind of peer.
+
+    python bench/zmtp_robust.py [--scenarios PATTERN,...] [--json FILE] [--list]
+
+README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import attrs
+import dbp_servers
+import mc0_servers
+import mc0_zmtp
+import mtl_servers
+from figures import MIB, Figure, Scenario, at_most, exactly, run_scenarios
+from machine import forget_peak, peak_resident
+from mc0_zmtp import MORE, Keys, Null
+from processes import NICENESS, InProcess
+from servers import Server
+
+SIZES = {"empty": 0, "33-byte": 33, "1 MB": 1_000_000}
+"""Bytes of a frame."""
+
+LIMITS = {"mc0": 16 * MIB, "dbp": 1 * MIB, "mtl": 16 * MIB, "mtl-data": 16 * MIB}
+"""Bytes of a message that each wire takes, by default."""
+
+BESIDE = 1 * MIB
+"""Bytes by which the broker may grow beyond that."""
+
+SENT = 24 * MIB
+"""Bytes that are sent at most, if the broker takes them: more than any limit, and less than other programs would
+notice, though empty frames may cost thirty times as much."""
+
+AT_ONCE = 1 << 16
+"""Bytes that are sent at once, or one frame."""
+
+CLOSED_WITHIN = 3.0
+"""Seconds in which the connection is to be closed after the last byte, or in which the broker takes some."""
+
+REVOKED_WITHIN = 5.0
+"""Seconds in which the broker has noticed that a key is not allowed any more."""
+
+
+@attrs.frozen
+class Poured:
+    """What became of a message without end."""
+
+    sent: int
+    closed: bool
+
+
+def pour(port: int, size: int, server_key: bytes | None, keys: Keys | None, revoke: Path | None) -> Poured:
+    """Send frames of one message until the connection is closed, or `SENT` bytes were.
+
+    With ``revoke`` the key is revoked before, by removing that file.
+    """
+    with closing(mc0_zmtp.connect(port, b"", server_key, keys=keys)) as peer:
+        if revoke is not None:
+            revoke.unlink()
+            time.sleep(REVOKED_WITHIN)
+        peer.sock.settimeout(CLOSED_WITHIN)
+        seal, content = peer.mechanism.seal, bytes(size)
+        count = max(AT_ONCE // (size + peer.mechanism.overhead + 2), 1)
+        always = mc0_zmtp.frame(MORE, content) * count if isinstance(peer.mechanism, Null) else b""
+        sent = 0
+        try:
+            while sent < SENT:
+                data = always or b"".join([seal(content, True) for _ in range(count)])
+                peer.sock.sendall(data)
+                sent += len(data)
+            while peer.sock.recv(mc0_zmtp.READ):
+                pass
+        except TimeoutError:
+            return Poured(sent, False)
+        except OSError:
+            pass  # it was closed with something unread
+        return Poured(sent, True)
+
+
+_REASON = re.compile(r"peer 127\.0\.0\.1\S*: [a-z-]+: .*")
+
+
+def _figures(
+    server: Server, wire: str, size: str, port: int, *arguments: object, who: str, stack: ExitStack
+) -> list[Figure]:
+    """Let one peer pour."""
+    before = server.resident()
+    forget_peak(server.pid)
+    process = InProcess(pour, port, SIZES[size], *arguments, niceness=NICENESS)
+    stack.callback(process.stop)
+    poured: Poured = process.result(120)
+    alive = server.process.poll() is None
+    grown = peak_resident(server.pid) - before if alive else 0
+    reasons = _REASON.findall(server.log.read_text(errors="replace"))
+    what = f"{wire}, {who}, {size} frames"
+    return [
+        exactly(f"{what}: the broker is alive", alive, True),
+        at_most(f"{what}: MiB that it grew by", grown / MIB, (LIMITS[wire] + BESIDE) / MIB, "{:.1f}"),
+        exactly(f"{what}: the connection is closed", poured.closed, True),
+        Figure(f"{what}: MiB that were taken", f"{poured.sent / MIB:.1f}"),
+        Figure(f"{what}: the reason", reasons[0][:120] if reasons else "none", "logged", bool(reasons)),
+    ]
+
+
+@contextmanager
+def _fresh(wire: str) -> Iterator[tuple[Server, int]]:
+    """A broker that lets strangers in on this wire, and the port."""
+    if wire == "mc0":
+        with mc0_servers.broker() as mc0:
+            yield mc0, mc0.port
+    elif wire == "dbp":
+        with dbp_servers.broker() as dbp:
+            yield dbp, dbp.port
+    else:
+        with mtl_servers.broker() as mtl:
+            yield mtl, mtl.port if wire == "mtl" else mtl.data
+
+
+def stranger(wire: str) -> Callable[[float], list[Figure]]:
+    """Anybody who connects, without any mechanism."""
+
+    def run(_: float) -> list[Figure]:
+        figures = []
+        for size in SIZES:
+            with ExitStack() as stack:
+                server, port = stack.enter_context(_fresh(wire))
+                figures += _figures(server, wire, size, port, None, None, None, who="a stranger", stack=stack)
+        return figures
+
+    return run
+
+
+def known(revoked: bool) -> Callable[[float], list[Figure]]:
+    """A client of mc0 with CURVE whose key is allowed, or was when it connected."""
+
+    def run(_: float) -> list[Figure]:
+        figures = []
+        keys, ours = mc0_zmtp.new_keys(), mc0_zmtp.new_keys()
+        for size in SIZES:
+            with ExitStack() as stack:
+                server = stack.enter_context(mc0_servers.broker(keys, allowed=ours))
+                arguments = server.key, ours, server.allowed if revoked else None
+                who = "a revoked key" if revoked else "an allowed key"
+                figures += _figures(server, "mc0", size, server.port, *arguments, who=who, stack=stack)
+        return figures
+
+    return run
+
+
+SCENARIOS = {
+    **{
+        f"endless-{wire}": Scenario(f"{wire}: a stranger's message without end", 0.0, stranger(wire)) for wire in LIMITS
+    },
+    "endless-allowed": Scenario("mc0: the message without end of an allowed key", 0.0, known(False)),
+    "endless-revoked": Scenario("mc0: the message without end of a revoked key", 0.0, known(True)),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(run_scenarios("One message without end, on each ZeroMQ wire.", SCENARIOS))
