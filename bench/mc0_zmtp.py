@@ -299,6 +299,9 @@ class Curve:
         box = _box(bytes(64), b"CurveZMQHELLO---" + nonce, self._hello_key)
         return b"\x05HELLO\x01\x00" + bytes(72) + self._brief_public + nonce + box
 
+    WELCOME = 2 + 8 + 16 + 144
+    """Bytes of the answer to that: a frame with a name, a nonce and a box."""
+
     def initiate(self, welcome: bytes, about: bytes) -> bytes:
         """The second, from what came with the answer to the first."""
         opened = _unbox(welcome[16:], b"WELCOME-" + welcome[:16], self._hello_key)

@@ -1,4 +1,4 @@
-"""What one message without end costs the broker, on each ZeroMQ wire and from each kind of peer.
+"""One message without end, on each ZeroMQ wire and by each kind of peer; and CURVE handshakes that are only begun.
 
     python bench/zmtp_robust.py [--scenarios PATTERN,...] [--json FILE] [--list]
 
@@ -19,11 +19,17 @@ import dbp_servers
 import mc0_servers
 import mc0_zmtp
 import mtl_servers
-from figures import MIB, Figure, Scenario, at_most, exactly, run_scenarios
-from machine import forget_peak, peak_resident
-from mc0_zmtp import MORE, Keys, Null
+from doors import SHARE_ELSEWHERE, SHARE_THERE
+from figures import MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
+from machine import forget_peak, peak_resident, waited_seconds
+from mc0_peers import opened
+from mc0_servers import Mc0Server
+from mc0_traffic import ANSWERED_WITHIN, ASKS_EVERY, elko_pings, messages_between
+from mc0_zmtp import COMMAND, GREETING, MORE, Curve, Keys, Null
 from processes import NICENESS, InProcess
 from servers import Server
+from swarm import Attack, Seen, swarm
+from zmq.utils import z85
 
 SIZES = {"empty": 0, "33-byte": 33, "1 MB": 1_000_000}
 """Bytes of a frame."""
@@ -154,14 +160,72 @@ def known(revoked: bool) -> Callable[[float], list[Figure]]:
     return run
 
 
+# handshakes
+
+HOSTILE = 1_000
+ALONE = 3.0
+"""Seconds in which the good peers are alone."""
+
+
+def hello(server_key: bytes) -> bytes:
+    """What a CURVE client says until it has to answer."""
+    return mc0_zmtp.greeting(b"CURVE") + mc0_zmtp.frame(COMMAND, Curve(z85.decode(server_key)).hello())
+
+
+def mc0_noops(server: Mc0Server, seconds: float) -> list[float]:
+    """The seconds that each NOOP of a good CURVE peer took until its OK."""
+    with closing(opened(server, b"good")) as peer:
+        asked, answered = [b"", b"NOOP", b"ID", b"1"], [b"", b"OK", b"ID", b"1"]
+        return messages_between(peer, peer, asked, answered, ASKS_EVERY).run(seconds)
+
+
+def hellos(seconds: float) -> list[Figure]:
+    """Connections that begin a CURVE handshake, go at the answer, and come again; a good peer on mc0, and one on Elko.
+
+    They send the same HELLO again and again: it costs them nothing, and the broker two scalar multiplications.
+    """
+    parts = {"mc0": (mc0_noops, SHARE_THERE), "elko": (elko_pings, SHARE_ELSEWHERE)}
+    with ExitStack() as stack:
+        server = stack.enter_context(mc0_servers.broker(mc0_zmtp.new_keys()))
+        assert server.key is not None
+
+        def shares(duration: float) -> dict[str, float]:
+            started = {wire: InProcess(part, server, duration) for wire, (part, _) in parts.items()}
+            for process in started.values():
+                stack.callback(process.stop)
+            took = {wire: process.result(duration + 60) for wire, process in started.items()}
+            return {wire: sum(t <= ANSWERED_WITHIN for t in times) / len(times) for wire, times in took.items()}
+
+        alone = shares(ALONE)
+        opening = hello(server.key)
+        attack = Attack(lambda number: iter((opening,)), hangs_up=GREETING + Curve.WELCOME)
+        hostile = InProcess(swarm, server.port, attack, HOSTILE, seconds, niceness=NICENESS)
+        stack.callback(hostile.stop)
+        waited, used, start = waited_seconds(server.pid), server.cpu(), time.perf_counter()
+        beside = shares(seconds)
+        took = time.perf_counter() - start
+        waited, used = (waited_seconds(server.pid) - waited) / took, (server.cpu() - used) / took
+        seen: Seen = hostile.result(60)
+    return [
+        *(
+            at_least(f"{wire}: what the good peer keeps of its share", beside[wire] / alone[wire], least, "{:.1%}")
+            for wire, (_, least) in parts.items()
+        ),
+        Figure("connections of the others, a second", f"{seen.connects / seconds:,.0f}"),
+        Figure("the broker's CPU, of one core", f"{used:.0%}"),
+        Figure("the broker could have run, but had no core", f"{waited:.0%}"),
+    ]
+
+
 SCENARIOS = {
     **{
         f"endless-{wire}": Scenario(f"{wire}: a stranger's message without end", 0.0, stranger(wire)) for wire in LIMITS
     },
     "endless-allowed": Scenario("mc0: the message without end of an allowed key", 0.0, known(False)),
     "endless-revoked": Scenario("mc0: the message without end of a revoked key", 0.0, known(True)),
+    "hellos": Scenario(f"{HOSTILE:,} connections begin CURVE handshakes", 10.0, hellos),
 }
 
 
 if __name__ == "__main__":
-    sys.exit(run_scenarios("One message without end, on each ZeroMQ wire.", SCENARIOS))
+    sys.exit(run_scenarios("Messages without end on the ZeroMQ wires, and handshakes.", SCENARIOS))
