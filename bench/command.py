@@ -15,21 +15,28 @@ from machine import describe, load_average, raise_descriptor_limit
 from servers import Subject
 
 
-def parsed(arguments: ArgumentParser, what: str, titles: Mapping[str, str]) -> tuple[Namespace, list[str]]:
+def parsed(
+    arguments: ArgumentParser, what: str, titles: Mapping[str, str], broker: bool = True
+) -> tuple[Namespace, list[str]]:
     """Parse the command line. Returns the options, and the names of what to run: ``what`` is what these are called.
+
+    ``broker`` says whether brokers are started, so that it can be said which.
 
     Ends the process if they are only to be listed, or none has such a name.
     """
     arguments.add_argument(f"--{what}", default="*", help=f"patterns of the {what} to run, with commas between")
     arguments.add_argument("--json", help="write all results to this file")
-    arguments.add_argument("--checkout", type=Path, help="measure the broker of this checkout instead of this one's")
+    if broker:
+        arguments.add_argument(
+            "--checkout", type=Path, help="measure the broker of this checkout instead of this one's"
+        )
     arguments.add_argument("--list", action="store_true", help=f"list the {what}")
     options = arguments.parse_args()
     if options.list:
         width = max(map(len, titles)) + 2
         print("\n".join(f"{name:{width}}{title}" for name, title in titles.items()))
         arguments.exit()
-    if options.checkout is not None:
+    if broker and options.checkout is not None:
         Subject.checkout = options.checkout.resolve()
     patterns = getattr(options, what).split(",")
     names = [name for name in titles if any(fnmatchcase(name, pattern) for pattern in patterns)]
