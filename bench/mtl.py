@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import attrs
 import command
@@ -24,10 +21,12 @@ import mtl_servers
 import zmq
 from figures import judged, median
 from machine import load_average
+from mtl_earlier import EarlierOutcome, QueueRow, SingleRow
 from mtl_peers import RESOURCE
 from mtl_servers import DURABLE, Keys, MtlServer
-from mtl_traffic import RATE, FanOut, Listener, Pacer, Queue, percentile
-from processes import Load, Remote
+from mtl_sides import SIZES, WARM_UP, Options, Result, Side, Started, shares, spread
+from mtl_traffic import RATE, FanOut, Listener, Pacer, percentile
+from processes import Remote
 from report import table
 
 GOALS = {1: 0.8, 10: 0.5, 100: 0.45}
@@ -36,81 +35,10 @@ GOALS = {1: 0.8, 10: 0.5, 100: 0.45}
 LONG_GOAL = 1.0
 """The same for 10 KiB: the kernel's copies dominate."""
 
-QUEUE_GOAL = 1.3
-"""The least that a queue confirms, as a ratio to the earlier version."""
-
-SINGLE_GOAL = 0.7
-"""The most that a Content may cost where there is one at a time, as a ratio to the earlier version."""
-
-WARM_UP = 0.3
-"""Seconds of the same load before the first measured stretch."""
-
-IDLE = 0.3
-"""Seconds for which a server is watched before the load: what it takes doing nothing is not counted."""
-
-SIZES = {"100": ("100 B", 100), "10k": ("10 KiB", 10 * 1024)}
-
 KEYS = Keys(*zmq.curve_keypair())
 """Of all servers that want CURVE."""
 
-Started = Callable[[Keys | None], AbstractContextManager[MtlServer]]
-
 SUBJECTS: dict[str, Started] = {"broker": mtl_servers.broker, "reference": mtl_servers.reference}
-
-
-@attrs.frozen
-class Options:
-    """How much is measured: ``runs`` with fresh processes, in each of them ``turns`` of so many ``seconds``."""
-
-    runs: int
-    turns: int
-    seconds: float
-    subject: Started
-    before: Path | None = None
-    """A checkout of the earlier version, where a row needs it."""
-
-
-class Side:
-    """A server and its load, taking turns with others."""
-
-    def __init__(self, server: MtlServer, prepare: Callable[..., Load], *arguments: Any) -> None:
-        before = server.cpu()
-        time.sleep(IDLE)
-        self._idle = (server.cpu() - before) / IDLE
-        self._server = server
-        self._load = Remote(prepare, server, *arguments)
-        self.stop = self._load.stop
-        self._load.run(WARM_UP)
-
-    def measure(self, seconds: float) -> Result:
-        """Run the load for so long."""
-        before = self._server.cpu()
-        sample, own = self._load.run(seconds)
-        used = self._server.cpu() - before - self._idle * sample.seconds
-        each = 1e6 / sample.messages
-        return Result(used * each, own * each, sample.messages / sample.seconds)
-
-
-@attrs.frozen
-class Result:
-    """One measured stretch: microseconds of CPU for each message, of the server and of its generator; and the rate."""
-
-    cost: float
-    generator: float
-    rate: float
-
-    @property
-    def busy(self) -> float:
-        """The share of a core that the generator took."""
-        return self.generator * self.rate / 1e6
-
-
-def _shares(results: Sequence[Result]) -> str:
-    return f"{median(results, 'busy'):.0%}"
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    return f"{min(values):{form}}-{max(values):{form}}"
 
 
 @contextmanager
@@ -188,11 +116,11 @@ class FanOutOutcome:
                 f"{median(self.subject, 'cost'):.2f}",
                 f"{median(self.reference, 'cost'):.2f}",
                 f"{self.ratio:.2f}",
-                _spread(self.ratios, ".2f"),
+                spread(self.ratios, ".2f"),
                 f"{median(self.subject, 'rate'):,.0f}",
                 f"{median(self.reference, 'rate'):,.0f}",
-                _shares(self.subject),
-                _shares(self.reference),
+                shares(self.subject),
+                shares(self.reference),
                 "-" if self.goal is None else f"<= {self.goal:g}: {judged(self.met)}",
             ]
         ]
@@ -203,110 +131,6 @@ class FanOutOutcome:
             "reference": [attrs.asdict(each) for each in self.reference],
             "ratio": self.ratio,
             "goal": self.goal,
-            "met": self.met,
-        }
-
-
-# beside the earlier version
-
-
-def _beside_earlier(
-    options: Options, prepare: Callable[..., Load], *arguments: Any
-) -> tuple[list[Result], list[Result]]:
-    """Stretches of the broker, and of the earlier version beside it, in turns."""
-    results: tuple[list[Result], list[Result]] = [], []
-    for _ in range(options.runs):
-        with ExitStack() as stack:
-            servers = [stack.enter_context(mtl_servers.broker(None, checkout)) for checkout in (None, options.before)]
-            sides = [Side(server, prepare, *arguments) for server in servers]
-            for side in sides:
-                stack.callback(side.stop)
-            both = list(zip(sides, results, strict=True))
-            for turn in range(options.turns):
-                for side, came in both if turn % 2 else reversed(both):
-                    came.append(side.measure(options.seconds))
-    return results
-
-
-@attrs.frozen
-class QueueRow:
-    """A queue: one writer that is confirmed, so many readers that confirm.
-
-    With ``single`` the goal is about what a Content costs, and else about how many are confirmed.
-    """
-
-    name: str
-    title: str
-    queue: str
-    readers: int
-    window: int
-    size: int
-    multiple: bool = False
-    single: bool = False
-    earlier = True
-
-    def run(self, options: Options) -> Outcome:
-        """Measure the broker and the earlier version in turns."""
-        arguments = self.queue, self.readers, self.window, self.size, self.multiple
-        return EarlierOutcome(self, *_beside_earlier(options, Queue, *arguments))
-
-
-@attrs.frozen
-class SingleRow:
-    """The test profile: one writer, one reader, one Content of 100 B at a time."""
-
-    name: str
-    title: str
-    single = True
-    earlier = True
-
-    def run(self, options: Options) -> Outcome:
-        """Measure the broker and the earlier version in turns."""
-        return EarlierOutcome(self, *_beside_earlier(options, FanOut, 1, SIZES["100"][1], 1))
-
-
-@attrs.frozen
-class EarlierOutcome:
-    """All stretches of such a row: of the broker, and of the earlier version."""
-
-    row: QueueRow | SingleRow
-    results: Sequence[Result]
-    before: Sequence[Result]
-
-    def _ratio(self, figure: str) -> float:
-        """The median of the turns' own ratios: what slows the machine down slows down both."""
-        pairs = zip(self.results, self.before, strict=True)
-        ratios: list[float] = [getattr(one, figure) / getattr(other, figure) for one, other in pairs]
-        return statistics.median(ratios)
-
-    @property
-    def met(self) -> bool:
-        return self._ratio("cost") <= SINGLE_GOAL if self.row.single else self._ratio("rate") >= QUEUE_GOAL
-
-    def said(self) -> str:
-        return f"{self._ratio('rate'):.2f}, CPU {self._ratio('cost'):.2f}"
-
-    def lines(self) -> list[list[str]]:
-        goal = f"CPU <= {SINGLE_GOAL:g}" if self.row.single else f"a second >= {QUEUE_GOAL:g}"
-        return [
-            [
-                self.row.title,
-                f"{median(self.results, 'rate'):,.0f}",
-                _spread([result.rate for result in self.results], ",.0f"),
-                f"{median(self.before, 'rate'):,.0f}",
-                f"{self._ratio('rate'):.2f}",
-                f"{median(self.results, 'cost'):.1f}",
-                f"{median(self.before, 'cost'):.1f}",
-                f"{self._ratio('cost'):.2f}",
-                _shares(self.results),
-                f"{goal}: {judged(self.met)}",
-            ]
-        ]
-
-    def plain(self) -> dict[str, object]:
-        return {
-            "broker": [attrs.asdict(each) for each in self.results],
-            "earlier": [attrs.asdict(each) for each in self.before],
             "met": self.met,
         }
 
@@ -391,9 +215,9 @@ class LatencyOutcome:
         return [
             title,
             f"{median(came, 'p50'):,.0f}",
-            _spread([each.p50 for each in came], ",.0f"),
+            spread([each.p50 for each in came], ",.0f"),
             f"{median(came, 'p99'):,.0f}",
-            _spread([each.p99 for each in came], ",.0f"),
+            spread([each.p99 for each in came], ",.0f"),
             f"{median(self.reference, 'p50'):,.0f}",
             f"{median(self.reference, 'p99'):,.0f}",
         ]
