@@ -10,6 +10,7 @@ from select import EPOLLOUT, epoll
 
 import dbp_herd
 import dbp_peers
+import mc0_zmtp
 import traffic
 from mc0_zmtp import READ
 from swarm import FIRST_SOURCE, RECEIVE_BUFFER
@@ -96,7 +97,7 @@ def sleepers(port: int, seconds: float) -> int:
 
 def churn(port: int, seconds: float) -> int:
     """Connections that come and go: before, while, or after they shake hands, or with a request. Returns how many."""
-    opening = dbp_peers.opening(b"DEALER")
+    opening = mc0_zmtp.opening(b"DEALER")
     asks = dbp_peers.encoded(dbp_peers.request(dbp_peers.name(0)))
     end = time.perf_counter() + seconds
     count = 0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 import traffic
-from mc0_zmtp import COMMAND, GREETING, READ, Frames, Peer, connect, frame
+from mc0_zmtp import GREETING, READ, Frames, Peer, connect, frame, opening
 from traffic import STUCK, Stuck
 
 SERVICES = 1_000
@@ -125,12 +125,6 @@ def encoded(frames: Frames) -> bytes:
     return b"".join(frame(int(i < last), content) for i, content in enumerate(frames))
 
 
-def opening(kind: bytes) -> bytes:
-    """All that a peer says before its first message; it need not wait for the server's half, but before the message."""
-    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0")
-    return greeting.ljust(GREETING, b"\0") + _ready(kind)
-
-
 WELCOME = GREETING + 2 + len(b"\x05READY") + 5 + len("Socket-Type") + len("ROUTER") + 5 + len("Identity")
 """Bytes of the server's half."""
 
@@ -172,11 +166,3 @@ def _read(sock: socket.socket, size: int) -> bytes:
             raise Stuck(f"the server closed the connection, after {data!r:.300}")
         data += more
     return data
-
-
-def _ready(kind: bytes) -> bytes:
-    return frame(COMMAND, b"\x05READY" + _property(b"Socket-Type", kind) + _property(b"Identity", b""))
-
-
-def _property(key: bytes, value: bytes) -> bytes:
-    return bytes((len(key),)) + key + struct.pack(">I", len(value)) + value

@@ -273,8 +273,8 @@ def changes(server: DbpServer, seconds: float) -> int:
 
 
 SCENARIOS = {
-    "liveness": Scenario(f"{COUNT:,} services beat each {INTERVAL:g} s", 60.0, liveness, 300.0),
-    "floods": Scenario(f"{RATE:,} datagrams a second", 5.0, floods),
+    "liveness": Scenario(f"{COUNT:,} services beat each {INTERVAL:g} s", 60.0, liveness, 300.0, 20.0),
+    "floods": Scenario(f"{RATE:,} datagrams a second", 5.0, floods, quick=2.0),
     "nonsense": Scenario(f"{PEERS} connections send nonsense", 5.0, hostile(dbp_hostile.nonsense, FLOODED), 20.0),
     "churn": Scenario("connections come and go", 5.0, hostile(dbp_hostile.churn, FLOODED), 20.0),
     "unread": Scenario(f"{SLEEPERS} connections do not read lists", 5.0, hostile(dbp_hostile.sleepers, UNREAD), 20.0),

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import servers
 from servers import WireServer
 
-_LISTENS = re.compile(r"dbp on tcp://127\.0\.0\.1:(\d+) \(udp 127\.0\.0\.1:(\d+)")
+LISTENS = re.compile(r"dbp on tcp://127\.0\.0\.1:(\d+) \(udp 127\.0\.0\.1:(\d+)")
 """What the broker logs when the wire is open."""
 
 _CONFIG = """
@@ -30,11 +30,11 @@ class DbpServer(WireServer):
 
 
 @contextmanager
-def broker() -> Iterator[DbpServer]:
-    """A broker with a state directory of its own."""
+def broker(checkout: Path | None = None) -> Iterator[DbpServer]:
+    """A broker with a state directory of its own; ``checkout`` is as in `servers.broker_with`."""
     with (
         TemporaryDirectory(prefix="elkobroker-bench-") as directory,
-        servers.broker_with(DbpServer, "dbp", _CONFIG, _LISTENS, Path(directory)) as (server, said),
+        servers.broker_with(DbpServer, "dbp", _CONFIG, LISTENS, Path(directory), checkout=checkout) as (server, said),
     ):
         server.port, server.udp = int(said[1]), int(said[2])
         yield server

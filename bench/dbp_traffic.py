@@ -11,11 +11,18 @@ from collections.abc import Iterator, Sequence
 from select import EPOLLIN, EPOLLOUT
 
 import dbp_peers
+import mc0_zmtp
 import traffic
 from dbp_peers import encoded
 from mc0_traffic import Sink, Source
 from mc0_zmtp import READ, Frames, Peer
 from traffic import STUCK, Poll, Sample, Stuck
+
+BEATS_EVERY = 0.001
+"""Seconds between two bursts of heartbeats."""
+
+TAKEN_WITHIN = 0.1
+"""Seconds after which the last one was taken, at rates that the server keeps up with."""
 
 FEW = 10
 """Replies that are to fit in what is read at once, or the generator does not rest."""
@@ -108,6 +115,37 @@ class Clients:
             self._poll.modify(client.fd, EPOLLIN | EPOLLOUT if waiting else EPOLLIN)
 
 
+class Beats:
+    """Services that beat by UDP, all together so often a second; nothing is answered. ``sockets`` take turns."""
+
+    def __init__(self, sockets: Sequence[socket.socket], datagrams: Sequence[bytes], rate: float) -> None:
+        self._sockets = sockets
+        self._datagrams = datagrams
+        self._rate = rate
+
+    def run(self, seconds: float) -> Sample:
+        """Send for so long, and wait until the server must have taken all."""
+        sends = [sock.send for sock in self._sockets]
+        datagrams, total, ports = self._datagrams, len(self._datagrams), len(sends)
+        start = now = time.perf_counter()
+        end = start + seconds
+        sent = 0
+        while now < end:
+            due = int((now - start) * self._rate)
+            for i in range(sent, due):
+                sends[i % ports](datagrams[i % total])
+            sent = due
+            time.sleep(BEATS_EVERY)
+            now = time.perf_counter()
+        time.sleep(TAKEN_WITHIN)
+        return Sample(sent, time.perf_counter() - start)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for sock in self._sockets:
+            sock.close()
+
+
 class _Arrival:
     """One of `Arrivals`: a connection on which so many bytes are to come before the next thing is done."""
 
@@ -128,7 +166,7 @@ class Arrivals:
 
     def __init__(self, port: int, kind: bytes, messages: Iterator[bytes], answer: bytes, parallel: int) -> None:
         self._port = port
-        self._opening = dbp_peers.opening(kind)
+        self._opening = mc0_zmtp.opening(kind)
         self._messages = messages
         self._answer = answer
         self._parallel = parallel

@@ -1,29 +1,34 @@
-"""Good peers on every TCP wire of one broker, beside hostile ones on one of them: the shares of answers in time.
+"""Good peers on every wire of one broker, beside hostile ones on one of them: the shares of answers in time.
 
-`measure` starts a fresh broker with all TCP wires, lets one good peer on each wire ping alone, and then again beside
+`measure` starts a fresh broker with all wires, lets one good peer on each wire ping alone, and then again beside
 the attack. Each good peer speaks through its own transport.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count, repeat
 from pathlib import Path
 from select import EPOLLIN, epoll
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import attrs
+import dbp_servers
 import machine
+import mc0_servers
 import messages
+import mtl_servers
 import servers
 import traffic
+import zmtp_good
+from good import HANDSHAKE, ConsolePeer, ElkoPeer, Good, HttpPeer, RtcpPeer, WebPeer, frame, request
 from processes import NICENESS, InProcess
 from servers import CHECKOUT, CannotStart, Server, spawn
 from swarm import ANSWER_WITHIN, PING_EVERY, Attack, Seen, swarm
@@ -37,18 +42,16 @@ ANSWERED_WITHIN = 0.050
 CONSOLES = 99
 """Hostile connections to the console, which takes a hundred."""
 
-HANDSHAKE = (
-    b"GET / HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
 CONFIG = """
 [mc0]
-enabled = false
+endpoint = "tcp://127.0.0.1:0"
+auth = "open"
 [dbp]
-enabled = false
+endpoint = "tcp://127.0.0.1:0"
+beacon = []
 [mtl]
-enabled = false
+endpoint = "tcp://127.0.0.1:0"
+auth = "open"
 [director]
 enabled = true
 [[director.listeners]]
@@ -76,189 +79,21 @@ name = "tls"
 endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
 """
 
-WIRES = ("elko", "director", "websocket", "http", "rtcp", "console")
+WIRES = ("elko", "director", "websocket", "http", "rtcp", "console", "mc0", "dbp", "mtl", "mtl-data")
 """The wires with a good peer on each. The listener ``tls`` has none: it is attacked only."""
 
 
-def frame(opcode: int, payload: bytes) -> bytes:
-    """One WebSocket frame of a client; the mask is all zeros."""
-    size = len(payload)
-    length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + size.to_bytes(2, "big")
-    return bytes([0x80 | opcode]) + length + bytes(4) + payload
-
-
-def request(path: str, body: bytes | None = None) -> bytes:
-    """One request of HTTP."""
-    if body is None:
-        return f"GET {path} HTTP/1.1\r\nHost: broker\r\n\r\n".encode()
-    return f"POST {path} HTTP/1.1\r\nHost: broker\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-# good peers
-
-
-class Good:
-    """A peer that pings. It answers with how many pongs it has read."""
-
-    def __init__(self, port: int) -> None:
-        self.sock = traffic.connect(port)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sockets = [self.sock]
-        self.pongs = 0
-        self._tail: dict[socket.socket, bytes] = {}
-
-    def ping(self, number: int) -> None:
-        """Send so many pings."""
-        self.sock.sendall(messages.PING * number)
-
-    def read(self, sock: socket.socket) -> bool:
-        """Read what has come. Returns False when the broker closed the connection."""
-        data = sock.recv(1 << 16)
-        self.came(sock, data)
-        return bool(data)
-
-    def came(self, sock: socket.socket, data: bytes) -> None:
-        """Count the pongs in what has come."""
-        whole = self._tail.get(sock, b"") + data
-        self.pongs += whole.count(b'pong"')
-        self._tail[sock] = whole[-4:]
-
-    def say(self, data: bytes) -> None:
-        """Send the first words, and wait for what is said to them."""
-        self.sock.sendall(data)
-        self.sock.settimeout(traffic.STUCK)
-        pongs = self.pongs
-        while self.pongs == pongs:
-            if not self.read(self.sock):
-                raise traffic.Stuck("the broker closed a good connection")
-
-
-class ElkoPeer(Good):
-    """Lines over TCP."""
-
-    def __init__(self, port: int, role: str = "broker") -> None:
-        super().__init__(port)
-        self._ping = messages.PING.replace(b'"broker"', f'"{role}"'.encode())
-        self.say(messages.auth("good", role) + self._ping)
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(self._ping * number)
-
-
-class WebPeer(Good):
-    """Messages over a WebSocket."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self.sock.sendall(HANDSHAKE)
-        self.sock.recv(4_096)
-        self._ping = frame(1, messages.PING)
-        self.say(frame(1, messages.auth("good")) + self._ping)
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(self._ping * number)
-
-
-class RtcpPeer(Good):
-    """Numbered blocks."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self._sent = 0
-        self.sock.sendall(b"start\n")
-        self.sock.recv(4_096)
-        self.say(self._block(messages.auth("good")) + self._block(messages.PING))
-
-    def _block(self, data: bytes) -> bytes:
-        self._sent += 1
-        return b"%d %d\n" % (self._sent, self.pongs) + data
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(b"".join(self._block(messages.PING) for _ in range(number)))
-
-
-class ConsolePeer(Good):
-    """Commands of the console."""
-
-    COMMAND = b'{op:"ping"}\n'
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self.say(self.COMMAND)
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(self.COMMAND * number)
-
-
-class HttpPeer(Good):
-    """A session that polls: pings go in one request at a time, answers come on a second connection."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self._select = traffic.connect(port)
-        self._select.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sockets.append(self._select)
-        self._data = {self.sock: b"", self._select: b""}
-        self.sock.sendall(request("/connect"))
-        self._session = self._answer(self.sock)["sessionid"]
-        self._xmit = 0
-        self._due = 0
-        self._busy = False
-        self._send(messages.auth("good"))
-        self._answer(self.sock)
-        self._busy = False
-        self._poll("1")
-
-    def ping(self, number: int) -> None:
-        self._due += number
-        if not self._busy and self._due:
-            pings, self._due = self._due, 0
-            self._send(messages.PING * pings)
-
-    def _send(self, body: bytes) -> None:
-        self._busy = True
-        self._xmit += 1
-        self.sock.sendall(request(f"/xmit/{self._session}/{self._xmit}", body))
-
-    def _poll(self, number: str) -> None:
-        self._select.sendall(request(f"/select/{self._session}/{number}"))
-
-    def _answer(self, sock: socket.socket) -> dict[str, str]:
-        sock.settimeout(traffic.STUCK)
-        while (body := self._response(sock)) is None:
-            self._data[sock] += sock.recv(1 << 16)
-        answer: dict[str, str] = json.loads(body)
-        return answer
-
-    def _response(self, sock: socket.socket) -> bytes | None:
-        """The body of the next response, if it is complete."""
-        head, found, rest = self._data[sock].partition(b"\r\n\r\n")
-        if not found:
-            return None
-        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-        if len(rest) < length:
-            return None
-        self._data[sock] = rest[length:]
-        return rest[:length]
-
-    def came(self, sock: socket.socket, data: bytes) -> None:
-        self._data[sock] += data
-        while (body := self._response(sock)) is not None:
-            if sock is self.sock:
-                self._busy = False
-                self.ping(0)
-            else:
-                self.pongs += body.count(b'pong"')
-                self._poll(json.loads(body)["seqnum"])
-
-
-GOOD: dict[str, Callable[[int], Good]] = {
-    "elko": ElkoPeer,
-    "director": lambda port: ElkoPeer(port, "director"),
-    "websocket": WebPeer,
-    "http": HttpPeer,
-    "rtcp": RtcpPeer,
-    "console": ConsolePeer,
+GOOD: dict[str, Callable[[Mapping[str, int]], Good]] = {
+    "elko": lambda ports: ElkoPeer(ports["elko"]),
+    "director": lambda ports: ElkoPeer(ports["director"], "director"),
+    "websocket": lambda ports: WebPeer(ports["websocket"]),
+    "http": lambda ports: HttpPeer(ports["http"]),
+    "rtcp": lambda ports: RtcpPeer(ports["rtcp"]),
+    "console": lambda ports: ConsolePeer(ports["console"]),
+    "mc0": zmtp_good.mc0_peer,
+    "dbp": zmtp_good.dbp_peer,
+    "mtl": zmtp_good.mtl_peer,
+    "mtl-data": zmtp_good.MtlDataPeer,
 }
 
 
@@ -267,7 +102,7 @@ def good_peers(ports: dict[str, int], alone: float, beside: float) -> tuple[dict
 
     A ping counts from when it was due, so that one that cannot be sent in time counts as late.
     """
-    peers = {wire: GOOD[wire](port) for wire, port in ports.items()}
+    peers = {wire: GOOD[wire](ports) for wire in WIRES}
     poll = epoll()
     owners: dict[int, tuple[Good, socket.socket]] = {}
     for peer in peers.values():
@@ -313,10 +148,30 @@ def good_peers(ports: dict[str, int], alone: float, beside: float) -> tuple[dict
     )
 
 
+VISIT_EVERY, VISIT_WITHIN = 0.1, 1.0
+"""Seconds between two new connections to Elko's listener, and in which each is to be answered."""
+
+
+def visitors(port: int, seconds: float) -> float:
+    """Connect, ping and go for so long. Returns the share of visits that were answered in time."""
+    answered = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        try:
+            with socket.create_connection((traffic.HOST, port), VISIT_WITHIN) as sock:
+                sock.sendall(messages.auth("visitor") + messages.PING)
+                answered.append(b"pong" in sock.recv(4_096))
+        except OSError:
+            answered.append(False)
+        time.sleep(max(start + VISIT_EVERY - time.perf_counter(), 0))
+    return sum(answered) / len(answered)
+
+
 # attacks
 
 
-def _forever(first: bytes, then: bytes) -> Callable[[int], Iterator[bytes]]:
+def forever(first: bytes, then: bytes) -> Callable[[int], Iterator[bytes]]:
     def pieces(number: int) -> Iterator[bytes]:
         if first:
             yield first
@@ -359,60 +214,76 @@ RESERVE = messages.message(
 
 @attrs.frozen
 class Door:
-    """Hostile peers on one wire."""
+    """Hostile peers on one wire, so many if that is not for the command line to say.
+
+    ``bound`` is the most bytes by which the broker may grow. With ``descriptors`` it may have so many open, and new
+    connections to another listener are tried.
+    """
 
     name: str
     wire: str
     title: str
     attack: Attack
     count: int | None = None
+    bound: int | None = None
+    descriptors: int | None = None
 
 
 DOORS = [
-    Door("elko-pings", "elko", "pings without end", Attack(_forever(AUTH, messages.PING * 50))),
-    Door(
-        "elko-malformed", "elko", "lines that are no messages", Attack(_forever(AUTH, b'}\n{]\n\n{"op":7}\n\n' * 100))
-    ),
+    Door("elko-pings", "elko", "pings without end", Attack(forever(AUTH, messages.PING * 50))),
+    Door("elko-malformed", "elko", "lines that are no messages", Attack(forever(AUTH, b'}\n{]\n\n{"op":7}\n\n' * 100))),
     Door(
         "director-pings",
         "director",
         "pings without end",
-        Attack(_forever(USER, messages.PING.replace(b"broker", b"director") * 50)),
+        Attack(forever(USER, messages.PING.replace(b"broker", b"director") * 50)),
     ),
-    Door("director-reserve", "director", "reservations that are denied", Attack(_forever(USER, RESERVE * 50))),
-    Door("websocket-pings", "websocket", "ping frames without end", Attack(_forever(HANDSHAKE, frame(9, b"") * 500))),
-    Door("websocket-text", "websocket", "messages that are none", Attack(_forever(HANDSHAKE, frame(1, b"}") * 500))),
-    Door("http-connect", "http", "requests for sessions", Attack(_forever(b"", request("/connect") * 20))),
+    Door("director-reserve", "director", "reservations that are denied", Attack(forever(USER, RESERVE * 50))),
+    Door("websocket-pings", "websocket", "ping frames without end", Attack(forever(HANDSHAKE, frame(9, b"") * 500))),
+    Door("websocket-text", "websocket", "messages that are none", Attack(forever(HANDSHAKE, frame(1, b"}") * 500))),
+    Door("http-connect", "http", "requests for sessions", Attack(forever(b"", request("/connect") * 20))),
     Door(
         "http-unknown",
         "http",
         "requests for sessions that nobody has",
-        Attack(_forever(b"", request("/select/1/1") * 20)),
+        Attack(forever(b"", request("/select/1/1") * 20)),
     ),
-    Door("http-noise", "http", "requests that are none", Attack(_forever(b"", b"GET / HTTP/9\r\nx\r\n\r\n"))),
+    Door("http-noise", "http", "requests that are none", Attack(forever(b"", b"GET / HTTP/9\r\nx\r\n\r\n"))),
     Door("rtcp-blocks", "rtcp", "blocks of pings", Attack(_blocks)),
-    Door("rtcp-noise", "rtcp", "requests that need a session", Attack(_forever(b"", b"ack 0\n" * 100))),
-    Door("console-counters", "console", "`counters` without end", Attack(_forever(b"", b"counters\n" * 50)), CONSOLES),
-    Door("console-help", "console", "`help` without end", Attack(_forever(b"", b"help\n" * 50)), CONSOLES),
-    Door("console-errors", "console", "commands that are none", Attack(_forever(b"", b"find x\n[\n" * 50)), CONSOLES),
-    Door("tls-hello", "tls", "TLS handshakes that are begun", Attack(_hello, hangs_up=True)),
+    Door("rtcp-noise", "rtcp", "requests that need a session", Attack(forever(b"", b"ack 0\n" * 100))),
+    Door("console-counters", "console", "`counters` without end", Attack(forever(b"", b"counters\n" * 50)), CONSOLES),
+    Door("console-help", "console", "`help` without end", Attack(forever(b"", b"help\n" * 50)), CONSOLES),
+    Door("console-errors", "console", "commands that are none", Attack(forever(b"", b"find x\n[\n" * 50)), CONSOLES),
+    Door("tls-hello", "tls", "TLS handshakes that are begun", Attack(_hello, hangs_up=1)),
 ]
 """All scenarios."""
+
+
+RUNAWAY = 1 << 30
+"""Bytes of growth at which the hostile peers are ended, since other programs need memory, too."""
+
+LOOK_EVERY = 0.05
+"""Seconds between two looks at the broker's memory."""
 
 
 @attrs.frozen
 class Shares:
     """One scenario: shares of pings answered within 50 ms, by wire."""
 
-    door: str
-    wire: str
-    title: str
+    door: Door
     alone: dict[str, float]
     beside: dict[str, float]
     waited: float
     """The share of the time in which the broker could have run, and others had the cores."""
+    used: float
+    """The share of a core that it took."""
+    grown: int
+    """The most bytes of memory by which it grew."""
+    visits: float | None
+    """The share of new connections that were answered."""
     unexpected: list[str]
-    seen: Seen
+    seen: Seen | None
+    """None if the hostile peers were ended before their time."""
 
     @property
     def kept(self) -> dict[str, float]:
@@ -424,24 +295,44 @@ class Shares:
         missed = [
             f"{wire} kept {100 * kept:.0f} %"
             for wire, kept in self.kept.items()
-            if kept < (SHARE_THERE if wire == self.wire else SHARE_ELSEWHERE)
+            if kept < (SHARE_THERE if wire == self.door.wire else SHARE_ELSEWHERE)
         ]
+        if self.door.bound is not None and self.grown > self.door.bound:
+            missed.append(f"memory: {self.grown >> 20} of {self.door.bound >> 20} MiB")
+        if self.visits is not None and self.visits < SHARE_ELSEWHERE:
+            missed.append("new connections")
         return missed + ["defect"] * bool(self.unexpected)
 
     def cells(self) -> list[str]:
+        seen = self.seen
         return [
-            self.wire,
-            self.title,
+            self.door.wire,
+            self.door.title,
             *(f"{100 * self.kept[wire]:.1f} %" for wire in WIRES),
             f"{100 * min(self.alone.values()):.0f} %",
+            "-" if self.visits is None else f"{100 * self.visits:.0f} %",
             f"{100 * self.waited:.0f} %",
-            str(self.seen.connects),
-            f"{self.seen.sent / 1e6:.0f}",
+            f"{100 * self.used:.0f} %",
+            f"{self.grown / 2**20:.0f}",
+            "ended" if seen is None else str(seen.connects),
+            "ended" if seen is None else f"{seen.sent / 1e6:.0f}",
             ", ".join(self.misses()) or "met",
         ]
 
 
-HEADINGS = ["attacked", "by", *WIRES, "least alone", "no core", "connects", "MB sent", "goals"]
+HEADINGS = [
+    "attacked",
+    "by",
+    *WIRES,
+    "least alone",
+    "new ones",
+    "no core",
+    "CPU",
+    "MiB more",
+    "connects",
+    "MB sent",
+    "goals",
+]
 
 _PORT = re.compile(r"(?:listener '(\w+)'|(console)) on \S*?:(\d+)")
 _DEFECT = re.compile(r"Traceback|Unhandled|made the broker fail|a connection failed|MemoryError")
@@ -451,34 +342,58 @@ def measure(door: Door, count: int, seconds: float, alone: float) -> Shares:
     """Attack a fresh broker through one door."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="elkobroker-bench-")))
-        server, ports = _start(directory)
+        server, ports = _start(directory, door.descriptors)
         stack.callback(server.stop)
-        wires = {wire: ports[wire] for wire in WIRES}
-        good = InProcess(good_peers, wires, alone, seconds)
-        stack.callback(good.stop)
+
+        def started(function: Callable[..., Any], *arguments: Any, niceness: int = 0) -> InProcess:
+            process = InProcess(function, *arguments, niceness=niceness)
+            stack.callback(process.stop)
+            return process
+
+        good = started(good_peers, ports, alone, seconds)
         time.sleep(alone + 0.2)  # so long they are alone; their processes take a moment to start
-        waited, start = machine.waited_seconds(server.pid), time.monotonic()
+        before = server.resident()
+        machine.forget_peak(server.pid)
+        waited, used, start = machine.waited_seconds(server.pid), server.cpu(), time.monotonic()
         number = count if door.count is None else door.count
-        hostile = InProcess(swarm, ports[door.wire], door.attack, number, seconds, niceness=NICENESS)
-        stack.callback(hostile.stop)
-        before, beside = good.result(alone + seconds + 60)
-        waited = (machine.waited_seconds(server.pid) - waited) / (time.monotonic() - start)
-        seen = hostile.result(30)
+        hostile = started(swarm, ports[door.wire], door.attack, number, seconds, niceness=NICENESS)
+        visiting = started(visitors, ports["elko"], seconds) if door.descriptors else None
+        ended = _watched(server, good, hostile, before + RUNAWAY, alone + seconds + 60)
+        took = time.monotonic() - start
+        waited, used = (machine.waited_seconds(server.pid) - waited) / took, (server.cpu() - used) / took
+        shares = good.result(1)
+        seen = None if ended else hostile.result(30)
+        visits = None if visiting is None else visiting.result(30)
+        grown = machine.peak_resident(server.pid) - before
         log = server.log.read_text(errors="replace").splitlines()
     return Shares(
-        door=door.name,
-        wire=door.wire,
-        title=door.title,
-        alone=before,
-        beside=beside,
+        door=door,
+        alone=shares[0],
+        beside=shares[1],
         waited=waited,
+        used=used,
+        grown=grown,
+        visits=visits,
         unexpected=[line[:300] for line in log if _DEFECT.search(line)][:5],
         seen=seen,
     )
 
 
-def _start(directory: Path) -> tuple[Server, dict[str, int]]:
-    """A broker with all TCP wires, and their ports."""
+def _watched(server: Server, good: InProcess, hostile: InProcess, most: int, within: float) -> bool:
+    """Wait for the good peers. Returns whether the hostile ones were ended, since the broker has taken too much."""
+    ended = False
+    end = time.monotonic() + within
+    while not good.done(LOOK_EVERY):
+        if time.monotonic() > end:
+            raise TimeoutError(f"the good peers did not end within {within:g} s")
+        if not ended and server.resident() > most:
+            hostile.stop()
+            ended = True
+    return ended
+
+
+def _start(directory: Path, descriptors: int | None) -> tuple[Server, dict[str, int]]:
+    """A broker with all wires, and their ports."""
     certificate, key = _certificate(directory)
     config = directory / "config.toml"
     config.write_text(CONFIG.format(certificate=certificate, key=key))
@@ -492,11 +407,14 @@ def _start(directory: Path) -> tuple[Server, dict[str, int]]:
         "--console-port=0",
         f"--state={directory}",
     ]
-    server = Server(spawn(command, log), 0, True, log)
+    server = Server(spawn(command, log, descriptors=descriptors), 0, True, log)
     end = time.monotonic() + servers.START_WITHIN
     while time.monotonic() < end:
         text = log.read_text(errors="replace") if log.exists() else ""
         ports = {name or console: int(port) for name, console, port in _PORT.findall(text)}
+        for wires, listens in _ZEROMQ.items():
+            if said := listens.search(text):
+                ports |= zip(wires, map(int, said.groups()), strict=False)
         if {*WIRES, "tls"} <= ports.keys():
             return server, ports
         if server.process.poll() is not None:
@@ -504,6 +422,14 @@ def _start(directory: Path) -> tuple[Server, dict[str, int]]:
         time.sleep(0.02)
     server.stop()
     raise CannotStart(f"the broker does not have all wires:\n{log.read_text()}")
+
+
+_ZEROMQ = {
+    ("mc0",): mc0_servers.LISTENS,
+    ("dbp",): dbp_servers.LISTENS,
+    ("mtl", "mtl-data"): mtl_servers.LISTENS,
+}
+"""What the broker logs when such a wire is open, and the names of the ports in it."""
 
 
 def _certificate(directory: Path) -> tuple[Path, Path]:

@@ -331,7 +331,7 @@ def run(row: Row, runs: int, seconds: float) -> Measured:
 
 def main() -> int:
     arguments = ArgumentParser(description="CPU time and memory of the Elko broker, beside bare Twisted servers.")
-    command.add_measuring(arguments, runs=5, seconds=2.0)
+    command.add_measuring(arguments, runs=5, seconds=2.0, quick={"runs": 3, "seconds": 1.0})
     command.add_rest(arguments)
     options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
     rows = [row for row in ROWS if row.name in names]

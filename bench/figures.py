@@ -56,12 +56,13 @@ def median(results: Sequence[object], figure: str) -> float:
 
 @attrs.frozen
 class Scenario:
-    """One scenario, and how long it goes on: by default, and with ``--long`` where that is something else."""
+    """One scenario, and how long it goes on: by default, with ``--quick``, and with ``--long``, where these differ."""
 
     title: str
     seconds: float
     run: Callable[[float], list[Figure]]
     long: float | None = None
+    quick: float | None = None
 
 
 def run_scenarios(description: str, scenarios: Mapping[str, Scenario], long: str = "") -> int:
@@ -71,6 +72,7 @@ def run_scenarios(description: str, scenarios: Mapping[str, Scenario], long: str
     """
     arguments = ArgumentParser(description=description)
     arguments.add_argument("--seconds", type=float, help="of each scenario, instead of its own")
+    arguments.add_argument("--quick", action="store_true", help="less of those that go on for long")
     if long:
         arguments.add_argument("--long", action="store_true", help=long)
     titles = {name: scenario.title for name, scenario in scenarios.items()}
@@ -80,8 +82,8 @@ def run_scenarios(description: str, scenarios: Mapping[str, Scenario], long: str
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         scenario = scenarios[name]
-        seconds = scenario.seconds if scenario.long is None or not options.long else scenario.long
-        outcomes[name] = scenario.run(options.seconds or seconds)
+        seconds = scenario.long if long and options.long else scenario.quick if options.quick else None
+        outcomes[name] = scenario.run(options.seconds or seconds or scenario.seconds)
     print(f"load average at the end: {load_average()}\n")
     for name, figures in outcomes.items():
         print(f"{titles[name]}\n")

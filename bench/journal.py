@@ -180,7 +180,7 @@ HEADINGS = ["row", "CPU", "sealed", "late: none", "late: journal", "all: none", 
 def main() -> int:
     arguments = ArgumentParser(description="What the metrics journal costs the reactor.")
     arguments.add_argument("--rounds", type=int, default=5, help="how often each is run, with and without (5)")
-    options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
+    options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS}, broker=False)
     about = command.begin()
     rows = [row for row in ROWS if row.name in names]
     rounds: dict[str, list[Pair]] = {name: [] for name in names}

@@ -45,6 +45,11 @@ def waited_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
+def wakeups(pid: int) -> int:
+    """Times that the main thread of a process has waited for something so far."""
+    return _number(pid, "voluntary_ctxt_switches")
+
+
 def resident(pid: int) -> int:
     """Bytes of memory that a process holds now."""
     return _status(pid, "VmRSS")
@@ -55,6 +60,11 @@ def peak_resident(pid: int) -> int:
     return _status(pid, "VmHWM")
 
 
+def forget_peak(pid: int) -> None:
+    """Let `peak_resident` count from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def raise_descriptor_limit() -> int:
     """Allow this process as many descriptors as the system lets it have. Returns how many."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -63,9 +73,13 @@ def raise_descriptor_limit() -> int:
 
 
 def _status(pid: int, name: str) -> int:
+    return _number(pid, name) * 1024
+
+
+def _number(pid: int, name: str) -> int:
     for line in _lines(f"/proc/{pid}/status"):
         if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1])
     raise LookupError(f"process {pid} has no {name}")
 
 

@@ -186,6 +186,11 @@ class Flow:
             raise Stuck("a receiver got no message whole, so that none could be checked")
         return Sample((self._sent - begun) * len(counts), now - start)
 
+    @property
+    def sent(self) -> int:
+        """Messages that were sent so far."""
+        return self._sent
+
     def close(self) -> None:
         """Close the connections."""
         for peer in self._peers:

@@ -118,13 +118,15 @@ class Peer:
         self.sock.close()
 
 
-def connect(port: int, identity: bytes, server_key: bytes | None = None, source: int = 0) -> Peer:
-    """A peer with that identity. ``server_key`` (Z85) makes it a CURVE client with a key of its own."""
+def connect(
+    port: int, identity: bytes, server_key: bytes | None = None, source: int = 0, keys: Keys | None = None
+) -> Peer:
+    """A peer with that identity. ``server_key`` (Z85) makes it a CURVE client, with these keys or fresh ones."""
     sock = traffic.connect(port, source)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(STUCK)
-        return _shake_hands(sock, identity, server_key)
+        return _shake_hands(sock, identity, server_key, keys)
     except BaseException:
         sock.close()
         raise
@@ -157,22 +159,36 @@ def take(data: bytearray) -> tuple[int, bytes] | None:
 # the handshake
 
 
-def _shake_hands(sock: socket.socket, identity: bytes, server_key: bytes | None) -> Peer:
+def greeting(mechanism: bytes) -> bytes:
+    """The first bytes of a connection."""
+    return (b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + mechanism.ljust(20, b"\0")).ljust(GREETING, b"\0")
+
+
+def about(kind: bytes, identity: bytes) -> bytes:
+    """The metadata of a handshake."""
+    return _property(b"Socket-Type", kind) + _property(b"Identity", identity)
+
+
+def opening(kind: bytes = b"DEALER", identity: bytes = b"") -> bytes:
+    """All that a peer without security says before its first message; it need not wait for the other's half."""
+    return greeting(b"NULL") + frame(COMMAND, b"\x05READY" + about(kind, identity))
+
+
+def _shake_hands(sock: socket.socket, identity: bytes, server_key: bytes | None, keys: Keys | None) -> Peer:
     name = b"NULL" if server_key is None else b"CURVE"
-    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + name.ljust(20, b"\0")
-    sock.sendall(greeting.ljust(GREETING, b"\0"))
+    sock.sendall(greeting(name))
     data = bytearray()
     while len(data) < GREETING:
         data += _read(sock)
     del data[:GREETING]
-    about = _property(b"Socket-Type", b"DEALER") + _property(b"Identity", identity)
+    metadata = about(b"DEALER", identity)
     if server_key is None:
-        sock.sendall(frame(COMMAND, b"\x05READY" + about))
+        sock.sendall(frame(COMMAND, b"\x05READY" + metadata))
         _command(sock, data, b"\x05READY")
         return Peer(sock, Null(), bytes(data))
-    curve = Curve(z85.decode(server_key))
+    curve = Curve(z85.decode(server_key), keys)
     sock.sendall(frame(COMMAND, curve.hello()))
-    sock.sendall(frame(COMMAND, curve.initiate(_command(sock, data, b"\x07WELCOME"), about)))
+    sock.sendall(frame(COMMAND, curve.initiate(_command(sock, data, b"\x07WELCOME"), metadata)))
     _command(sock, data, b"\x05READY")
     return Peer(sock, curve, bytes(data))
 
@@ -237,7 +253,7 @@ def _shared_key(public: bytes, secret: bytes) -> bytes:
     return key.raw
 
 
-MAX_CONTENT = 1 << 16
+MAX_CONTENT = 1 << 20
 """Bytes that can be encrypted at once."""
 
 _sealed = bytearray(MAX_CONTENT + _MAC)  # for all, since a buffer for each would take longer than the cryptography
@@ -263,15 +279,15 @@ def _unbox(sealed: bytes, nonce: bytes, key: bytes) -> bytes:
 
 
 class Curve:
-    """A CURVE client with fresh keys, and what it says in a handshake."""
+    """A CURVE client, and what it says in a handshake."""
 
     NAME = b"\x07MESSAGE"
     overhead = len(NAME) + 8 + _MAC + 1
     """Its name, the short nonce, what authenticates the content, and the flags within."""
 
-    def __init__(self, server: bytes) -> None:
+    def __init__(self, server: bytes, keys: Keys | None = None) -> None:
         self._server = server
-        self._public, self._secret = _keypair()
+        self._public, self._secret = _keypair() if keys is None else map(z85.decode, (keys.public, keys.secret))
         self._brief_public, self._brief_secret = _keypair()
         self._hello_key = _shared_key(server, self._brief_secret)
         self._key = b""
@@ -282,6 +298,9 @@ class Curve:
         nonce = self._nonce()
         box = _box(bytes(64), b"CurveZMQHELLO---" + nonce, self._hello_key)
         return b"\x05HELLO\x01\x00" + bytes(72) + self._brief_public + nonce + box
+
+    WELCOME = 2 + 8 + 16 + 144
+    """Bytes of the answer to that: a frame with a name, a nonce and a box."""
 
     def initiate(self, welcome: bytes, about: bytes) -> bytes:
         """The second, from what came with the answer to the first."""

@@ -10,94 +10,35 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import attrs
 import command
+import earlier
 import mtl_servers
 import zmq
 from figures import judged, median
 from machine import load_average
+from mtl_earlier import EarlierOutcome, QueueRow, SingleRow
 from mtl_peers import RESOURCE
 from mtl_servers import DURABLE, Keys, MtlServer
-from mtl_traffic import RATE, FanOut, Listener, Pacer, Queue, percentile
-from processes import Load, Remote
+from mtl_sides import SIZES, WARM_UP, Options, Result, Side, Started, shares, spread
+from mtl_traffic import RATE, FanOut, Listener, Pacer, percentile
+from processes import Remote
 from report import table
 
-GOALS = {1: 2.0, 10: 1.4, 100: 1.15}
-"""The most that a delivery may cost, as a ratio to the bare ROUTER's, by the number of readers."""
+GOALS = {1: 0.8, 10: 0.5, 100: 0.45}
+"""The most that a delivery of 100 B may cost, as a ratio to the bare ROUTER's, by the number of readers."""
 
-WARM_UP = 0.3
-"""Seconds of the same load before the first measured stretch."""
-
-IDLE = 0.3
-"""Seconds for which a server is watched before the load: what it takes doing nothing is not counted."""
-
-SIZES = {"100": ("100 B", 100), "10k": ("10 KiB", 10 * 1024)}
+LONG_GOAL = 1.0
+"""The same for 10 KiB: the kernel's copies dominate."""
 
 KEYS = Keys(*zmq.curve_keypair())
 """Of all servers that want CURVE."""
 
-Started = Callable[[Keys | None], AbstractContextManager[MtlServer]]
-
 SUBJECTS: dict[str, Started] = {"broker": mtl_servers.broker, "reference": mtl_servers.reference}
-
-
-@attrs.frozen
-class Options:
-    """How much is measured: ``runs`` with fresh processes, in each of them ``turns`` of so many ``seconds``."""
-
-    runs: int
-    turns: int
-    seconds: float
-    subject: Started
-
-
-class Side:
-    """A server and its load, taking turns with others."""
-
-    def __init__(self, server: MtlServer, prepare: Callable[..., Load], *arguments: Any) -> None:
-        before = server.cpu()
-        time.sleep(IDLE)
-        self._idle = (server.cpu() - before) / IDLE
-        self._server = server
-        self._load = Remote(prepare, server, *arguments)
-        self.stop = self._load.stop
-        self._load.run(WARM_UP)
-
-    def measure(self, seconds: float) -> Result:
-        """Run the load for so long."""
-        before = self._server.cpu()
-        sample, own = self._load.run(seconds)
-        used = self._server.cpu() - before - self._idle * sample.seconds
-        each = 1e6 / sample.messages
-        return Result(used * each, own * each, sample.messages / sample.seconds)
-
-
-@attrs.frozen
-class Result:
-    """One measured stretch: microseconds of CPU for each message, of the server and of its generator; and the rate."""
-
-    cost: float
-    generator: float
-    rate: float
-
-    @property
-    def busy(self) -> float:
-        """The share of a core that the generator took."""
-        return self.generator * self.rate / 1e6
-
-
-def _shares(results: Sequence[Result]) -> str:
-    return f"{median(results, 'busy'):.0%}"
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    return f"{min(values):{form}}-{max(values):{form}}"
 
 
 @contextmanager
@@ -118,6 +59,7 @@ class FanOutRow:
     readers: int
     size: int
     curve: bool
+    earlier = False
 
     def run(self, options: Options) -> Outcome:
         """Measure the subject and the reference in turns."""
@@ -156,7 +98,9 @@ class FanOutOutcome:
 
     @property
     def goal(self) -> float | None:
-        return None if self.row.curve else GOALS[self.row.readers]
+        if self.row.curve:
+            return None
+        return GOALS[self.row.readers] if self.row.size == SIZES["100"][1] else LONG_GOAL
 
     @property
     def met(self) -> bool:
@@ -172,11 +116,11 @@ class FanOutOutcome:
                 f"{median(self.subject, 'cost'):.2f}",
                 f"{median(self.reference, 'cost'):.2f}",
                 f"{self.ratio:.2f}",
-                _spread(self.ratios, ".2f"),
+                spread(self.ratios, ".2f"),
                 f"{median(self.subject, 'rate'):,.0f}",
                 f"{median(self.reference, 'rate'):,.0f}",
-                _shares(self.subject),
-                _shares(self.reference),
+                shares(self.subject),
+                shares(self.reference),
                 "-" if self.goal is None else f"<= {self.goal:g}: {judged(self.met)}",
             ]
         ]
@@ -189,59 +133,6 @@ class FanOutOutcome:
             "goal": self.goal,
             "met": self.met,
         }
-
-
-# queues
-
-
-@attrs.frozen
-class QueueRow:
-    """A queue: one writer that is confirmed, so many readers that confirm."""
-
-    name: str
-    title: str
-    queue: str
-    readers: int
-    window: int
-    size: int
-    multiple: bool = False
-
-    def run(self, options: Options) -> Outcome:
-        """Measure the broker: there is nothing to compare it with."""
-        results = []
-        for _ in range(options.runs):
-            with ExitStack() as stack:
-                server = stack.enter_context(mtl_servers.broker())
-                side = Side(server, Queue, self.queue, self.readers, self.window, self.size, self.multiple)
-                stack.callback(side.stop)
-                results += [side.measure(options.seconds) for _ in range(options.turns)]
-        return QueueOutcome(self, results)
-
-
-@attrs.frozen
-class QueueOutcome:
-    """All stretches of such a row."""
-
-    row: QueueRow
-    results: Sequence[Result]
-    met = True
-
-    def said(self) -> str:
-        return f"{median(self.results, 'rate'):,.0f}/s"
-
-    def lines(self) -> list[list[str]]:
-        return [
-            [
-                self.row.title,
-                f"{median(self.results, 'rate'):,.0f}",
-                _spread([result.rate for result in self.results], ",.0f"),
-                f"{median(self.results, 'cost'):.1f}",
-                _shares(self.results),
-            ]
-        ]
-
-    def plain(self) -> dict[str, object]:
-        return {"broker": [attrs.asdict(each) for each in self.results]}
 
 
 # latency
@@ -268,6 +159,7 @@ class LatencyRow:
     profile: str
     resource: str
     size: int
+    earlier = False
 
     def run(self, options: Options) -> Outcome:
         """Measure the subject and the reference in turns."""
@@ -323,9 +215,9 @@ class LatencyOutcome:
         return [
             title,
             f"{median(came, 'p50'):,.0f}",
-            _spread([each.p50 for each in came], ",.0f"),
+            spread([each.p50 for each in came], ",.0f"),
             f"{median(came, 'p99'):,.0f}",
-            _spread([each.p99 for each in came], ",.0f"),
+            spread([each.p99 for each in came], ",.0f"),
             f"{median(self.reference, 'p50'):,.0f}",
             f"{median(self.reference, 'p99'):,.0f}",
         ]
@@ -336,8 +228,8 @@ class LatencyOutcome:
         }
 
 
-Row = FanOutRow | QueueRow | LatencyRow
-Outcome = FanOutOutcome | QueueOutcome | LatencyOutcome
+Row = FanOutRow | QueueRow | SingleRow | LatencyRow
+Outcome = FanOutOutcome | EarlierOutcome | LatencyOutcome
 
 
 # the rows
@@ -361,6 +253,8 @@ def _rows() -> Iterator[Row]:
         yield QueueRow(f"queue-{where}-multiple", f"{small}, Confirms for many", where, 1, 1_000, 100, True)
         yield QueueRow(f"queue-{where}-4", f"{small}, 4 readers", where, 4, 1_000, 100)
         yield QueueRow(f"queue-{where}-unread", f"{small}, nobody reads", where, 0, 1_000, 100)
+    yield SingleRow("earlier-test-single", "test profile: 100 B, one at a time")
+    yield QueueRow("earlier-queue-single", "memory: 100 B, one at a time", "memory", 1, 1, 100, single=True)
     yield LatencyRow("latency-test", "test profile", "test", RESOURCE, 100)
     yield LatencyRow("latency-topic", "topic", "topic", "bench.latency", 100)
     for where in ("memory", DURABLE):
@@ -374,9 +268,9 @@ TABLES: dict[type[Outcome], tuple[str, list[str]]] = {
         "Microseconds of CPU for each delivery of the test profile",
         ["row", "broker", "bare", "ratio", "min-max", "a second", "bare", "generator", "with bare", "goals"],
     ),
-    QueueOutcome: (
-        "Confirmed Contents a second through a queue, and microseconds of CPU for each",
-        ["row", "a second", "min-max", "CPU", "generator"],
+    EarlierOutcome: (
+        f"Contents a second, confirmed where it is a queue, and microseconds of CPU for each, beside {earlier.COMMIT}",
+        ["row", "a second", "min-max", "earlier", "ratio", "CPU", "earlier", "ratio", "generator", "goals"],
     ),
     LatencyOutcome: (
         f"Microseconds that a Content takes, {RATE:,} a second of 100 B",
@@ -387,7 +281,7 @@ TABLES: dict[type[Outcome], tuple[str, list[str]]] = {
 
 def main() -> int:
     arguments = ArgumentParser(description="CPU time, throughput and latency of the MTL wire, beside a bare ROUTER.")
-    command.add_measuring(arguments, runs=2, seconds=0.4)
+    command.add_measuring(arguments, runs=2, seconds=0.4, quick={"runs": 1, "turns": 4, "seconds": 0.4})
     arguments.add_argument("--turns", type=int, default=4, help="stretches of each run, broker and reference in turns")
     arguments.add_argument(
         "--subject",
@@ -397,11 +291,13 @@ def main() -> int:
         "can be trusted",
     )
     given, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
-    options = Options(given.runs, given.turns, given.seconds, SUBJECTS[given.subject])
+    rows = [row for row in ROWS if row.name in names]
     about = command.begin()
     outcomes: list[Outcome] = []
-    for row in ROWS:
-        if row.name in names:
+    with ExitStack() as stack:
+        before = stack.enter_context(earlier.checkout()) if any(row.earlier for row in rows) else None
+        options = Options(given.runs, given.turns, given.seconds, SUBJECTS[given.subject], before)
+        for row in rows:
             print(f"{row.name} ...", end="", file=sys.stderr, flush=True)
             outcomes.append(row.run(options))
             print(f" {outcomes[-1].said()}", file=sys.stderr, flush=True)

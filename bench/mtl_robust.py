@@ -40,7 +40,7 @@ OVERHEAD = 1 * KIB
 ALLOCATOR = 6 * MIB
 """Bytes by which the process may grow for other reasons: memory that is free but not given back, buffers that grew."""
 
-SLOWED = 0.8
+SLOWED = 0.95
 """The share of their throughput that the others must keep."""
 
 TURNS = 8

@@ -12,7 +12,7 @@ import attrs
 import servers
 from servers import WireServer
 
-_LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
+LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
 """What the broker logs when the wire is open."""
 
 DURABLE = "durable"
@@ -58,13 +58,16 @@ class MtlServer(WireServer):
 
 
 @contextmanager
-def broker(keys: Keys | None = None) -> Iterator[MtlServer]:
-    """A broker with a state directory of its own; with ``keys`` it wants CURVE, and lets any client key in."""
+def broker(keys: Keys | None = None, checkout: Path | None = None) -> Iterator[MtlServer]:
+    """A broker with a state directory of its own; with ``keys`` it wants CURVE, and lets any client key in.
+
+    ``checkout`` is as in `servers.broker_with`.
+    """
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
         curve = "" if keys is None else _CURVE.format(file=_secret_file(directory, keys))
         config = _CONFIG.format(curve=curve)
-        with servers.broker_with(MtlServer, "mtl", config, _LISTENS, directory) as (server, said):
+        with servers.broker_with(MtlServer, "mtl", config, LISTENS, directory, checkout=checkout) as (server, said):
             server.port, server.data = int(said[1]), int(said[2])
             server.key = None if keys is None else keys.public
             yield server

@@ -35,9 +35,12 @@ def bodies(size: int) -> list[bytes]:
 
 
 class FanOut:
-    """One writer, and readers who each get all that it sends: test profile, and topics."""
+    """One writer, and readers who each get all that it sends: test profile, and topics.
 
-    def __init__(self, server: MtlServer, readers: int, size: int) -> None:
+    The writer is at most ``ahead`` Contents ahead of the readers; by default that is as much as is never dropped.
+    """
+
+    def __init__(self, server: MtlServer, readers: int, size: int, ahead: int = 0) -> None:
         at = mtl_peers.context()
         control = Control(at, server, "test")
         self._readers = [
@@ -45,22 +48,23 @@ class FanOut:
         ]
         self._writer = mtl_peers.flow(at, server, control.lease("Writer", [RESOURCE], "none"))
         self._bodies = bodies(size)
-        self._ahead = AHEAD[size]
+        self._ahead = ahead or AHEAD[size]
         self._sent = self._taken = 0
 
     def run(self, seconds: float) -> Sample:
         """Send for so long, then let all come. Counts deliveries."""
         begun = self._sent
-        half = self._ahead // 2
+        half = max(self._ahead // 2, 1)
+        lead = self._ahead - half
         self._answer_pings()
         start = now = time.perf_counter()
         end = start + seconds
-        self._send(half)
+        self._send(lead)
         while now < end:
             self._send(half)
             self._take(half)
             now = time.perf_counter()
-        self._take(half)
+        self._take(lead)
         return Sample((self._sent - begun) * len(self._readers), time.perf_counter() - start)
 
     def _send(self, count: int) -> None:

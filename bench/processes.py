@@ -34,6 +34,10 @@ class InProcess:
             raise TimeoutError(f"a part of the benchmark did not end within {within:g} s")
         return self._answer.recv()
 
+    def done(self, within: float) -> bool:
+        """Whether it has ended, after so many seconds at most."""
+        return self._answer.poll(within)
+
     def stop(self) -> None:
         """End it, in whatever state it is."""
         self._process.kill()

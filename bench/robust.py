@@ -29,6 +29,7 @@ import machine
 import messages
 import servers
 import traffic
+import zmtp_doors
 from doors import ANSWERED_WITHIN
 from figures import KIB, MIB
 from processes import NICENESS, InProcess
@@ -53,6 +54,9 @@ SNAPSHOT_WITHIN = 1.0
 """Seconds from the start until a find is answered from the snapshot."""
 
 PROVIDERS = 1_000
+
+DOORS = [*doors.DOORS, *zmtp_doors.DOORS]
+"""Every costly input that a wire takes."""
 
 CLIENT = messages.auth("hostile")
 ADMIN = messages.auth("hostile", "admin")
@@ -374,7 +378,7 @@ def main() -> int:
     arguments.add_argument("--connections", type=int, default=1_000, help="hostile connections at once")
     arguments.add_argument("--seconds", type=float, default=10.0, help="of each scenario")
     titles = {scenario.name: scenario.title for scenario in SCENARIOS}
-    titles |= {door.name: f"{door.wire}: {door.title}" for door in doors.DOORS}
+    titles |= {door.name: f"{door.wire}: {door.title}" for door in DOORS}
     titles["restart"] = "kill -9, and what is known after the next start"
     options, names = command.parsed(arguments, "scenarios", titles)
     about = command.begin()
@@ -384,7 +388,7 @@ def main() -> int:
             print(f"{scenario.name} ...", file=sys.stderr, flush=True)
             outcomes.append(run(scenario, options.connections, options.seconds))
     shares = []
-    for door in doors.DOORS:
+    for door in DOORS:
         if door.name in names:
             print(f"{door.name} ...", file=sys.stderr, flush=True)
             shares.append(doors.measure(door, options.connections, options.seconds, ALONE))
@@ -404,7 +408,7 @@ def main() -> int:
         print(table(doors.HEADINGS, [each.cells() for each in shares]))
         for each in shares:
             for line in each.unexpected:
-                print(f"{each.door}: log: {line}")
+                print(f"{each.door.name}: log: {line}")
     if restart is not None:
         print(
             f"\nAfter kill -9 with {restart.of} providers: listening after {restart.listening:.2f} s, a find answered "

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TypeVar
 
 import machine
@@ -32,8 +34,17 @@ HOST = "127.0.0.1"
 WIRES = ("mc0", "dbp", "mtl")
 """The wires beside Elko's: each has its section in the configuration, and its option that switches it off."""
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
+
+
+class Subject:
+    """The version of the broker that is measured."""
+
+    checkout = CHECKOUT
+    """A checkout of the project: by default the one that this file is in."""
 
 
 class CannotStart(Exception):
@@ -108,11 +119,21 @@ def broker() -> Iterator[Server]:
 
 @contextmanager
 def broker_with(
-    kind: type[W], wire: str, config: str, listens: re.Pattern[str], directory: Path
+    kind: type[W],
+    wire: str,
+    config: str,
+    listens: re.Pattern[str],
+    directory: Path,
+    *,
+    checkout: Path | None = None,
+    variables: Mapping[str, str] = NOTHING,
+    descriptors: int | None = None,
 ) -> Iterator[tuple[W, re.Match[str]]]:
     """A broker that has one wire beside Elko's, with this configuration and its state in that directory.
 
-    ``listens`` finds in the log where the wire listens. What it found is given with the server.
+    ``listens`` finds in the log where the wire listens. What it found is given with the server. ``checkout`` is a
+    version other than `Subject`, ``variables`` come on top of the environment, ``descriptors`` is the limit of open
+    files.
     """
     (directory / "config.toml").write_text(config)
     elko = console = free_port()
@@ -130,7 +151,8 @@ def broker_with(
         *(f"--{other}-port=off" for other in WIRES if other != wire),
         f"--state={directory}",
     ]
-    server = kind(spawn(command, log), 0, True, log)
+    process = spawn(command, log, checkout=checkout, variables=variables, descriptors=descriptors)
+    server = kind(process, 0, True, log)
     server.elko, server.console = elko, console
     try:
         yield server, _await_log(server, listens)
@@ -216,8 +238,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def spawn(command: list[str], log: Path, stdout: int | None = None) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ, PYTHONPATH=str(CHECKOUT))
+def spawn(
+    command: list[str],
+    log: Path,
+    stdout: int | None = None,
+    *,
+    checkout: Path | None = None,
+    variables: Mapping[str, str] = NOTHING,
+    descriptors: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process whose standard error, and output, goes to ``log``; the options are those of `broker_with`."""
+
+    def prepare() -> None:
+        die_with_parent()  # a benchmark that is killed must not leave servers behind
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+    environment = dict(os.environ, PYTHONPATH=str(checkout or Subject.checkout), **variables)
     environment.pop("STATE_DIRECTORY", None)  # it would count before --state
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -227,7 +264,7 @@ def spawn(command: list[str], log: Path, stdout: int | None = None) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=output if stdout is None else stdout,
             stderr=output,
-            preexec_fn=die_with_parent,  # a benchmark that is killed must not leave servers behind
+            preexec_fn=prepare,
         )
 
 

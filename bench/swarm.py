@@ -36,14 +36,14 @@ class Attack:
     """What each of the hostile connections does.
 
     It sends the pieces that ``pieces`` gives for its number, as fast as they are taken. ``reads`` says whether it reads
-    what it is sent; ``again`` whether it connects again when it is disconnected; ``hangs_up`` that it closes the
-    connection itself, and connects again, when it is sent something.
+    what it is sent; ``again`` whether it connects again when it is disconnected; ``hangs_up``, if it is not 0, that it
+    closes the connection itself, and connects again, when it was sent so many bytes.
     """
 
     pieces: Callable[[int], Iterator[bytes]]
     reads: bool = True
     again: bool = True
-    hangs_up: bool = False
+    hangs_up: int = 0
 
 
 @attrs.frozen
@@ -59,13 +59,14 @@ class Seen:
 class _Hostile:
     """One hostile connection."""
 
-    __slots__ = ("left", "number", "pieces", "sock")
+    __slots__ = ("left", "number", "pieces", "sock", "taken")
 
     def __init__(self, number: int, sock: socket.socket, attack: Attack) -> None:
         self.number = number
         self.sock = sock
         self.pieces = attack.pieces(number)
         self.left = b""
+        self.taken = 0
 
 
 def swarm(port: int, attack: Attack, count: int, seconds: float) -> Seen:
@@ -128,7 +129,8 @@ def swarm(port: int, attack: Attack, count: int, seconds: float) -> Seen:
                         disconnected(each)
                         continue
                     newlines += buffer.count(b"\n", 0, size)
-                    if attack.hangs_up:
+                    each.taken += size
+                    if attack.hangs_up and each.taken >= attack.hangs_up:
                         disconnected(each)
                         continue
                 if mask & EPOLLOUT:

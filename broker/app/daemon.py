@@ -283,6 +283,7 @@ class Daemon(TwistedService):
         wiring = Wiring(registry, Notices(registry), launchers, self)
         topics = Topics()
         FarmTopics(registry, topics)
+        leases = Leases(clock)
         return Parts(
             registry=registry,
             restored=restored,
@@ -292,8 +293,8 @@ class Daemon(TwistedService):
             threads=threads,
             wiring=wiring,
             topics=topics,
-            leases=Leases(clock),
-            turns=Turns(clock),
+            leases=leases,
+            turns=Turns(clock, leases.look),
             complaints=Complaints(self.counters, clock),
             in_thread=in_thread,
         )

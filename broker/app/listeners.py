@@ -36,10 +36,6 @@ L = TypeVar("L", values.Listener, values.DirectorListener)
 
 Converse = Callable[[Peer], tuple[Reader, Session]]
 
-SHARE = 0.75
-"""The part of a ROUTER's connections that one address may have at most: a farm behind one address fits, and peers of
-others still come in."""
-
 PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
 """What a service descriptor says of a listener that is not plain TCP; with TLS it ends with an s."""
 
@@ -235,19 +231,6 @@ def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: 
         rtcp_timeout=limits.rtcp_timeout,
         rtcp_disconnected=limits.rtcp_disconnected,
         rtcp_backlog=limits.rtcp_backlog,
-    )
-
-
-def router_limits(wire: values.Mc0 | values.Dbp | values.Mtl, room: int) -> Limits:
-    """The limits of a ROUTER that has descriptors for ``room`` connections.
-
-    One address has at most `SHARE` of the connections, unless the configuration has no limit for it.
-    """
-    connections = min(wire.connections, room)
-    return Limits(
-        connections=connections,
-        connections_per_address=min(wire.connections_per_address, max(1, int(connections * SHARE))),
-        authenticate_within=wire.handshake,
     )
 
 

@@ -76,25 +76,6 @@ class ZEndpoint:
         """The bound address, to be shown: ``127.0.0.1:61616``, ``[::1]:61616``, a path, or systemd's socket."""
         return self.stream.where
 
-    @property
-    def address(self) -> str:
-        """The address to be shown to clients, ``tcp://...`` or ``ipc://...``; for port 0 its port is ``*``.
-
-        That of systemd's socket is known only when it is open: see `address_at`.
-        """
-        if self.passed is not None:
-            return self.where
-        if self.path is not None:
-            return f"ipc://{self.path}"
-        host = "127.0.0.1" if self.host == "localhost" else f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port or '*'}"
-
-    def address_at(self, where: str) -> str:
-        """The address of the open socket, which is bound at ``where`` as `broker.net.listen.bound` has it."""
-        stream = self.stream
-        unix = stream.kind == "unix" or stream.kwargs.get("domain") == "UNIX"
-        return f"{'ipc' if unix else 'tcp'}://{where}"
-
     def overlaps(self, other: ZEndpoint | Endpoint) -> bool:
         """Return True if the two cannot both be bound. Port 0 is a free port, and a different one each time."""
         return self.stream.overlaps(other.stream if isinstance(other, ZEndpoint) else other)

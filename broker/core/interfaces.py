@@ -236,23 +236,20 @@ class ILeases(Interface):
     """
 
     now: float = Attribute(
-        "Seconds of life time at the last tick. Never falls; stands still while nothing is held. Compare it with its "
-        "own earlier values only."
+        "Seconds of life time at the last `look`. Never falls; stands still while nothing is held. Compare it with its "
+        "own earlier values only. The scheduler looks when it begins to serve a connection, so for all that input "
+        "causes it is as old as the quantum. Anything else (results of threads, timers) takes `moment`."
     )
 
     slack: float = Attribute(
-        "Seconds to add to the interval that a peer must keep. The stamp of a message is as old as the last tick, and "
+        "Seconds to add to the interval that a peer must keep. The stamp of a message is as old as the last look, and "
         "the next message may lie unread while a late tick counts; with this no peer that is in time is thought silent."
     )
 
     slack_exact: float = Attribute("The same for stamps by `moment`, which are exact: a smaller part of ``slack``.")
 
     def moment() -> float:
-        """Life time at this moment: ``now``, and what the clock did since the last tick, as far as a tick counts it.
-
-        For exact stamps: with these, ``slack_exact`` is enough. Never falls, and ``now`` is never less at the next
-        tick. While nothing is held it is ``now``.
-        """
+        """Look, and return ``now``: for exact stamps. With these, ``slack_exact`` is enough."""
 
     stalled: float = Attribute("Seconds that did not count, in all: those in which the broker stood still.")
 
@@ -262,7 +259,7 @@ class ILeases(Interface):
         """
 
     def look() -> None:
-        """Notice a clock that was set back, which keeps every timer of Twisted from running until it has caught up.
+        """Have ``now`` go on to this moment. It costs a look at the clock.
 
-        For whoever is called when messages arrive, once for many: it costs a look at the clock.
+        Notices a clock that was set back, which keeps every timer of Twisted from running until it has caught up.
         """

@@ -197,7 +197,7 @@ class QueueRecorder:
         writing.addBoth(self._next)
 
     def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
-        epoch = self._clock.seconds() - self._leases.now
+        epoch = self._clock.seconds() - self._leases.moment()
         rows: list[Row] = []
         for message, _ in messages:
             message.kept = WRITING

@@ -92,13 +92,16 @@ class ConnectionFactory(Factory):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
         elif not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
-        return self.make(host, port, local, turned_away)
+        connection = self.make(host, port, local, turned_away)
+        if turned_away is None:
+            connection.source = host
+        return connection
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
         """One more; while there are as many as may be, further ones wait in the kernel's queue."""
         self.connections.add(connection)
-        if connection.turned_away is None:
-            self._by_address[connection.host] = self._by_address.get(connection.host, 0) + 1
+        if connection.source:
+            self._by_address[connection.source] = self._by_address.get(connection.source, 0) + 1
         if self.limits.authenticate_within and not authenticated:
             self.logins.add(connection, self.limits.authenticate_within)
         if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
@@ -109,8 +112,8 @@ class ConnectionFactory(Factory):
     def disconnected(self, connection: StreamConnection) -> None:
         """One fewer."""
         self.connections.discard(connection)
-        if connection.turned_away is None:
-            self._left(connection.host)
+        if connection.source:
+            self._left(connection.source)
         for deadlines in (self.logins, self.stalls, self.closes, self.lingering):
             deadlines.discard(connection)
         if self._full:

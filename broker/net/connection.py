@@ -88,6 +88,10 @@ class StreamConnection(Scheduled, Protocol):
     receive: Callable[[Any], None]
     """Handles one item. An exception costs this item alone: it is logged, and `refuse` is called."""
 
+    source = ""
+    """The address for which it counts in the limit of its listener, as the factory knew it when it was accepted. It
+    stays, while ``host`` may become another name for the peer. Empty where the factory does not count it."""
+
     # Class attributes: most connections never change them, which makes an idle one small.
     _out_size = 0
     _direct = False  # a plain socket: output may be given to the kernel at once

@@ -82,12 +82,16 @@ class Connection(Gathering, Shared, Placed, Protocol):
 
 
 class Turns:
-    """The connections that have something left, over ``clock``."""
+    """The connections that have something left, over ``clock``.
+
+    ``look`` is called at the beginning of each quantum: life time goes on by it (`broker.core.liveness`).
+    """
 
     log = Logger()
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(self, clock: IReactorTime, look: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
+        self._look = look
         self._ordinary: Lanes[Connection] = Lanes()
         self._others: Lanes[Connection] = Lanes()
         self._shared: deque[Shared] = deque()
@@ -173,6 +177,7 @@ class Turns:
 
     def _quantum(self, connection: Shared, seconds: float) -> tuple[float, bool | None]:
         """Serve a connection for so long. Returns how long it took, and whether there is more."""
+        self._look()
         now = self._clock.seconds
         start = now()
         self._end = start + seconds

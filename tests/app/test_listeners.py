@@ -12,7 +12,7 @@ import pytest
 from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import Clock
 
-from broker.app.listeners import NamedListener, make_listener, net_limits, router_limits
+from broker.app.listeners import NamedListener, make_listener, net_limits
 from broker.config import values
 from broker.core.counters import Counters
 from broker.net.admission import Limits
@@ -105,24 +105,5 @@ def test_a_certificate_that_cannot_be_used_is_told(open_one: Open, tmp_path: Pat
 def test_every_limit_of_connections_reaches_the_network() -> None:
     changed: dict[str, Any] = {name: value + 1 for name, value in attrs.asdict(values.ConnectionLimits()).items()}
     limits = net_limits(values.ConnectionLimits(**changed), room=10**9, authenticate_within=7)
-    assert attrs.asdict(limits) == {**changed, "authenticate_within": 7, "connections_per_address": 0}
+    assert attrs.asdict(limits) == {**changed, "authenticate_within": 7}
     assert net_limits(values.ConnectionLimits(), room=5, authenticate_within=0).connections == 5
-
-
-@pytest.mark.parametrize(
-    ("configured", "of_one", "room", "connections", "per_address"),
-    [
-        (20_000, 10_000, 30_000, 20_000, 10_000),
-        (20_000, 10_000, 4_000, 4_000, 3_000),
-        (100, 10_000, 4_000, 100, 75),
-        (100, 20, 50, 50, 20),
-        (20_000, 0, 4_000, 4_000, 0),
-        (1, 5, 1, 1, 1),
-    ],
-)
-@pytest.mark.parametrize("wire", [values.Mc0, values.Dbp, values.Mtl])
-def test_one_address_never_has_all_connections_of_a_router(
-    wire: Any, configured: int, of_one: int, room: int, connections: int, per_address: int
-) -> None:
-    config = wire(connections=configured, connections_per_address=of_one, handshake=3.0)
-    assert router_limits(config, room) == Limits(connections, per_address, authenticate_within=3.0)

@@ -108,6 +108,7 @@ class Farm:
         """Let the time pass in steps of the leases'."""
         for _ in range(round(seconds / TICK)):
             self.clock.advance(TICK)
+        self.leases.look()  # as the scheduler does before it serves a connection
 
     def info(self, name: str = "q") -> QueueInfo | None:
         return next((info for info in self.queues.describe() if info.name == name), None)

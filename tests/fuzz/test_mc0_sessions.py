@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.liveness import SLACK
-from broker.session.mc0 import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL
+from broker.session.mc0 import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
 from broker.session.topic_rules import TopicRights, TopicRule, rights_of
 from broker.wire import mc0 as wire
 from tests.fuzz.test_mc0 import frame_lists
@@ -318,7 +318,7 @@ class Conversations(RuleBasedStateMachine):
         silence = self.farm.clock.seconds() - model.heard
         if model.ttl:
             assert not ended or silence > EXPIRES * model.ttl
-            assert ended or silence < EXPIRES * model.ttl + SLACK + 4 * STEP
+            assert ended or silence < (EXPIRES + 1 / NOOPS_TOGETHER) * model.ttl + SLACK + 4 * STEP
         else:
             assert not ended or not model.lasts
         if ended:

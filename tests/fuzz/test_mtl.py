@@ -350,7 +350,7 @@ def test_a_header_is_a_command_or_dropped_as_a_second_reading_says(header: bytes
     expected = kind_of(header, body)
     for tails in (REMEMBERED, REMEMBERED, Tails()):
         try:
-            result = data.decode(header, body, tails)
+            result = data.parse((header, body), tails)
         except IllFormed as malformed:
             assert expected is None
             assert malformed.text.isascii()

@@ -149,7 +149,7 @@ class Listening(TestCase):
                 continue
             factory = Greeters()
             port = listen(self.reactor, where.stream, factory)
-            address = where.address_at(bound(port))
+            address = f"{where.kind}://{bound(port)}"
             with zmq.Context() as context, context.socket(zmq.DEALER) as client:
                 client.linger = 0
                 client.ipv6 = True

@@ -317,6 +317,7 @@ class Mc0Peer:
         """Send frames, the delimiter included."""
         assert self.line is not None
         assert self.connected
+        self._farm.leases.look()  # as the scheduler does
         with self._farm.router.receiving(self.sender):
             self._farm.wire.receive(self.identity, list(frames), self.line.number)
 

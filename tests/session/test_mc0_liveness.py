@@ -48,7 +48,7 @@ def lasts(farm: Mc0Farm, peer: Mc0Peer, step: float = 0.01) -> float:
 def test_a_session_ends_after_a_silence_of_its_ttl_and_a_twentieth(farm: Mc0Farm, ttl: int) -> None:
     peer = connected(farm, ttl)
     tolerated = 1.05 * ttl / 1000
-    assert tolerated < lasts(farm, peer) <= tolerated + SLACK + 2 * AROUND
+    assert tolerated < lasts(farm, peer) <= tolerated + SLACK + ttl / 1000 / NOOPS_TOGETHER + 2 * AROUND
     assert set(peer.take()) == {"NOOP"}
     assert farm.subscribers() == {}
     assert farm.counted("mc0_sessions.expired") == 1

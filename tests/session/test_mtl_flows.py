@@ -512,23 +512,6 @@ def test_a_client_that_is_over_before_it_is_ended_for_another_reason_ends_once()
         assert farm.ends() == {"finished": 1, "closed": 1}
 
 
-def test_after_the_stop_no_message_is_taken_and_confirms_are_sent(farm: MtlFarm) -> None:
-    farm.keeping.confirming = False
-    writer, stranger = farm.writer("a", profile=farm.keeping, confirm=Confirm.FULL), farm.peer()
-    other = keeper(farm)
-    writer.put(1, resource="a")
-    other.take()
-    farm.data.stop()
-    writer.put(2, resource="a")
-    assert stranger.ask(*wire.lease(1, farm.lease(Side.READER))) == []
-    assert other.ask(*wire.PING) == []
-    writer.writing.confirm(1)
-    assert writer.take() == [wire.Confirm(1, False)]
-    assert [call for call in farm.keeping.calls if call[0] == "content"] == [("content", "a", 1)]
-    writer.drop()
-    assert farm.ends() == {"closed": 1}
-
-
 def test_A21_who_loses_its_access_loses_its_flows(farm: MtlFarm) -> None:
     alice, bob = farm.principal("alice"), farm.principal("bob")
     first, second = keeper(farm, principal=alice), keeper(farm, principal=bob)

@@ -304,7 +304,7 @@ def test_a_snapshot_of_ten_thousand_for_a_reader_with_room_for_a_thousand(farm: 
     events: list[str] = []
     rounds = 0
     while "synced" not in events or len(reader.line.inbox):
-        reader.line.room = 1_000
+        reader.read_on(room=1_000)
         for content in contents(reader):
             events.append(content.event)
             key = (content.says.get("provider", 0), content.says.get("service", ""))
@@ -399,10 +399,8 @@ def test_a_slow_reader_of_many_resources_is_told_of_each_by_turns(farm: Registry
     told = []
     for number in range(9):
         farm.core.load(one, number)  # something new of all three, for which there is no room
-        reader.line.room = 2  # for the Ping that finds out that there is some, and one more
-        farm.mtl.wait(0.2)
+        reader.read_on(room=1)
         told += [each.resource for each in contents(reader)]
-        reader.line.room = 0
     assert len(told) == 9
     assert [told.count(resource) for resource in resources] == [3, 3, 3]
 

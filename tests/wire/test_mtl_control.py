@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
 
 import msgspec
 import pytest
-import zmq
 
 from broker.core.errors import Reason
 from broker.wire.mtl import control
@@ -26,7 +24,7 @@ from broker.wire.mtl.control import (
     Writer,
     decode,
 )
-from broker.wire.mtl.faults import Fault, Frame, IllFormed
+from broker.wire.mtl.faults import Fault, IllFormed
 
 PROTOCOL = {"name": "MTL", "version": 1}
 GOOD: dict[str, dict[str, object]] = {
@@ -124,17 +122,6 @@ def test_requests_cannot_be_changed() -> None:
         for field in msgspec.structs.fields(result):
             with pytest.raises(AttributeError):
                 setattr(result, field.name, None)
-
-
-@pytest.mark.parametrize("blob", [zmq.Frame, memoryview, bytearray])
-def test_frames_may_be_blobs(blob: Callable[[bytes], Frame]) -> None:
-    body = json.dumps({**GOOD["Connection.Profile"], "more": "x" * 1_000}).encode()
-    assert decode(blob(b"Connection.Profile"), blob(body)) == Profile("test")
-    for command in (b"unknown", b"x" * 65_536):
-        with pytest.raises(Invalid):
-            decode(blob(command), blob(body))
-    with pytest.raises(IllFormed):
-        decode(blob(b"Connection.Profile"), blob(body[:-1]))
 
 
 def test_any_response_is_decoded() -> None:

@@ -16,7 +16,6 @@ Rules:
 - A client belongs to one connection, and its flows end when that closes. The number of a connection never comes again,
   so a later connection with the same identity has to begin with a Lease.
 - The end of a flow is not announced: the client is answered 403 to its next command.
-- After `stop` no message is taken. What profiles still have to confirm is sent.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class Data:
         self._clients: dict[int, Client] = {}
         """By the numbers of their connections."""
         self._tokens: dict[str, Client] = {}
-        self._stopped = False
         self._tails = wire.Tails()
         self._tails_of_strangers = wire.Tails()
         """Apart, so that peers without a lease cost the writers nothing."""
@@ -99,8 +97,6 @@ class Data:
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
         """Take one message: the frames after the identity, and the number of its connection."""
-        if self._stopped:
-            return
         client = self._clients.get(connection)
         if client is None:
             self._meet(identity, frames, connection)
@@ -148,10 +144,6 @@ class Data:
         return min(over, self._together(beat))
 
     # from the operator
-
-    def stop(self) -> None:
-        """The broker stops: no message is taken any more."""
-        self._stopped = True
 
     def use(self, settings: Settings) -> None:
         """Take other settings."""

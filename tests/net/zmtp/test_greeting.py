@@ -116,18 +116,16 @@ def test_another_mechanism_is_refused(mechanism: bytes) -> None:
     assert side.output == GREETING  # so the peer learns which one is spoken
 
 
-def test_two_servers_are_refused() -> None:
+def test_a_server_refuses_another_server() -> None:
     with pytest.raises(ZmtpError) as refusal:
         Side(router(PlainServer())).take(OPENING + rest(b"PLAIN", True))
     assert refusal.value.fault is Fault.MECHANISM
 
 
-def test_a_server_need_not_say_that_it_is_one() -> None:
-    """A server of libzmq does not."""
+def test_a_client_takes_a_server_that_does_not_say_so() -> None:
+    # libzmq leaves the octet zero in both roles.
     for as_server in (False, True):
-        side = Side(router(PlainClient(b"u", b"p")))
-        side.take(OPENING + rest(b"PLAIN", as_server))
-        assert side.output.endswith(b"\x04\x0a\x05HELLO\x01u\x01p")
+        Side(router(PlainClient(b"u", b"p"))).take(OPENING + rest(b"PLAIN", as_server))
 
 
 def test_as_server_says_nothing_without_a_mechanism() -> None:

@@ -1,0 +1,30 @@
+"""An earlier version of the project, in a checkout of its own for as long as a benchmark runs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from servers import CHECKOUT
+
+COMMIT = "d972ced"
+"""The version that queues, and one message at a time, are compared with."""
+
+
+@contextmanager
+def checkout(commit: str = COMMIT) -> Iterator[Path]:
+    """A worktree of that commit, in a temporary directory. It runs in the virtual environment of this process."""
+    with TemporaryDirectory(prefix="elkobroker-bench-") as name:
+        path = Path(name) / "checkout"
+        _git("worktree", "add", "--quiet", "--detach", str(path), commit)
+        try:
+            yield path
+        finally:
+            _git("worktree", "remove", "--force", str(path))
+
+
+def _git(*arguments: str) -> None:
+    subprocess.run(["git", "-C", str(CHECKOUT), *arguments], check=True, stdout=subprocess.DEVNULL)
