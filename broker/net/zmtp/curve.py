@@ -89,7 +89,7 @@ class Cookies:
 
 @attrs.frozen
 class Security:
-    """What all connections of a socket share: its long-term keys, of `KEY` bytes, and the functions of encryption."""
+    """The values that all connections of a socket share: its long-term keys, of `KEY` bytes, and the functions of encryption."""
 
     boxes: Boxes
     sealing: Sealing
@@ -98,7 +98,7 @@ class Security:
 
 
 class _Curve:
-    """What both sides have: from the handshake on, the key and the counters of the connection."""
+    """The part that both sides have: the key and the counters of a connection, until traffic begins."""
 
     __slots__ = ("_counter", "_key", "_metadata", "_peer_counter", "_security")
 
@@ -108,7 +108,7 @@ class _Curve:
         self._security = security
         self._metadata = b""
         self._key = b""
-        """What S' and C' have in common; empty where it is not known yet."""
+        """The key that S' and C' have in common; empty where it is not known yet."""
         self._counter = 0
         """The counter in the last command that was sent."""
         self._peer_counter = 0

@@ -73,7 +73,7 @@ def fixed_boxes() -> Boxes:
 
 
 def security(form: str = "python", server: bool = True, boxes: Boxes = SODIUM) -> Security:
-    """What the connections of our server, or our client, share."""
+    """The values that the connections of our server, or our client, share."""
     keys = (SERVER, SERVER_SECRET) if server else (CLIENT, CLIENT_SECRET)
     return Security(boxes, sealing_of(form), *keys)
 

@@ -30,7 +30,7 @@ class Peers:
         self.decoders = [sealing_of("python").decoder(Limits(), key, FROM_SERVER, 0) for key in keys(count)]
 
     def receive(self, sealed: list[bytes]) -> list[list[object]]:
-        """What each gets, where each is sent its own."""
+        """The events at each other end, when each is sent its own octets."""
         return [
             [event for event in decoder.feed(data) if event is not None]
             for decoder, data in zip(self.decoders, sealed, strict=True)
@@ -108,7 +108,7 @@ def test_a_connection_without_a_number_is_an_error(form):
 
 
 def outcome(decoder: Decoder, pieces: list[bytes]) -> tuple[list[object], str]:
-    """What comes out of some input, and the reason why it is refused."""
+    """The events in some input, and the reason why it is refused."""
     found: list[object] = []
     try:
         for piece in pieces:
