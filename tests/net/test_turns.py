@@ -62,6 +62,15 @@ def test_nothing_is_done_at_once(clock: TickingClock, turns: Turns) -> None:
     assert clock.getDelayedCalls() == []
 
 
+def test_the_time_is_looked_at_before_each_quantum(clock: TickingClock) -> None:
+    log: list[str] = []
+    turns = Turns(clock, lambda: log.append("look"))
+    turns.serve(Work("a", 1, log), ordinary=True)
+    turns.serve_later(Work("b", 2, log))
+    clock.turn()
+    assert log == ["look", "a", "look", "b", "look", "b"]
+
+
 def test_each_has_its_quantum_in_rounds(clock: TickingClock, turns: Turns) -> None:
     log: list[str] = []
     for name, quanta in (("a", 4), ("b", 1), ("c", 3)):
