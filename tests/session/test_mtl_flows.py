@@ -315,6 +315,28 @@ def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
         assert farm.ends() == {"stuck": 1}
 
 
+def test_the_time_without_room_counts_from_the_last_room_on() -> None:
+    with nothing_fails():
+        farm = MtlFarm(Settings(stuck=20.0))
+        reader, writer = farm.reader(), farm.writer()
+        for _ in range(2):
+            reader.stop_reading()
+            writer.put(1)
+            for _ in range(19):
+                farm.wait(1)
+                reader.say(*wire.PONG)
+                writer.say(*wire.PONG)
+            assert farm.ends() == {}
+            reader.read_on()
+        reader.stop_reading()
+        writer.put(1)
+        for _ in range(21):
+            farm.wait(1)
+            reader.say(*wire.PONG)
+            writer.say(*wire.PONG)
+        assert farm.ends() == {"stuck": 1}
+
+
 def test_a_profile_hears_when_there_is_room_again(farm: MtlFarm) -> None:
     farm.keeping.one_by_one = True
     peer = keeper(farm)
