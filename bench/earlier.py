@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,11 @@ COMMIT = "d972ced"
 
 @contextmanager
 def checkout(commit: str = COMMIT) -> Iterator[Path]:
-    """A worktree of that commit, in a temporary directory. It runs in the virtual environment of this process."""
+    """A worktree of that commit, in a temporary directory. It runs in the virtual environment of this process.
+
+    SIGTERM ends the process in good order from now on, so that the worktree is removed then, too.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         path = Path(name) / "checkout"
         _git("worktree", "add", "--quiet", "--detach", str(path), commit)
