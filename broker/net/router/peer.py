@@ -16,6 +16,9 @@ import struct
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
 from broker import curve
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
@@ -76,6 +79,11 @@ class RouterPeer(StreamConnection):
         """The connection is gone, or about to be closed."""
         self.machine.fail()
         self.factory.left(self)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        if self.turned_away is None:
+            self.factory.complaints.count(f"{self.factory.wire}_connections", "closed")
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send."""

@@ -179,7 +179,6 @@ class Router(ConnectionFactory):
             if self._peers.get(peer.identity) is peer:
                 del self._peers[peer.identity]
             number, peer.number = peer.number, 0
-            self.complaints.count(f"{self.wire}_connections", "closed")
             self._weigh(peer, 0)
             self.conversation.closed(number)
 
