@@ -45,15 +45,10 @@ class RouterSettings:
     """None for the mechanism NULL, else that of CURVE."""
 
     def limits(self, room: int) -> Limits:
-        """The limits of a listener that has descriptors for ``room`` connections.
-
-        One address never has all of them: it could keep everybody else out.
-        """
-        connections = min(self.connections, room)
-        share = max(1, connections * 3 // 4)
+        """The limits of a listener that has descriptors for ``room`` connections."""
         return Limits(
-            connections=connections,
-            connections_per_address=min(self.connections_per_address or share, share),
+            connections=min(self.connections, room),
+            connections_per_address=self.connections_per_address,
             authenticate_within=self.handshake,
         )
 

@@ -225,8 +225,8 @@ class Mc0:
     connections: int = 20_000
     """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
     connections_per_address: int = 10_000
-    """Those of one address, and never more than three quarters of all; further ones are closed. Loopback addresses
-    count, and all peers of a unix socket are one address. 0: three quarters."""
+    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
+    address. 0: no bound."""
     sessions: int = 10_000
     """Clients with a session."""
     subscriptions: int = 1_000
@@ -278,8 +278,8 @@ class Dbp:
     connections: int = 20_000
     """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
     connections_per_address: int = 10_000
-    """Those of one address, and never more than three quarters of all; further ones are closed. Loopback addresses
-    count, and all peers of a unix socket are one address. 0: three quarters."""
+    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
+    address. 0: no bound."""
     services: int = 10_000
     """Registered services."""
     high_water: int = 1_000
@@ -381,8 +381,8 @@ class Mtl:
     connections: int = 20_000
     """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
     connections_per_address: int = 10_000
-    """Those of one address, and never more than three quarters of all; further ones are closed. Loopback addresses
-    count, and all peers of a unix socket are one address. 0: three quarters."""
+    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
+    address. 0: no bound."""
     sessions: int = 10_000
     """Control sessions. The one that was used least recently is forgotten, and its client must begin again."""
     flows: int = 1_000
