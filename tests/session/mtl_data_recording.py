@@ -229,8 +229,9 @@ class MtlPeer:
     # what it says and hears
 
     def say(self, *frames: Part) -> None:
-        """Send one message."""
+        """Send one message. The scheduler looks at the clock when it begins to serve a connection."""
         assert self.connected
+        self._farm.leases.look()
         with self._farm.router.receiving(self.sender):
             self._farm.data.receive(self.identity, list(frames), self.line.number)
 

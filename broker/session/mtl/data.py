@@ -38,8 +38,8 @@ from broker.wire.mtl import data as wire
 from broker.wire.mtl.faults import IllFormed
 
 PINGS_TOGETHER = 64
-"""Moments of a heartbeat at which Pings go out. The Pongs to those of thousands of silent flows arrive together then,
-and wake the loop some times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
+"""Moments of a heartbeat at which clients are checked and Pings go out, so that thousands of silent flows wake the
+broker a few times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
 
 MAX_SUMMONED = 1_000
 """Resources that one reader may have summoned: as many as a lease may name."""
@@ -318,11 +318,10 @@ class Data:
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
 
     def _ping(self, client: Client, command: wire.Ping) -> None:
-        self._leases.look()
         self._voice.answer(client, wire.PONG)
 
     def _pong(self, client: Client, command: wire.Pong) -> None:
-        self._leases.look()
+        """That it was heard is all that a Pong is for."""
 
     def _response(self, client: Client, command: wire.Response) -> None:
         self._complaints.count("mtl_ignored", "response")

@@ -260,7 +260,7 @@ class Voice:
     def _no_room(self, client: Client) -> None:
         if client.identity in self._full or client.over:
             return
-        now = self.leases.now
+        now = self.leases.moment()
         full = self._full[client.identity] = _Full(self._stuck, client, now)
         full.lease = self.leases.hold(full, now + self.settings.stuck)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
