@@ -104,11 +104,11 @@ class RouterListener:
 
     def bind(self, where: ZEndpoint) -> str:
         """Listen. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
-        port: Any = listen(self.reactor, where.stream, self.router)
+        shown = where.where if where.kind == "systemd" else f"{where.kind}://{where.where}"
+        port: Any = listen(self.reactor, where.stream, self.router, shown)
         self.port = self.router.port = port
         self.router.at_end = getattr(port.reactor, "at_end", self.router.at_end)
-        shown = bound(self.port)
-        self.address = f"tcp://{shown}" if hasattr(self.port.getHost(), "port") else f"ipc://{shown}"
+        self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
 
     def unbind(self) -> None:

@@ -57,6 +57,8 @@ class Reason(enum.Enum):
     """An identity that another client key has used, or that a connection of another peer has."""
     REPLACED = ("replaced", True)
     """A connection whose identity another connection of the same peer took over."""
+    TOO_SLOW = ("too-slow", True)
+    """A message that was begun, and not continued in time."""
     SILENT = ("silent", True)
     """A connection on which not even a PING is answered."""
     UNEXPECTED = ("unexpected", True)

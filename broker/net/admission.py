@@ -107,6 +107,8 @@ class ConnectionFactory(Factory):
         if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
             self._full = True
             self.complaints.count(f"{self.wire}_accept", "paused")
+            text = f"all {self.limits.connections} connections of the listener are taken: further ones wait"
+            self.complaints.add(self.wire, connection.host, Refusal(Reason.TOO_MANY_CONNECTIONS, text))
             self.port.stopReading()
 
     def disconnected(self, connection: StreamConnection) -> None:

@@ -29,17 +29,16 @@ class CannotListen(Exception):
     """A listener could not be opened; the text says which, where and why."""
 
 
-def listen(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:
-    """Open a listener now. Raises `CannotListen`."""
+def listen(reactor: Any, endpoint: Endpoint, factory: Factory, shown: str = "") -> IListeningPort:
+    """Open a listener now. Raises `CannotListen`, which names the endpoint as ``shown``."""
+    shown = shown or endpoint.where
     try:
         port = _open(reactor, endpoint, factory)
     except CannotListenError as error:
         reason = error.socketError
-        raise CannotListen(
-            f"cannot listen on {endpoint.where}: {getattr(reason, 'strerror', None) or reason}"
-        ) from None
+        raise CannotListen(f"cannot listen on {shown}: {getattr(reason, 'strerror', None) or reason}") from None
     except OSError as error:
-        raise CannotListen(f"cannot listen on {endpoint.where}: {error.strerror or error}") from None
+        raise CannotListen(f"cannot listen on {shown}: {error.strerror or error}") from None
     _tune(port)
     dispatch(reactor, port)
     return port

@@ -27,24 +27,6 @@ from broker.net.turns import Turns
 SETTINGS = RouterSettings(20_000, 10_000, 3.0, 1_000, 1_024)
 
 
-@pytest.mark.parametrize(
-    ("connections", "of_one", "room", "allowed", "allowed_of_one"),
-    [
-        (20_000, 10_000, 30_000, 20_000, 10_000),
-        (20_000, 10_000, 4_000, 4_000, 3_000),
-        (100, 10_000, 4_000, 100, 75),
-        (100, 20, 50, 50, 20),
-        (20_000, 0, 4_000, 4_000, 3_000),
-        (1, 5, 1, 1, 1),
-    ],
-)
-def test_one_address_never_has_all_connections(
-    connections: int, of_one: int, room: int, allowed: int, allowed_of_one: int
-) -> None:
-    settings = attrs.evolve(SETTINGS, connections=connections, connections_per_address=of_one)
-    assert settings.limits(room) == Limits(allowed, allowed_of_one, authenticate_within=3.0)
-
-
 def router(clock: Any, of_one: int) -> Router:
     parts: Any = SimpleNamespace(turns=Turns(clock), complaints=Complaints(Counters(), clock))
     made = make_router("mc0", attrs.evolve(SETTINGS, connections_per_address=of_one), None, parts, clock, 100)

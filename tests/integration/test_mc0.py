@@ -452,14 +452,7 @@ def test_who_sends_too_long_a_frame_is_cut_off_and_may_come_again(clients: Clien
         pytest.param(bytes(range(256)) * 256, PATIENCE, id="bytes of all values"),
         pytest.param(b"\xff" * 1000, PATIENCE, id="bytes of one value"),
         pytest.param(b"\xff" + bytes(8) + b"\x7f\x03", PATIENCE, id="half a greeting"),
-        pytest.param(
-            b"GET / HTTP/1.1\r\nHost: mc0\r\n\r\n",
-            4 * HANDSHAKE,
-            id="a browser",
-            marks=pytest.mark.xfail(
-                strict=True, reason="without keys it is taken for a peer of ZMTP 1.0, and waited for"
-            ),
-        ),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: mc0\r\n\r\n", PATIENCE, id="a browser"),
     ],
 )
 def test_what_is_no_zeromq_is_closed(daemon: Daemon, bystander: Client, noise: bytes, within: float) -> None:
@@ -640,7 +633,6 @@ def test_a_connection_that_leaves_a_frame_unfinished_is_closed(daemon: Daemon) -
             pass
 
 
-@pytest.mark.xfail(strict=True, reason="without keys nobody asks the gate, so nothing bounds the connections")
 def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> None:
     room = 20
     with (
@@ -654,7 +646,6 @@ def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> 
         assert answered(nodes) <= room + 1
 
 
-@pytest.mark.xfail(strict=True, reason="libzmq accepts connections until no descriptor is left for anybody")
 def test_clients_of_mc0_take_no_descriptors_from_the_console(tmp_path: Path) -> None:
     with (
         Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 40) as daemon,

@@ -29,6 +29,7 @@ from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Encoder
 from broker.net.zmtp.machine import Output
 from broker.net.zmtp.mechanism import Claim
+from broker.session.router import Sent
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router
@@ -56,6 +57,8 @@ class RouterPeer(StreamConnection):
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
     """Bytes in ``out``, counted while the peer does not read."""
+    unfinished = False
+    """A message has begun, and is to go on in time."""
     silence = 0
     """Looks for idle connections since the peer was last heard of; see `Router`."""
 
@@ -145,6 +148,13 @@ class RouterPeer(StreamConnection):
         finally:
             factory.current = None
         pending = self.machine.pending
+        if pending:
+            # Each read is progress: the time begins again.
+            factory.stalls.add(self, factory.limits.stalled_after)
+            self.unfinished = True
+        elif self.unfinished:
+            factory.stalls.discard(self)
+            self.unfinished = False
         if pending > SHORT or self._pending:
             self._account(pending, completed)
         if self._rest is None:
@@ -159,7 +169,8 @@ class RouterPeer(StreamConnection):
     def _take_event(self, event: Output | Claim) -> None:
         """Take what is not a message: octets to be sent, or a claim."""
         if isinstance(event, Output):
-            self.factory.answer(self, event.data)
+            if self.factory.answer(self, event.data) is Sent.FULL:
+                self.factory.complaints.count(f"{self.factory.wire}_dropped", "pong")
             return
         self.key = curve.encode(event.key) if event.key else ""
         self.socket_type = event.properties[metadata.SOCKET_TYPE].decode()
@@ -186,6 +197,10 @@ class RouterPeer(StreamConnection):
     def too_slow(self) -> None:
         """The handshake was not done in time."""
         self.refuse(Refusal(Reason.HANDSHAKE, "a handshake was not completed in time"))
+
+    def stalled(self) -> None:
+        """A message that had begun did not go on in time."""
+        self.refuse(Refusal(Reason.TOO_SLOW, "a message was begun and not continued in time"))
 
     # output
 

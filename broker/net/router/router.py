@@ -186,7 +186,6 @@ class Router(ConnectionFactory):
         """Send octets to a peer that it has asked for, behind what waits for it."""
         out = peer.out
         if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
-            self.complaints.count(f"{self.wire}_dropped", "answer")
             return Sent.FULL
         if not out:
             self._fanned.append(peer)
