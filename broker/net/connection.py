@@ -53,6 +53,9 @@ NO_READER = NoReader()
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
 
+READ, BULK_READ = Connection.bufferSize, 4 * Connection.bufferSize
+"""Bytes of a read from a peer that has authenticated, and from one that fills its reads while no other has to wait."""
+
 CLOSE_WITHIN = 2.0
 """Seconds that a peer may take to close, after all of our output was sent. It needs one round trip."""
 
@@ -101,6 +104,7 @@ class StreamConnection(Scheduled, Protocol):
     _first = False  # will be flushed before anything else is written
     _authenticated = False
     _paused = False  # the peer does not read
+    _bulk = False  # the last read was full: larger ones are made
     _input_ended = False
     _lingering = False  # for answers, after the end of input
     _closing = False
@@ -171,6 +175,8 @@ class StreamConnection(Scheduled, Protocol):
             self.connection_ready()
 
     def dataReceived(self, data: bytes) -> None:
+        if len(data) >= READ or self._bulk:
+            self._adapt(len(data))
         if self._closing:
             self._throw_away()
             return
@@ -432,6 +438,12 @@ class StreamConnection(Scheduled, Protocol):
             del out[:count]
         self._out_size -= len(data)
         return data
+
+    def _adapt(self, size: int) -> None:
+        """Make larger reads while a peer fills them, and nobody else waits: a read costs as much as ten messages."""
+        self._bulk = self._direct and self._authenticated and size >= READ and not self.factory.turns.busy
+        if self._direct and self._authenticated:
+            self.transport.bufferSize = BULK_READ if self._bulk else READ
 
     def _throw_away(self) -> None:
         """Read no more until the next turn: what comes after a close costs its time, too."""

@@ -99,6 +99,7 @@ class Turns:
         self.first: list[Connection] = []
         """Connections with output that goes out before anything else."""
         self._rounds = False
+        self._in_round = False
         self._flushing = False
         self._serving = False
         self._spent = 0.0
@@ -202,6 +203,13 @@ class Turns:
         self._spent = 0.0
 
     def _round(self) -> None:
+        self._in_round = True
+        self._serve_round()
+        self._in_round = False
+        if self._flushing:
+            self._flush()
+
+    def _serve_round(self) -> None:
         for _ in range(len(self._shared)):
             shared = self._shared.popleft()
             if self._quantum(shared, TURN)[1]:
@@ -227,7 +235,8 @@ class Turns:
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._clock.callLater(0, self._flush)
+            if not self._in_round:  # which ends with a flush
+                self._clock.callLater(0, self._flush)
 
     def _flush(self) -> None:
         end = self._clock.seconds() + TURN

@@ -34,6 +34,7 @@ STEP = range(1_024)
 full of empty frames does not hold up other connections."""
 
 _long = Struct(">BQ").pack
+_long_size = Struct(">Q").unpack_from
 _LAST = tuple(bytes((0, size)) for size in range(SHORT))
 _MORE = tuple(bytes((MORE, size)) for size in range(SHORT))
 
@@ -177,6 +178,7 @@ class PlainDecoder:
             data = self._rest + data
             self._rest = b""
         frames, begin, end, easy = self._frames, position - self._octets, len(data), self._easy
+        longest = self._limits.frame
         while True:
             for _ in STEP:
                 start = position + HEADER
@@ -186,7 +188,13 @@ class PlainDecoder:
                 flags = data[position]
                 stop = start + data[position + 1]
                 if flags > MORE:  # long, a command, or wrong
-                    size, start = self._header(data, position, frames, position - begin)
+                    if flags < COMMAND and position + LONG_HEADER <= end:
+                        start = position + LONG_HEADER
+                        size = _long_size(data, position + 1)[0]
+                        if size > longest or position - begin + HEADER + size > easy:
+                            self._announced(frames, position - begin, size)
+                    else:
+                        size, start = self._header(data, position, frames, position - begin)
                     stop = start + size
                     if start == 0 or stop > end:
                         apart = size >= PARTIAL
@@ -221,13 +229,16 @@ class PlainDecoder:
     def _header(self, data: bytes, position: int, frames: list[bytes], octets: int) -> tuple[int, int]:
         """The size of a frame that is long, or a command, and where its body begins; zeros while it is not known."""
         size, start = header(data, position)
-        if data[position] & COMMAND or not start:
-            return size, start
+        if start and not data[position] & COMMAND:
+            self._announced(frames, octets, size)
+        return size, start
+
+    def _announced(self, frames: list[bytes], octets: int, size: int) -> None:
+        """Refuse a frame of that size, before its body comes, if it is beyond the limits, or its message would be."""
         if size > self._limits.frame:
             raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
         if octets + HEADER + size > self._easy:
             self._check(frames, octets, 1, HEADER + size)
-        return size, start
 
     def _keep(self, data: bytes, position: int, frames: list[bytes], octets: int) -> None:
         """Keep what is not complete at the end of a read: frames of these octets, and the beginning of another."""
