@@ -190,7 +190,11 @@ class StreamConnection(Scheduled, Protocol):
         # As `take`, without its calls: this is done for each read.
         self._rest = self.reader.feed(data)
         self._queued = True
-        self.factory.turns.serve(self, self._ordinary(data), not self._authenticated)
+        ordinary = len(data) <= SHORT and self._pending <= SHORT and self._strikes < STRIKES
+        if self._refusals is not None:
+            ordinary = ordinary and self._forgiven()
+        # An ordinary peer sends little, causes little work, and was not refused anything of late.
+        self.factory.turns.serve(self, ordinary, not self._authenticated)
         if self._rest is not None:
             self._stop_reading()
 
@@ -252,7 +256,7 @@ class StreamConnection(Scheduled, Protocol):
         self._enough = False
         receive, turns = self.receive, self.factory.turns
         left = turns.left
-        before, step, unwatched = left(), 1, 1
+        before, step, unwatched = turns.given, 1, 1
         completed = False
         for item in rest:
             if item is not None:
@@ -469,14 +473,12 @@ class StreamConnection(Scheduled, Protocol):
         self._unsent = unsent(self._socket)
         self.factory.closes.add(self, self.factory.limits.stalled_after)
 
-    def _ordinary(self, data: bytes) -> bool:
-        """Whether the peer sends little, causes little work, and was not refused anything of late."""
-        if len(data) > SHORT or self._pending > SHORT or self._strikes >= STRIKES:
+    def _forgiven(self) -> bool:
+        """True if the peer was not refused anything of late."""
+        assert self._refusals is not None
+        if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
             return False
-        if self._refusals is not None:
-            if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
-                return False
-            self._refusals = None
+        self._refusals = None
         return True
 
     def _let_go(self) -> None:

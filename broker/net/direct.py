@@ -36,7 +36,7 @@ def nothing_waits(transport: Connection) -> bool:
 
 def send_now(transport: Connection, data: bytes) -> bytes:
     """Send what the kernel takes, if nothing waits before it. Returns the rest, which is still to be written."""
-    if not nothing_waits(transport):
+    if transport.dataBuffer or transport._tempDataLen:
         return data
     try:
         sent: int = transport.socket.send(data)

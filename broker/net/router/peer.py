@@ -26,7 +26,7 @@ from broker.net.direct import send_now
 from broker.net.unfinished import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import Encoder
+from broker.net.zmtp.frames import Command, Encoder
 from broker.net.zmtp.machine import Output
 from broker.net.zmtp.mechanism import Claim
 from broker.session.router import Sent
@@ -114,8 +114,9 @@ class RouterPeer(StreamConnection):
             return False
         factory = self.factory
         receive, identity, number = factory.conversation.receive, self.identity, self.number
-        left = factory.turns.left
-        before, step, unwatched = left(), 1, 1
+        turns = factory.turns
+        # The first look at the clock comes after two messages: most reads have one.
+        before, step, unwatched = turns.given, 2, 2
         completed = False
         factory.current = self
         self.silence = 0
@@ -134,7 +135,7 @@ class RouterPeer(StreamConnection):
                     break
                 unwatched -= 1
                 if not unwatched:
-                    now = left()
+                    now = turns.left()
                     if now <= 0:
                         break
                     step = unwatched = UNWATCHED if before - now < step * CHEAP else 1
@@ -145,18 +146,10 @@ class RouterPeer(StreamConnection):
         except ZmtpError as error:
             self._rest = None
             self._malformed(error)
-        finally:
-            factory.current = None
-        pending = self.machine.pending
-        if pending:
-            # Each read is progress: the time begins again.
-            factory.stalls.add(self, factory.limits.stalled_after)
-            self.unfinished = True
-        elif self.unfinished:
-            factory.stalls.discard(self)
-            self.unfinished = False
-        if pending > SHORT or self._pending:
-            self._account(pending, completed)
+        factory.current = None
+        pending = self.reader.pending
+        if pending or self.unfinished:
+            self._watch(pending, completed)
         if self._rest is None:
             self._queued = False
             if (self._stopped_reading or self._input_ended) and not self._closing:
@@ -166,23 +159,41 @@ class RouterPeer(StreamConnection):
         self._queued = True
         return True
 
-    def _take_event(self, event: Output | Claim) -> None:
-        """Take what is not a message: octets to be sent, or a claim."""
-        if isinstance(event, Output):
-            if self.factory.answer(self, event.data) is Sent.FULL:
-                self.factory.complaints.count(f"{self.factory.wire}_dropped", "pong")
+    def _watch(self, pending: int, completed: bool) -> None:
+        """Account for an unfinished message, which must go on in time. Each read is progress: the time begins again."""
+        self.unfinished = bool(pending)
+        if pending:
+            self.factory.stalls.add(self, self.factory.limits.stalled_after)
+        else:
+            self.factory.stalls.discard(self)
+        if pending > SHORT or self._pending:
+            self._account(pending, completed)
+
+    def _take_event(self, event: Output | Claim | Command) -> None:
+        """Take what is not a message: octets to be sent, a claim, or a command."""
+        if isinstance(event, Claim):
+            self._take_claim(event)
             return
+        output = self.machine.heartbeat(event) if isinstance(event, Command) else event
+        if output is not None and self.factory.answer(self, output.data) is Sent.FULL:
+            self.factory.complaints.count(f"{self.factory.wire}_dropped", "pong")
+
+    def _take_claim(self, event: Claim) -> None:
+        """Decide on the claim of the peer."""
         self.key = curve.encode(event.key) if event.key else ""
         self.socket_type = event.properties[metadata.SOCKET_TYPE].decode()
         if self.factory.let_in(self, event.properties.get(metadata.IDENTITY, b"")):
             self.factory.answer(self, self.machine.accept())
             assert self.machine.encoder is not None
+            assert self.machine.decoder is not None
             self.encoder = self.machine.encoder
+            self.reader = self.machine.decoder
             self.authenticated()
         else:
             self.machine.fail()  # nothing more is decoded; the deadline closes the connection
 
     def _malformed(self, error: ZmtpError) -> None:
+        self.machine.fail()
         self.refuse(Refusal(_REASONS.get(error.fault, Reason.HANDSHAKE), error.text), error.reply)
 
     # closing
@@ -215,7 +226,7 @@ class RouterPeer(StreamConnection):
         out = self.out
         self.replied = False
         while out and not self._paused and not self._closing:
-            data = self._take()
+            data = out.pop() if len(out) == 1 else self._take()
             rest = send_now(self.transport, data) if self._direct else data
             if rest:
                 self.transport.write(rest)
@@ -225,8 +236,6 @@ class RouterPeer(StreamConnection):
     def _take(self) -> bytes:
         """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""
         out = self.out
-        if len(out) == 1:
-            return out.pop()
         if sum(map(len, out)) <= 2 * BATCH:
             data = b"".join(out)
             out.clear()

@@ -189,7 +189,8 @@ class Router(ConnectionFactory):
             return Sent.FULL
         if not out:
             self._fanned.append(peer)
-            self._flush_soon()
+            if not self._scheduled:
+                self._flush_soon()
         if not peer.replied:
             peer.replied = True
             self._answered.append(peer)
@@ -222,7 +223,8 @@ class Router(ConnectionFactory):
             return Sent.FULL
         if not out:
             self._fanned.append(peer)
-            self._flush_soon()
+            if not self._scheduled:
+                self._flush_soon()
         out.append(peer.encoder.message(frames))
         return Sent.SENT
 
@@ -262,7 +264,7 @@ class Router(ConnectionFactory):
                     fanned.append(peer)
             out.append(data)
             receiver.sent = now
-        if fanned:
+        if fanned and not self._scheduled:
             self._flush_soon()
         return failed
 
@@ -301,7 +303,7 @@ class Router(ConnectionFactory):
                     fanned.append(peer)
             out.append(head + _pack(sequence) + tail)
             receiver.sent = now
-        if fanned:
+        if fanned and not self._scheduled:
             self._flush_soon()
         return failed
 
@@ -337,7 +339,8 @@ class Router(ConnectionFactory):
     def flush(self) -> None:
         """Write what was gathered in this turn of the reactor, within the quantum of a turn."""
         self._scheduled = False
-        self.turns.flush_first()
+        if self.turns.first:
+            self.turns.flush_first()
         end = self.clock.seconds() + TURN
         fanned, answered = self._fanned, self._answered
         count = BETWEEN
@@ -358,16 +361,16 @@ class Router(ConnectionFactory):
 
     def abort(self) -> None:
         """A defect met in a flush: the others go on with the next turn."""
+        self._scheduled = False
         if self._fanned or self._answered:
             self._flush_soon()
 
     # inside
 
     def _flush_soon(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            if not self.at_end(self.flush):
-                self.turns.flush_later(self)
+        self._scheduled = True
+        if not self.at_end(self.flush):
+            self.turns.flush_later(self)
 
     def _ready_for(
         self, receivers: Collection[R], size: int
@@ -394,7 +397,7 @@ class Router(ConnectionFactory):
                 fanned.append(peer)
             peer.out.append(data)
             receiver.sent = now
-        if fanned:
+        if fanned and not self._scheduled:
             self._flush_soon()
 
     def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:

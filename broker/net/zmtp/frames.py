@@ -56,7 +56,7 @@ class Decoder(Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes held of a message that is not complete, each frame counting for `FRAME_COST` more."""
+        """Bytes held of a message that is not complete at the end of a read, each frame counting for `FRAME_COST` more."""
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """Decode what was read. Raises `ZmtpError`. It is to be exhausted before the next call."""
@@ -140,6 +140,8 @@ class PlainDecoder:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.pending = 0
+        """See `Decoder`."""
         self._easy = min(HEADER * limits.frames, HEADER * limits.message // (HEADER + FRAME_COST))
         """Octets of a message, headers included, that cannot be beyond the limits however many frames it has."""
         self._rest = b""
@@ -153,18 +155,14 @@ class PlainDecoder:
         self._octets = 0
         """The octets of these, with their headers."""
 
-    @property
-    def pending(self) -> int:
-        """See `Decoder`."""
-        partial = 0 if self._partial is None else self._partial.tell()
-        return _cost(self._octets, len(self._frames)) + len(self._rest) + partial
-
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
         position = 0
         if self._partial is not None:
             position = self._missing
-            self._missing -= self._partial.write(memoryview(data)[:position])
+            written = self._partial.write(memoryview(data)[:position])
+            self._missing -= written
+            self.pending += written
             if self._missing:
                 return
             body = self._partial.getvalue()
@@ -183,7 +181,10 @@ class PlainDecoder:
             for _ in STEP:
                 start = position + HEADER
                 if start > end:
-                    self._keep(data, position, frames, position - begin)
+                    if position < end or frames:
+                        self._keep(data, position, frames, position - begin)
+                    elif self.pending:
+                        self.pending = 0
                     return
                 flags = data[position]
                 stop = start + data[position + 1]
@@ -246,6 +247,7 @@ class PlainDecoder:
             self._check(frames, octets)
         self._frames, self._octets = frames, octets
         self._rest = data[position:]
+        self.pending = _cost(octets, len(frames)) + len(self._rest)
 
     def _begin(self, data: bytes, start: int, flags: int, size: int) -> None:
         """Keep the beginning of a long frame in a buffer of its own.
@@ -253,7 +255,9 @@ class PlainDecoder:
         A BytesIO hands out the bytes object that it wrote to: the frame is in memory once, and not copied again.
         """
         self._partial = BytesIO()
-        self._missing = size - self._partial.write(memoryview(data)[start:])
+        written = self._partial.write(memoryview(data)[start:])
+        self._missing = size - written
+        self.pending += written
         self._flags = flags
 
     def _check(self, frames: list[bytes], octets: int, more: int = 0, more_octets: int = 0) -> None:

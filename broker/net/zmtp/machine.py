@@ -81,7 +81,7 @@ class Machine:
     """
 
     __slots__ = (
-        "_decoder", "_held", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "encoder", "minor",
+        "_held", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "decoder", "encoder", "minor",
         "state", "version",
     )  # fmt: skip
 
@@ -99,7 +99,9 @@ class Machine:
         self._limits = limits
         self._peers = peers
         self._held = b""
-        self._decoder: Decoder | None = None
+        self.decoder: Decoder | None = None
+        """The decoder of what is received; None before TRAFFIC. It may be fed directly, and the commands that it finds
+        given to `heartbeat`, which saves a step for each message."""
         self.encoder: Encoder | None = None
         """The encoder of what is sent; None before TRAFFIC."""
         self.state = State.GREETING
@@ -114,7 +116,7 @@ class Machine:
     @property
     def pending(self) -> int:
         """Bytes held of what is not complete."""
-        return len(self._held) + (0 if self._decoder is None else self._decoder.pending)
+        return len(self._held) + (0 if self.decoder is None else self.decoder.pending)
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Decode what was read. Raises `ZmtpError`, and is FAILED then.
@@ -122,17 +124,17 @@ class Machine:
         To be exhausted before the next call, and abandoned where the connection ends before that.
         """
         try:
-            if self._decoder is None:
+            if self.decoder is None:
                 yield from self._prelude(data)
                 data = b""
-            decoder = self._decoder
+            decoder = self.decoder
             if decoder is None:
                 return
             if self._held:  # what came behind the last command of the handshake
                 data, self._held = self._held + data, b""
             for each in decoder.feed(data):
                 if isinstance(each, Command):
-                    yield self._heartbeat(each)
+                    yield self.heartbeat(each)
                 else:
                     yield each
         except ZmtpError:
@@ -160,10 +162,10 @@ class Machine:
         """Decode nothing any more, and free what is held."""
         self.state = State.FAILED
         self._held = b""
-        self._decoder = None
+        self.decoder = None
 
     def _begin_traffic(self, output: bytes) -> bytes:
-        self._decoder = self._mechanism.decoder(self._limits)
+        self.decoder = self._mechanism.decoder(self._limits)
         self.encoder = self._mechanism.encoder()
         return output
 
@@ -279,7 +281,7 @@ class Machine:
 
     # traffic
 
-    def _heartbeat(self, received: Command) -> Event:
+    def heartbeat(self, received: Command) -> Output | None:
         """Take a command between messages."""
         if self.version == 2:
             raise ZmtpError(Fault.FRAME, "a command in ZMTP 2.0")
