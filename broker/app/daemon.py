@@ -196,11 +196,12 @@ class Daemon(TwistedService):
         yield DeferredList([listener.stop_listening() for listener in streams])
         if self.director is not None:
             yield self.director.stop_listening()
-        yield self.zmq.close()
+        # These close meanwhile: the ends of their connections change nothing that is kept.
+        closing = [self.zmq.close()]
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
         yield self._close_journal()
-        closing = [factory.close() for factory in factories]
+        closing += [factory.close() for factory in factories]
         if self.director is not None:
             closing.append(self.director.close())
         yield DeferredList(closing)

@@ -16,6 +16,8 @@ from broker.app.dbp import DbpListener, make_dbp
 from broker.app.mc0 import Mc0Listener, make_mc0
 from broker.app.mtl import MtlListener, make_mtl
 from broker.app.parts import Parts
+from broker.app.routers import RouterListener
+from broker.app.status import occupied
 from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.config.zendpoint import parse
@@ -100,14 +102,14 @@ class ZmqWires:
     def places(self) -> Iterator[dict[str, object]]:
         """The open sockets, as `broker.app.status` lists them."""
         if self.mc0 is not None and self.mc0.address:
-            yield {"wire": "mc0", "address": self.mc0.address}
+            yield _place("mc0", self.mc0.listener)
         if self.dbp is not None and self.dbp.address:
-            yield {"wire": "dbp", "address": self.dbp.address}
+            yield _place("dbp", self.dbp.listener)
             yield {"wire": "dbp", "name": "heartbeats", "address": self.dbp.udp_address}
         if self.mtl is not None and self.mtl.address:
-            yield {"wire": "mtl", "address": self.mtl.address}
-            if self.mtl.data_address != self.mtl.address:
-                yield {"wire": "mtl", "name": "data", "address": self.mtl.data_address}
+            yield _place("mtl", self.mtl.control_listener)
+            if self.mtl.data_listener is not self.mtl.control_listener:
+                yield _place("mtl", self.mtl.data_listener, name="data")
 
     def close(self) -> Deferred[None]:
         """Close them in good order. Fires when what they keep is on the disk, and all connections are closed."""
@@ -176,3 +178,7 @@ class ZmqWires:
             curve=", curve" if mtl_curve(config) else "",
         )
         return where
+
+
+def _place(wire: str, listener: RouterListener, **name: str) -> dict[str, object]:
+    return {"wire": wire, **name, "address": listener.address, **occupied(listener.router)}
