@@ -142,7 +142,12 @@ def make_dbp(
 
 def _settings(config: values.Dbp) -> RouterSettings:
     return RouterSettings(
-        config.connections, config.connections_per_address, config.handshake, config.high_water, config.max_message
+        config.connections,
+        config.connections_per_address,
+        config.handshake,
+        config.stalled_after,
+        config.high_water,
+        config.max_message,
     )
 
 

@@ -97,6 +97,7 @@ def _settings(config: values.Mc0) -> RouterSettings:
         config.connections,
         config.connections_per_address,
         config.handshake,
+        config.stalled_after,
         config.high_water,
         config.max_message,
         config.secret_key if curve else None,

@@ -301,6 +301,7 @@ def router_settings(config: values.Mtl) -> RouterSettings:
         config.connections,
         config.connections_per_address,
         config.handshake,
+        config.stalled_after,
         config.high_water,
         config.max_message,
         config.secret_key if mtl_curve(config) else None,

@@ -39,6 +39,7 @@ class RouterSettings:
     connections: int
     connections_per_address: int
     handshake: float
+    stalled_after: float
     high_water: int
     max_message: int
     secret_key: str | None = attrs.field(default=None, repr=False)
@@ -50,6 +51,7 @@ class RouterSettings:
             connections=min(self.connections, room),
             connections_per_address=self.connections_per_address,
             authenticate_within=self.handshake,
+            stalled_after=self.stalled_after,
         )
 
 

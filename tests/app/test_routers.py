@@ -24,7 +24,7 @@ from broker.net.limits import Complaints
 from broker.net.router.router import Router
 from broker.net.turns import Turns
 
-SETTINGS = RouterSettings(20_000, 10_000, 3.0, 1_000, 1_024)
+SETTINGS = RouterSettings(20_000, 10_000, 3.0, 30.0, 1_000, 1_024)
 
 
 def router(clock: Any, of_one: int) -> Router:
