@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from broker import curve
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
-from broker.net.direct import send_now
+from broker.net.direct import nothing_waits, send_now
 from broker.net.unfinished import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
@@ -33,6 +33,12 @@ from broker.session.router import Sent
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router
+
+PIECES = 512
+"""Pieces that are given to the kernel at once: it takes 1,024."""
+
+LONG_PIECES = 2_048
+"""Bytes of an average piece from which that costs less than to join them."""
 
 _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
 """The reason of a refusal, for faults that are not of the handshake."""
@@ -226,12 +232,35 @@ class RouterPeer(StreamConnection):
         out = self.out
         self.replied = False
         while out and not self._paused and not self._closing:
-            data = out.pop() if len(out) == 1 else self._take()
+            if len(out) == 1:
+                data = out.pop()
+            elif sum(map(len, out)) < LONG_PIECES * len(out) or not self._direct or not nothing_waits(self.transport):
+                data = self._take()
+            else:
+                data = self._send_pieces()
+                if not data:
+                    continue
             rest = send_now(self.transport, data) if self._direct else data
             if rest:
                 self.transport.write(rest)
         if self.weight or self.full:
             self.factory.relieved(self)
+
+    def _send_pieces(self) -> bytes:
+        """Give what waits to the kernel, without a copy. Returns the rest of a piece that it took a part of, or b""."""
+        out = self.out
+        try:
+            sent = self.transport.socket.sendmsg(out[:PIECES])
+        except OSError:
+            sent = 0  # there is no room, or the connection is lost: writing finds out
+        count = 0
+        for piece in out:
+            if sent < len(piece):
+                break
+            sent -= len(piece)
+            count += 1
+        del out[:count]
+        return out.pop(0)[sent:] if out else b""
 
     def _take(self) -> bytes:
         """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""

@@ -34,7 +34,7 @@ from broker.net.router.identities import Identities
 from broker.net.router.peer import RouterPeer
 from broker.net.turns import TURN, Turns
 from broker.net.zmtp.curve_frames import Sealing
-from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message
+from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
 from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
@@ -48,6 +48,10 @@ ANSWERS = 100
 
 LARGE = 64 * 1024
 """Bytes from which a message is written at once where it can be, instead of at the end of the turn."""
+
+APART = 4_096
+"""Bytes of a last frame from which it waits as it is, behind its header, and is not copied: it counts as a message of
+its own then."""
 
 BACKLOG = 64 * 1024 * 1024
 """Bytes that may wait for one peer: a thousand messages of just under `LARGE`."""
@@ -225,7 +229,10 @@ class Router(ConnectionFactory):
             self._fanned.append(peer)
             if not self._scheduled:
                 self._flush_soon()
-        out.append(peer.encoder.message(frames))
+        if self._sealing is None and len(frames[-1]) >= APART:
+            out += pieces(frames)
+        else:
+            out.append(peer.encoder.message(frames))
         return Sent.SENT
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
@@ -242,11 +249,16 @@ class Router(ConnectionFactory):
             sealed = self._sealing.seal_all([peer.encoder for _, peer in ready], frames)
             self._queue_sealed(ready, sealed, now)
             return failed
-        data = message(frames)
+        body = b""
+        if len(frames[-1]) < APART:
+            data = message(frames)
+        else:
+            data, body = pieces(frames)
+        size = len(data) + len(body)
         failed = []
         fanned = self._fanned
         # A large message is written before the next one comes.
-        brink = self.high_water if len(data) < LARGE else 1
+        brink = self.high_water if size < LARGE else 1
         find = self._peers.get
         for receiver in receivers:
             peer = find(receiver.identity)
@@ -257,12 +269,14 @@ class Router(ConnectionFactory):
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer._paused:
-                if not self._has_room(peer, len(data), 0):
+                if not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:  # it was written
                     fanned.append(peer)
             out.append(data)
+            if body:
+                out.append(body)
             receiver.sent = now
         if fanned and not self._scheduled:
             self._flush_soon()
@@ -279,12 +293,16 @@ class Router(ConnectionFactory):
             encoders, numbers = [peer.encoder for _, peer in ready], [each.sequence for each, _ in ready]
             self._queue_sealed(ready, self._sealing.seal_each(encoders, frame, at, numbers, body), now)
             return failed
-        data = message((frame, body))
+        head, _ = pieces((frame, body))
         at += HEADER if len(frame) < SHORT else LONG_HEADER
-        head, tail = data[:at], data[at + NUMBER :]
+        head, tail = head[:at], head[at + NUMBER :]
+        apart = len(body) >= APART
+        if not apart:
+            tail += body
+        size = len(head) + NUMBER + len(tail) + (len(body) if apart else 0)
         failed = []
         fanned = self._fanned
-        brink = self.high_water if len(data) < LARGE else 1
+        brink = self.high_water if size < LARGE else 1
         find = self._peers.get
         for receiver in receivers:
             receiver.sequence = sequence = receiver.sequence + 1
@@ -296,12 +314,14 @@ class Router(ConnectionFactory):
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer._paused:
-                if not self._has_room(peer, len(data), 0):
+                if not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:
                     fanned.append(peer)
             out.append(head + _pack(sequence) + tail)
+            if apart:
+                out.append(body)
             receiver.sent = now
         if fanned and not self._scheduled:
             self._flush_soon()

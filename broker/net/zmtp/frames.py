@@ -56,7 +56,7 @@ class Decoder(Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes held of a message that is not complete at the end of a read, each frame counting for `FRAME_COST` more."""
+        """Bytes held of an incomplete message at the end of a read, each frame counting for `FRAME_COST` more."""
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """Decode what was read. Raises `ZmtpError`. It is to be exhausted before the next call."""
@@ -85,6 +85,18 @@ def message(frames: Sequence[bytes]) -> bytes:
     add(_LAST[size] if size < SHORT else _long(LONG, size))
     add(frame)
     return b"".join(parts)
+
+
+def pieces(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The octets of one message in two pieces: the second is the last frame itself, which is not copied."""
+    *head, last = frames
+    parts: list[bytes] = []
+    for frame in head:
+        size = len(frame)
+        parts += (_MORE[size] if size < SHORT else _long(MORE | LONG, size), frame)
+    size = len(last)
+    parts.append(_LAST[size] if size < SHORT else _long(LONG, size))
+    return b"".join(parts), last
 
 
 def command(name: bytes, data: bytes) -> bytes:
