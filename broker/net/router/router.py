@@ -175,12 +175,16 @@ class Router(ConnectionFactory):
 
     def left(self, peer: RouterPeer) -> None:
         """A connection is gone, or is being closed."""
+        self._slow.discard(peer)
+        self._weigh(peer, 0)
         if peer.number:
             if self._peers.get(peer.identity) is peer:
                 del self._peers[peer.identity]
             number, peer.number = peer.number, 0
-            self._weigh(peer, 0)
-            self.conversation.closed(number)
+            try:
+                self.conversation.closed(number)
+            except Exception:  # a defect, which must not keep the connection from being closed
+                peer.failed()
 
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
         """Send octets to a peer that it has asked for, behind what waits for it."""
@@ -208,7 +212,10 @@ class Router(ConnectionFactory):
         self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
         if peer.full and len(peer.out) <= self.high_water // 2:
             peer.full = False
-            self.conversation.room(peer.identity)
+            try:
+                self.conversation.room(peer.identity)
+            except Exception:  # a defect, which must not end the flush of all connections
+                peer.failed()
 
     # from sessions
 
