@@ -59,6 +59,8 @@ class RouterPeer(StreamConnection):
     """Bytes in ``out``, counted while the peer does not read."""
     unfinished = False
     """A message has begun, and is to go on in time."""
+    turned_down = False
+    """Its claim was refused, for now: nothing more is received, and the deadline of the handshake closes it."""
     silence = 0
     """Looks for idle connections since the peer was last heard of; see `Router`."""
 
@@ -180,7 +182,8 @@ class RouterPeer(StreamConnection):
             self.encoder = self.machine.encoder
             self.authenticated()
         else:
-            self.machine.fail()  # nothing more is decoded; the deadline closes the connection
+            self.turned_down = True
+            self.machine.fail()  # nothing more is decoded
 
     def _malformed(self, error: ZmtpError) -> None:
         self.refuse(Refusal(_REASONS.get(error.fault, Reason.HANDSHAKE), error.text), error.reply)
@@ -189,13 +192,18 @@ class RouterPeer(StreamConnection):
 
     def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
         """Close for something that the peer did wrong: counted, and logged within bounds."""
+        if self._closing:
+            return
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
-        if reply and not self._closing:
+        if reply:
             self.out.append(reply)
         self.close()
 
     def too_slow(self) -> None:
-        """The handshake was not done in time."""
+        """The handshake was not done in time. A claim that was refused is counted and logged already."""
+        if self.turned_down:
+            self.close()
+            return
         self.refuse(Refusal(Reason.HANDSHAKE, "a handshake was not completed in time"))
 
     def stalled(self) -> None:
