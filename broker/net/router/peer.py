@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import connectionDone
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
 _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
 """The reason of a refusal, for faults that are not of the handshake."""
 
+PIECE = 2 * BATCH
+"""Bytes that are given to the transport at once. It copies them, and stops us when they are more than `BATCH`. So of a
+long message that many receive, and do not read, each has its own copy of so much only."""
+
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of a peer at a unix socket (SO_PEERCRED)."""
 
@@ -53,6 +56,8 @@ class RouterPeer(StreamConnection):
     socket_type = ""
     replied = False
     """An answer is among what waits: it is written after the messages of other connections."""
+    ahead = 0
+    """Of what waits then, so many messages are before the first answer."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
@@ -98,7 +103,7 @@ class RouterPeer(StreamConnection):
     def resumeProducing(self) -> None:
         """The transport has room."""
         self._paused = False
-        self.flush()
+        self.factory.flush_one(self)
 
     # from the scheduler
 
@@ -115,6 +120,8 @@ class RouterPeer(StreamConnection):
                 self.transport.resumeProducing()
             return False
         factory = self.factory
+        if self.replied:
+            factory.flush_one(self)  # see the order of output in `Router`
         receive, identity, number = factory.conversation.receive, self.identity, self.number
         left = factory.turns.left
         before, step, unwatched = left(), 1, 1
@@ -210,6 +217,15 @@ class RouterPeer(StreamConnection):
         """A message that had begun did not go on in time."""
         self.refuse(Refusal(Reason.TOO_SLOW, "a message was begun and not continued in time"))
 
+    def close(self) -> None:
+        """Send what is still to be sent, and close in good order.
+
+        What waits for a peer that does not read is thrown away, unless the broker stops: it would not count any more.
+        """
+        if self._paused and not self.factory.stopping:
+            self.out.clear()
+        super().close()
+
     # output
 
     def write_now(self, data: bytes) -> None:
@@ -220,27 +236,44 @@ class RouterPeer(StreamConnection):
 
     def flush(self) -> None:
         """Write what waits, as far as the transport takes it."""
-        out = self.out
         self.replied = False
-        while out and not self._paused and not self._closing:
-            data = self._take()
-            rest = send_now(self.transport, data) if self._direct else data
-            if rest:
-                self.transport.write(rest)
-        if self.weight or self.full:
+        while self.out and not self._paused and not self._closing:
+            self._write(self._take())
+        if self._paused or self.weight or self.full:
             self.factory.relieved(self)
+
+    def flush_ahead(self) -> None:
+        """Write the messages before the first answer, as far as the transport takes them."""
+        ahead, self.ahead = self.ahead, 0
+        if ahead and not self._paused and not self._closing:
+            data = b"".join(self.out[:ahead])
+            del self.out[:ahead]
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        """Write octets. Of many the rest waits in ``out``, as a memoryview, until the transport has room."""
+        if len(data) > PIECE:
+            data = memoryview(data)  # type: ignore[assignment]
+        rest = send_now(self.transport, data) if self._direct else data
+        if len(rest) > PIECE:
+            self.out.insert(0, rest[PIECE:])
+            rest = rest[:PIECE]
+        if rest:
+            self.transport.write(bytes(rest))
 
     def _take(self) -> bytes:
         """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""
         out = self.out
-        if len(out) == 1:
-            return out.pop()
-        if sum(map(len, out)) <= 2 * BATCH:
+        if len(out) == 1 or len(out[0]) > PIECE:
+            return out.pop(0)
+        if sum(map(len, out)) <= PIECE:
             data = b"".join(out)
             out.clear()
             return data
-        sizes = accumulate(map(len, out))
-        count = next((i for i, size in enumerate(sizes, 1) if size >= BATCH), len(out))
+        count = size = 0
+        while size < BATCH and len(out[count]) <= PIECE:
+            size += len(out[count])
+            count += 1
         data = b"".join(out[:count])
         del out[:count]
         return data
