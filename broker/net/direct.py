@@ -35,7 +35,10 @@ def nothing_waits(transport: Connection) -> bool:
 
 
 def send_now(transport: Connection, data: bytes) -> bytes:
-    """Send what the kernel takes, if nothing waits before it. Returns the rest, which is still to be written."""
+    """Send what the kernel takes, if nothing waits before it. Returns the rest, which is still to be written.
+
+    Of a memoryview the rest is a memoryview: nothing is copied.
+    """
     if transport.dataBuffer or transport._tempDataLen:
         return data
     try:

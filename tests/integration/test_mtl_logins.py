@@ -609,6 +609,7 @@ def test_A21_a_key_that_is_taken_away_is_out(vault: Vault, keyed: Peers) -> None
     assert ended["mtl_flows.closed"] + ended["mtl_flows.revoked"] == 1
     control.send("Connection.Open", {"protocol": {"name": "MTL", "version": 1}})
     flow.send(4, short("resource"))
-    until(lambda: counters(vault.daemon)["mtl_refused.handshake"] > ended["mtl_refused.handshake"])
+    key = "mtl_refused.key-not-allowed"
+    until(lambda: counters(vault.daemon)[key] > ended[key])
     assert control.hears_nothing(0)
     assert flow.hears_nothing(0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import connectionDone
@@ -43,6 +42,10 @@ LONG_PIECES = 2_048
 _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
 """The reason of a refusal, for faults that are not of the handshake."""
 
+PIECE = 2 * BATCH
+"""Bytes that are given to the transport at once. It copies them, and stops us when they are more than `BATCH`. So of a
+long message that many receive, and do not read, each has its own copy of so much only."""
+
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of a peer at a unix socket (SO_PEERCRED)."""
 
@@ -59,12 +62,16 @@ class RouterPeer(StreamConnection):
     socket_type = ""
     replied = False
     """An answer is among what waits: it is written after the messages of other connections."""
+    ahead = 0
+    """Of what waits then, so many messages are before the first answer."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
     """Bytes in ``out``, counted while the peer does not read."""
     unfinished = False
     """A message has begun, and is to go on in time."""
+    turned_down = False
+    """Its claim was refused, for now: nothing more is received, and the deadline of the handshake closes it."""
     silence = 0
     """Looks for idle connections since the peer was last heard of; see `Router`."""
 
@@ -102,7 +109,7 @@ class RouterPeer(StreamConnection):
     def resumeProducing(self) -> None:
         """The transport has room."""
         self._paused = False
-        self.flush()
+        self.factory.flush_one(self)
 
     # from the scheduler
 
@@ -119,6 +126,8 @@ class RouterPeer(StreamConnection):
                 self.transport.resumeProducing()
             return False
         factory = self.factory
+        if self.replied:
+            factory.flush_one(self)  # see the order of output in `Router`
         receive, identity, number = factory.conversation.receive, self.identity, self.number
         turns = factory.turns
         # The first look at the clock comes after two messages: most reads have one.
@@ -196,7 +205,8 @@ class RouterPeer(StreamConnection):
             self.reader = self.machine.decoder
             self.authenticated()
         else:
-            self.machine.fail()  # nothing more is decoded; the deadline closes the connection
+            self.turned_down = True
+            self.machine.fail()  # nothing more is decoded
 
     def _malformed(self, error: ZmtpError) -> None:
         self.machine.fail()
@@ -206,18 +216,32 @@ class RouterPeer(StreamConnection):
 
     def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
         """Close for something that the peer did wrong: counted, and logged within bounds."""
+        if self._closing:
+            return
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
-        if reply and not self._closing:
+        if reply:
             self.out.append(reply)
         self.close()
 
     def too_slow(self) -> None:
-        """The handshake was not done in time."""
+        """The handshake was not done in time. A claim that was refused is counted and logged already."""
+        if self.turned_down:
+            self.close()
+            return
         self.refuse(Refusal(Reason.HANDSHAKE, "a handshake was not completed in time"))
 
     def stalled(self) -> None:
         """A message that had begun did not go on in time."""
         self.refuse(Refusal(Reason.TOO_SLOW, "a message was begun and not continued in time"))
+
+    def close(self) -> None:
+        """Send what is still to be sent, and close in good order.
+
+        What waits for a peer that does not read is thrown away, unless the broker stops: it would not count any more.
+        """
+        if self._paused and not self.factory.stopping:
+            self.out.clear()
+        super().close()
 
     # output
 
@@ -229,22 +253,38 @@ class RouterPeer(StreamConnection):
 
     def flush(self) -> None:
         """Write what waits, as far as the transport takes it."""
-        out = self.out
         self.replied = False
+        out = self.out
         while out and not self._paused and not self._closing:
             if len(out) == 1:
-                data = out.pop()
+                self._write(out.pop())
             elif sum(map(len, out)) < LONG_PIECES * len(out) or not self._direct or not nothing_waits(self.transport):
-                data = self._take()
+                self._write(self._take())
             else:
                 data = self._send_pieces()
-                if not data:
-                    continue
-            rest = send_now(self.transport, data) if self._direct else data
-            if rest:
-                self.transport.write(rest)
-        if self.weight or self.full:
+                if data:
+                    self._write(data)
+        if self._paused or self.weight or self.full:
             self.factory.relieved(self)
+
+    def flush_ahead(self) -> None:
+        """Write the messages before the first answer, as far as the transport takes them."""
+        ahead, self.ahead = self.ahead, 0
+        if ahead and not self._paused and not self._closing:
+            data = b"".join(self.out[:ahead])
+            del self.out[:ahead]
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        """Write octets. Of many the rest waits in ``out``, as a memoryview, until the transport has room."""
+        if len(data) > PIECE:
+            data = memoryview(data)  # type: ignore[assignment]
+        rest = send_now(self.transport, data) if self._direct else data
+        if len(rest) > PIECE:
+            self.out.insert(0, rest[PIECE:])
+            rest = rest[:PIECE]
+        if rest:
+            self.transport.write(bytes(rest))
 
     def _send_pieces(self) -> bytes:
         """Give what waits to the kernel, without a copy. Returns the rest of a piece that it took a part of, or b""."""
@@ -260,17 +300,24 @@ class RouterPeer(StreamConnection):
             sent -= len(piece)
             count += 1
         del out[:count]
-        return out.pop(0)[sent:] if out else b""
+        if not out:
+            return b""
+        piece = out.pop(0)
+        return memoryview(piece)[sent:] if len(piece) > PIECE else piece[sent:]  # type: ignore[return-value]
 
     def _take(self) -> bytes:
         """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""
         out = self.out
-        if sum(map(len, out)) <= 2 * BATCH:
+        if len(out) == 1 or len(out[0]) > PIECE:
+            return out.pop(0)
+        if sum(map(len, out)) <= PIECE:
             data = b"".join(out)
             out.clear()
             return data
-        sizes = accumulate(map(len, out))
-        count = next((i for i, size in enumerate(sizes, 1) if size >= BATCH), len(out))
+        count = size = 0
+        while size < BATCH and len(out[count]) <= PIECE:
+            size += len(out[count])
+            count += 1
         data = b"".join(out[:count])
         del out[:count]
         return data

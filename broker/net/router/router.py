@@ -7,10 +7,11 @@ Meaning (`broker.session.router` has the interface):
   at once, and nothing of that connection is received any more.
 - A message is encoded once, however many receive it, and the same bytes object waits for all of them. With CURVE it is
   sealed for each.
-- Output is gathered for a turn of the reactor. At its end connections with messages only are written first, then those
-  with answers: so a message is not later than the answer to the request that caused it.
+- Output is gathered for a turn of the reactor. At its end the messages before the first answer of each connection are
+  written first; then, in the order of their first answers, what is left of those with answers. As a connection is
+  written before its input is handled again, a message is not later than the answer to the request that caused it.
 - `HIGH_WATER` messages, and `BACKLOG` bytes, may wait for a peer that does not read; more are refused (`Sent.FULL`).
-  Answers may go beyond the number by `ANSWERS`. One message may always wait.
+  Answers may go beyond the number by `ANSWERS`. One message may wait, however long it is.
 - All messages that wait for peers which do not read have `WAITING` bytes together; beyond, each of these peers may
   have its share only.
 - A connection of which nothing was heard for `IDLE` seconds is sent a PING, where it speaks ZMTP 3.1, and closed after
@@ -179,12 +180,16 @@ class Router(ConnectionFactory):
 
     def left(self, peer: RouterPeer) -> None:
         """A connection is gone, or is being closed."""
+        self._slow.discard(peer)
+        self._weigh(peer, 0)
         if peer.number:
             if self._peers.get(peer.identity) is peer:
                 del self._peers[peer.identity]
             number, peer.number = peer.number, 0
-            self._weigh(peer, 0)
-            self.conversation.closed(number)
+            try:
+                self.conversation.closed(number)
+            except Exception:  # a defect, which must not keep the connection from being closed
+                peer.failed()
 
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
         """Send octets to a peer that it has asked for, behind what waits for it."""
@@ -197,6 +202,7 @@ class Router(ConnectionFactory):
                 self._flush_soon()
         if not peer.replied:
             peer.replied = True
+            peer.ahead = len(out)
             self._answered.append(peer)
         out.append(data)
         return Sent.SENT
@@ -207,13 +213,16 @@ class Router(ConnectionFactory):
         self._weigh(peer, sum(map(len, peer.out)))
 
     def relieved(self, peer: RouterPeer) -> None:
-        """A peer has read something."""
+        """A peer has read something, or more waits for one that does not read."""
         if not peer._paused:
             self._slow.discard(peer)
         self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
-        if peer.full and len(peer.out) <= self.high_water // 2:
+        if peer.full and len(peer.out) <= self.high_water // 2 and peer.weight <= self._share() // 2:
             peer.full = False
-            self.conversation.room(peer.identity)
+            try:
+                self.conversation.room(peer.identity)
+            except Exception:  # a defect, which must not end the flush of all connections
+                peer.failed()
 
     # from sessions
 
@@ -364,28 +373,38 @@ class Router(ConnectionFactory):
         end = self.clock.seconds() + TURN
         fanned, answered = self._fanned, self._answered
         count = BETWEEN
-        while fanned or answered:
-            if fanned:
-                peer = fanned.popleft()
-                if peer.replied:
-                    continue  # written below
-            else:
-                peer = answered.popleft()
-            peer.flush()
-            count -= 1
-            if not count:
-                count = BETWEEN
-                if self.clock.seconds() >= end:
-                    self._flush_soon()
-                    return
+        try:
+            while fanned or answered:
+                self._flush_next()
+                count -= 1
+                if not count:
+                    count = BETWEEN
+                    if self.clock.seconds() >= end:
+                        return
+        finally:
+            if (fanned or answered) and not self._scheduled:  # the time is over, or a defect was met, which the others are not to pay for
+                self._flush_soon()
+
+    def flush_one(self, peer: RouterPeer) -> None:
+        """Write what waits for one peer now, and before it what must not be later than an answer to it."""
+        while peer.replied and (self._fanned or self._answered):
+            self._flush_next()
+        peer.flush()
 
     def abort(self) -> None:
-        """A defect met in a flush: the others go on with the next turn."""
-        self._scheduled = False
-        if self._fanned or self._answered:
-            self._flush_soon()
+        """See `broker.net.turns.Gathering`: a defect met in a flush costs no connection."""
 
     # inside
+
+    def _flush_next(self) -> None:
+        if not self._fanned:
+            self._answered.popleft().flush()
+            return
+        peer = self._fanned.popleft()
+        if peer.replied:
+            peer.flush_ahead()
+        else:
+            peer.flush()
 
     def _flush_soon(self) -> None:
         self._scheduled = True
@@ -403,7 +422,7 @@ class Router(ConnectionFactory):
             peer = self._peers.get(receiver.identity)
             if peer is None:
                 failed.append((receiver, Sent.GONE))
-            elif (peer._paused or len(peer.out) >= brink) and peer.out and not self._has_room(peer, size, 0):
+            elif (peer._paused or len(peer.out) >= brink) and not self._has_room(peer, size, 0):
                 failed.append((receiver, Sent.FULL))
             else:
                 ready.append((receiver, peer))
@@ -421,21 +440,28 @@ class Router(ConnectionFactory):
             self._flush_soon()
 
     def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
-        """Return True if a message of that size may wait for a peer which does not read, or for which many wait."""
+        """Return True if a message of that size may wait for a peer which does not read, or for which many wait.
+
+        An answer may be one of ``extra`` more; the peer gets no `Conversation.room` for it.
+        """
         if not peer._paused:
-            peer.flush()
+            self.flush_one(peer)
             if not peer._paused:
                 return True
         waits = peer.weight + size
-        if peer.out and (
-            len(peer.out) >= self.high_water + extra
-            or waits > BACKLOG
-            or (self._waiting + size > WAITING and waits > WAITING // len(self._slow))
-        ):
-            peer.full = True
+        one = not peer.out and self._waiting + size <= WAITING
+        if not one and (len(peer.out) >= self.high_water + extra or waits > self._share(size)):
+            if not extra:
+                peer.full = True
             return False
         self._weigh(peer, waits)
         return True
+
+    def _share(self, size: int = 0) -> int:
+        """Bytes that may wait for a peer which does not read, where ``size`` more are to wait."""
+        if self._waiting + size <= WAITING:
+            return BACKLOG
+        return min(BACKLOG, WAITING // max(len(self._slow), 1))
 
     def _weigh(self, peer: RouterPeer, weight: int) -> None:
         self._waiting += weight - peer.weight

@@ -224,7 +224,12 @@ class Speaker:
         return self.inbox
 
     async def wait_closed(self) -> None:
-        await self.raw.wait_closed()
+        """Wait until the other side closed the connection. What comes before is read."""
+        await self.until(lambda: self.raw.closed)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Read until it holds."""
+        await until(lambda: (self.look(), condition())[1])
 
     def close(self) -> None:
         self.raw.close()
