@@ -8,7 +8,7 @@ from typing import Protocol as TypingProtocol
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.internet.protocol import Factory, Protocol
 
 from broker.core.errors import Reason, Refusal
@@ -79,6 +79,7 @@ class ConnectionFactory(Factory):
         self._full = False
         self.stopping = False
         self._emptied: Deferred[None] | None = None
+        self._end_of_stop: IDelayedCall | None = None
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> StreamConnection:
         """A new connection from there. One that is ``turned_away`` refuses that itself when it is made."""
@@ -121,8 +122,11 @@ class ConnectionFactory(Factory):
         if self._full:
             self._accept_again()
         if self._emptied is not None and not self.connections:
-            self._emptied.callback(None)
-            self._emptied = None
+            if self._end_of_stop is not None:
+                self._end_of_stop.cancel()
+                self._end_of_stop = None
+            emptied, self._emptied = self._emptied, None
+            emptied.callback(None)
 
     def _left(self, host: str) -> None:
         remaining = self._by_address[host] - 1
@@ -149,10 +153,16 @@ class ConnectionFactory(Factory):
             return succeed(None)
         emptied: Deferred[None] = Deferred()
         self._emptied = emptied
+        self._end_of_stop = self.clock.callLater(STOP_WITHIN, self._cut_off)
         for connection in list(self.connections):
             connection.close()
-            self.closes.add(connection, STOP_WITHIN)
         return emptied
+
+    def _cut_off(self) -> None:
+        """The time of the stop is over."""
+        self._end_of_stop = None
+        for connection in list(self.connections):
+            connection.abort()
 
 
 class Accepting(TypingProtocol):

@@ -27,8 +27,8 @@ EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))
 """Runs of the machine: few every day, more where somebody asks for them."""
 
 LATE = 3 * TICK
-"""Seconds by which the queues may do later what is due: a lease is checked at the end of its slot, and a clock that goes
-on in ticks adds up to two to that."""
+"""Seconds by which the queues may do later what is due: a lease is checked at the end of its slot, and a clock that
+goes on in ticks adds up to two to that."""
 
 MOST_TICKS = 1_000
 """Ticks until nothing is due any more; messages are due once each, and again after each delivery."""
