@@ -8,8 +8,8 @@ Rules:
   sends what is malformed or beyond `LIMITS` has not answered; nothing is called then.
 - Input is read in small pieces and handled by the scheduler, as that of a stranger. All of it together is bounded by
   `LIMITS`: heartbeats and frames without an end are no answer.
-- Output is given to the kernel at once. It is a few hundred bytes; a peer for which the kernel has no room does not
-  read, and its connection is closed. So nothing waits here for a peer.
+- Output is given to the kernel when the read that caused it is handled. It is a few hundred bytes; a peer for which the
+  kernel has no room does not read, and its connection is closed. So nothing waits here for a peer.
 """
 
 from __future__ import annotations
@@ -102,22 +102,24 @@ class ProbeConnection(Scheduled, Protocol):
     def steps(self, data: bytes) -> Iterator[None]:
         """Handle what was read."""
         machine = self._machine
+        output: list[bytes] = []
         try:
             for event in machine.feed(data):
                 if isinstance(event, list):
                     self._came()
                     return
                 if isinstance(event, Output):
-                    self._send(event.data)
+                    output.append(event.data)
                 elif isinstance(event, Claim):
-                    greeted = machine.accept()
+                    output.append(machine.accept())
                     assert machine.encoder is not None
-                    self._send(greeted + machine.encoder.message(self._frames))
+                    output.append(machine.encoder.message(self._frames))
                 yield
         except ZmtpError as error:
-            if error.reply:
-                self._send(error.reply)
+            self._send(b"".join([*output, error.reply]))
             self.close()
+        else:
+            self._send(b"".join(output))
 
     def held_up(self) -> bool:
         """Nothing holds it up: output never waits."""
@@ -138,7 +140,7 @@ class ProbeConnection(Scheduled, Protocol):
     # inside
 
     def _send(self, data: bytes) -> None:
-        if self._connector is not None and send_now(self.transport, data):
+        if data and self._connector is not None and send_now(self.transport, data):
             self.close()
 
 
@@ -150,7 +152,7 @@ class _Once(ClientFactory):
     def __init__(self, protocol: ProbeConnection) -> None:
         self._protocol: ProbeConnection | None = protocol
 
-    def buildProtocol(self, addr: IAddress) -> ProbeConnection | None:
+    def buildProtocol(self, addr: IAddress | None) -> ProbeConnection | None:
         protocol, self._protocol = self._protocol, None
         return protocol
 

@@ -582,7 +582,7 @@ class TestEnds(Probing):
             self.told.clear()
             for _ in range(50):
                 self.ask(server.port)
-                self.ask(silent.port, SHORT)
+                self.ask(silent.port, 1.0)
             await until(there_are(100, self.told))
             self.assertEqual(sorted(self.told), [False] * 50 + [True] * 50)
         await until(lambda: descriptors() <= before)
