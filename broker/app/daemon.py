@@ -383,7 +383,7 @@ class Daemon(TwistedService):
         """Connections that each listener may have, so that there are descriptors for all."""
         spare = SPARE_DESCRIPTORS
         if self._config.dbp.enabled:
-            spare += min(MOST_PROBES, self._descriptors // 4)  # DBP's questions, one for each
+            spare += min(MOST_PROBES, self._descriptors // 4)  # one for each question of DBP
         shares = len(self._config.elko.listeners) + sockets(self._config)
         if self._config.director.enabled:
             shares += len(self._config.director.listeners)

@@ -6,7 +6,7 @@ import gc
 import resource
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -233,10 +233,12 @@ class TestAnswers(Probing):
         peer, port = self.outsider(zmq.ROUTER)
         self.ask(port, 1.0)
         await until(lambda: peer.look())
-        peer.send(*peer.inbox[0])
-        peer.socket.poll(100)  # libzmq's thread sends it
-        stand_still(1.2)
-        self.assertEqual(self.told, [])
+
+        def busy() -> None:
+            peer.send(*peer.inbox[0])  # libzmq's thread sends it
+            time.sleep(1.2)
+
+        before_timers(busy)
         await until(lambda: self.told)
         self.assertEqual((self.told, self.ended()), ([True], (1, 0, 0)))
 
@@ -245,7 +247,7 @@ class TestAnswers(Probing):
         server = self.echo()
         self.ask(server.port, 1.0)
         await turn()
-        stand_still(1.5)
+        before_timers(lambda: time.sleep(1.5))
         await until(lambda: self.told)
         self.assertEqual((self.told, self.ended()), ([True], (1, 0, 0)))
 
@@ -341,7 +343,7 @@ class TestNoAnswers(Probing):
         self.assertEqual(self.told, [False])
 
     async def test_an_endless_answer_is_bounded_and_none(self) -> None:
-        for piece in (part(bytes(60_000)), part(b"") * 10_000, PING_COMMAND * 1_000, command(b"\x05OTHER") * 1_000):
+        for piece in (part(bytes(60_000)), part(b"") * 10_000, PING_COMMAND * 10_000, command(b"\x05OTHER") * 10_000):
             raw = await self.asked()
             sent = 0
             while not raw.closed:
@@ -596,7 +598,7 @@ class TestEnds(Probing):
         for _ in range(100):
             self.ask(server.port)
         await until(there_are(101, self.told))
-        self.assertLess(gc.collect(), 500)
+        self.assertLess(gc.collect(), 100)
 
 
 @pytest.fixture
@@ -655,6 +657,6 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def stand_still(seconds: float) -> None:
-    """Keep the reactor from turning."""
-    time.sleep(seconds)
+def before_timers(act: Callable[[], object]) -> None:
+    """Act in the reactor, in the next turn: the timers that are due by then run before anything is read."""
+    reactor.callFromThread(act)
