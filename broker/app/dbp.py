@@ -23,7 +23,6 @@ from broker.net.limits import Rates
 from broker.net.listen import CannotListen
 from broker.net.probes import Probes
 from broker.net.udp import UdpSocket
-from broker.net.zclient import Dealers
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import WIRE, Catalogue, Terms
 from broker.session.dbp.commands import Commands
@@ -120,7 +119,7 @@ def make_dbp(
     clock: Any,
     room: int,
 ) -> DbpListener:
-    """Make the wire, for ``room`` connections at most, without opening it. Raises OSError.
+    """Make the wire, for ``room`` connections at most, without opening it.
 
     ``known`` are the providers from before a restart; ``suffix`` makes the name of this broker.
     """
@@ -128,7 +127,7 @@ def make_dbp(
     leases, complaints = parts.leases, parts.complaints
     router = make_router(WIRE, _settings(config), None, parts, clock, room)
     udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
-    probes = Probes(Dealers(clock), clock, WIRE)
+    probes = Probes(clock, clock, parts.turns, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
     catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
     listing = Listing(parts.registry, clock)

@@ -145,10 +145,7 @@ class ZmqWires:
         if self.dbp is not None:
             return
         config = self._config
-        try:
-            self.dbp = make_dbp(config.dbp, known, config.broker.service, beats, self._parts, self._reactor, room)
-        except OSError as error:
-            raise CannotListen(str(error)) from None
+        self.dbp = make_dbp(config.dbp, known, config.broker.service, beats, self._parts, self._reactor, room)
         self._counters.include(self.dbp.counts)
 
     def _bind_dbp(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 
 import zmq
-
 from broker.net.backlogs import LARGE, MAX_BACKLOG, Backlogs
+
 from broker.session.router import Sent
 from tests.net.zmq_peers import Receiver, Server, Stage, script, until
 from tests.patience import PATIENCE

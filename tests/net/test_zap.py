@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import zmq
+from broker.net.zap import KEYS_LOGGED, Gate, address_of
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import maybeDeferred
@@ -18,7 +19,6 @@ from broker import curve
 from broker.core.counters import Counters
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import COMPLAIN_EVERY, Complaints
-from broker.net.zap import KEYS_LOGGED, Gate, address_of
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))

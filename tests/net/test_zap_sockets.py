@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from broker.net.zap import ENDPOINT, Gate
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 from zmq.utils.monitor import parse_monitor_message
@@ -17,7 +18,6 @@ from zmq.utils.monitor import parse_monitor_message
 from broker.core.counters import Counters
 from broker.net.allowed import CHECK, AllowedKeys
 from broker.net.limits import Complaints
-from broker.net.zap import ENDPOINT, Gate
 from tests.patience import PATIENCE
 
 HANDSHAKE = 300

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.net.zmonitor import GENERATED
+
 from tests.net.zmq_peers import Server, Stage, greeting, message, ready
 from tests.patience import PATIENCE
 

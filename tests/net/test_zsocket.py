@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import zmq
-
 from broker.net.backlogs import LARGE
-from broker.net.turns import MESSAGES_ALONE, Turns
 from broker.net.zcontext import LINGER, SOCKETS, Options
 from broker.net.zsocket import RETRY, SHARED, ZSocket
+
+from broker.net.turns import MESSAGES_ALONE, Turns
 from broker.session.router import Sender, Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import (

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from broker.net.backlogs import LARGE
-from broker.net.turns import Turns
 from broker.net.zsocket import MANY, SHARED
+
+from broker.net.turns import Turns
 from broker.session.router import NUMBER, Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import BULKY, Receiver, Server, Stage, message, readable, there_are, turn, until

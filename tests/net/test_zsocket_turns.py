@@ -11,12 +11,12 @@ from threading import Event
 from typing import Any
 
 import zmq
+from broker.net.zcontext import Options, ZContext
+from broker.net.zsocket import BATCH, BATCH_SHIFT, MANY, ZSocket
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
 
 from broker.net.turns import MESSAGES, MESSAGES_ALONE, Turns
-from broker.net.zcontext import Options, ZContext
-from broker.net.zsocket import BATCH, BATCH_SHIFT, MANY, ZSocket
 from broker.session.router import Sent
 from tests.net.words import TickingClock
 from tests.net.zmq_peers import (

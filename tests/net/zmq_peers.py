@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
+from broker.net.zap import ENDPOINT, Gate
+from broker.net.zcontext import Options, ZContext
+from broker.net.zmonitor import Connections
+from broker.net.zsocket import ZSocket
 from twisted.trial.unittest import TestCase
 
 from broker.core.counters import Counters
 from broker.net.allowed import AllowedKeys
 from broker.net.limits import Complaints
 from broker.net.turns import Turns
-from broker.net.zap import ENDPOINT, Gate
-from broker.net.zcontext import Options, ZContext
-from broker.net.zmonitor import Connections
-from broker.net.zsocket import ZSocket
 from broker.session.router import Sent
 from tests.net.process import descriptors as descriptors
 from tests.net.process import resident as resident

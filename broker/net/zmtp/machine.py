@@ -16,7 +16,7 @@ Rules:
   `accept`. The transport is not read from meanwhile.
 - In TRAFFIC a PING is answered by a PONG with its context (RFC 37). PONG is a sign of life and nothing else. SUBSCRIBE,
   CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
-- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is taken where the mechanism is NULL, by the server only.
+- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is taken where the mechanism is NULL.
 - After FAILED nothing is decoded and nothing may be sent.
 """
 
@@ -81,8 +81,8 @@ class Machine:
     """
 
     __slots__ = (
-        "_held", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "decoder", "encoder", "minor",
-        "state", "version",
+        "_held", "_identity", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "decoder", "encoder",
+        "minor", "state", "version",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,7 @@ class Machine:
     ) -> None:
         self._mechanism = mechanism
         self._socket_type = socket_type
+        self._identity = identity
         self._metadata = metadata.own(socket_type, identity)
         self._limits = limits
         self._peers = peers
@@ -214,11 +215,11 @@ class Machine:
         self.minor = greeting.minor
         self.state = State.HANDSHAKE
         if greeting.major == 2:
-            if mechanism.name != b"NULL" or self._socket_type != "ROUTER":
-                shown = f"{mechanism.name.decode()} {self._socket_type}"
-                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with a {shown}")
-            # In place of the rest of a greeting: the socket type, and an empty identity as a frame.
-            return bytes((greetings.SOCKET_TYPES.index("ROUTER"), 0, 0))
+            if mechanism.name != b"NULL":
+                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with {mechanism.name.decode()}")
+            # In place of the rest of a greeting: the socket type, and the identity as a frame.
+            kind = greetings.SOCKET_TYPES.index(self._socket_type)
+            return bytes((kind, 0, len(self._identity))) + self._identity
         if greeting.mechanism != mechanism.name:
             shown = repr(greeting.mechanism)[1:]
             raise ZmtpError(Fault.MECHANISM, f"the mechanism {shown} instead of {mechanism.name.decode()}")
