@@ -103,7 +103,7 @@ class RouterPeer(StreamConnection):
     def resumeProducing(self) -> None:
         """The transport has room."""
         self._paused = False
-        self.factory.flush_one(self)
+        self.factory.resumed(self)
 
     # from the scheduler
 
@@ -239,7 +239,7 @@ class RouterPeer(StreamConnection):
         self.replied = False
         while self.out and not self._paused and not self._closing:
             self._write(self._take())
-        if self._paused or self.weight or self.full:
+        if (self._paused or self.weight or self.full) and not self._closing:
             self.factory.relieved(self)
 
     def flush_ahead(self) -> None:
