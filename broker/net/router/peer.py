@@ -109,7 +109,7 @@ class RouterPeer(StreamConnection):
     def resumeProducing(self) -> None:
         """The transport has room."""
         self._paused = False
-        self.factory.flush_one(self)
+        self.factory.resumed(self)
 
     # from the scheduler
 
@@ -264,7 +264,7 @@ class RouterPeer(StreamConnection):
                 data = self._send_pieces()
                 if data:
                     self._write(data)
-        if self._paused or self.weight or self.full:
+        if (self._paused or self.weight or self.full) and not self._closing:
             self.factory.relieved(self)
 
     def flush_ahead(self) -> None:

@@ -212,10 +212,13 @@ class Router(ConnectionFactory):
         self._slow.add(peer)
         self._weigh(peer, sum(map(len, peer.out)))
 
+    def resumed(self, peer: RouterPeer) -> None:
+        """A peer reads again."""
+        self._slow.discard(peer)
+        self.flush_one(peer)
+
     def relieved(self, peer: RouterPeer) -> None:
         """A peer has read something, or more waits for one that does not read."""
-        if not peer._paused:
-            self._slow.discard(peer)
         self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
         if peer.full and len(peer.out) <= self.high_water // 2 and peer.weight <= self._share() // 2:
             peer.full = False
