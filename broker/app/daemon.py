@@ -283,8 +283,8 @@ class Daemon(TwistedService):
         launchers = Launchers(_launchers(self._config), snapshot.launchers_on, programs.spawn, remember)
         wiring = Wiring(registry, Notices(registry), launchers, self)
         topics = Topics()
-        FarmTopics(registry, topics)
         leases = Leases(clock)
+        FarmTopics(registry, topics, leases)
         return Parts(
             registry=registry,
             restored=restored,

@@ -133,7 +133,7 @@ def make_dbp(
     catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
     listing = Listing(parts.registry, clock)
     commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
-    datagrams = Datagrams(catalogue, voice, leases, complaints)
+    datagrams = Datagrams(catalogue, voice, complaints)
     router.serve(commands)
     catalogue.restore(known)
     listener = RouterListener(router, clock)
