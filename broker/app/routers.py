@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from typing import Any
 
@@ -66,7 +66,8 @@ def make_router(
     sealing = None
     if settings.secret_key is not None:
         sealing = _sealing()
-        log.info("{wire}: CURVE is sealed by the {name} way", wire=wire, name=sealing.name)
+        why = f": {sealing.reason}" if sealing.reason else ""
+        log.info("{wire}: the sealing of CURVE is {name}{why}", wire=wire, name=sealing.name, why=why)
         secret = curve.decode(settings.secret_key)
         security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
         mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
@@ -87,8 +88,12 @@ def make_router(
     return router
 
 
+@cache
 def _sealing() -> Sealing:
-    """The way to seal that was asked for. Raises OSError if it cannot be used."""
+    """The sealing of all ROUTERs, as the environment asks. Raises OSError if it cannot be used.
+
+    It is chosen once: the compiled one has 330 kB of buffers, which one call at a time uses.
+    """
     try:
         return choose()
     except SealingError as error:
