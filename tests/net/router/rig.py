@@ -355,4 +355,3 @@ def senders(server: Server) -> list[Sender]:
 def numbers(messages: list[list[bytes]]) -> Iterator[int]:
     """The numbers that messages begin with."""
     return (int(frames[0]) for frames in messages)
-
