@@ -1,7 +1,7 @@
-"""The wiring of DBP: its ROUTER, its UDP socket, the beacon, and what is kept of services across a restart.
+"""The wiring of DBP: its ROUTER, its UDP socket, the beacon, and the services that outlast a restart.
 
-Order at the start: what is restored, so that the first answer has it; the sockets; the beacon. At the stop all peers
-are told, and the sockets are closed last.
+Order at the start: services from before a restart, so that the first answer has them; the sockets; the beacon. At the
+stop all services are sent a DISCONNECT, and the sockets are closed last.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DbpListener:
         return self.address
 
     def use(self, config: values.Dbp) -> None:
-        """Take what may change while it runs."""
+        """Take the keys of the configuration that a reload may change."""
         self.catalogue.use(_terms(config))
         self.listener.router.limit(_settings(config).limits(self.room))
 
@@ -97,7 +97,7 @@ class DbpListener:
         return counts
 
     def close(self) -> Deferred[None]:
-        """Tell everybody, and stop. Fires when all connections are closed."""
+        """Send all services a DISCONNECT, and stop. Fires when all connections are closed."""
         if self.beacon is not None:
             self.beacon.stop()
         self.catalogue.part_all()

@@ -30,13 +30,13 @@ from broker.net.opening import Openings
 
 
 def sockets(config: values.Config) -> int:
-    """How many sockets take connections."""
+    """The number of sockets that take connections."""
     mtl = config.mtl
     return config.mc0.enabled + config.dbp.enabled + mtl.enabled + (mtl.enabled and mtl_data_place(mtl) is not None)
 
 
 class ZmqWires:
-    """Those that are made, bound or not."""
+    """The wires that are made, bound or not."""
 
     log = Logger()
 
@@ -61,7 +61,7 @@ class ZmqWires:
     ) -> None:
         """Have ``openings`` open them, for ``room`` connections of each socket.
 
-        ``known`` is what was stored before a restart. If that fails, `abandon` closes what is open.
+        ``known`` has the sessions and providers from before a restart. If that fails, `abandon` closes what is open.
         """
         if not sockets(config):
             return
@@ -78,7 +78,7 @@ class ZmqWires:
             openings.add("mtl", parse(config.mtl.endpoint).where, self._bind_mtl, make)
 
     def use(self, config: values.Config) -> None:
-        """Take what may change while they run, also for those that are not made yet."""
+        """Take the keys of the configuration that a reload may change, also for wires that are not made yet."""
         self._config = config
         if self.mc0 is not None:
             self.mc0.use(config.mc0)
@@ -88,7 +88,7 @@ class ZmqWires:
             self.mtl.use(config.mtl)
 
     def views(self) -> dict[str, Callable[[str], object]]:
-        """What the console can show of them."""
+        """The views of the console."""
         shown: dict[str, Callable[[str], object]] = {}
         if self.mc0 is not None:
             shown |= mc0_views.views(self.mc0.sessions, self._parts.topics, self._parts.leases)
@@ -112,7 +112,7 @@ class ZmqWires:
                 yield _place("mtl", self.mtl.data_listener, name="data")
 
     def close(self) -> Deferred[None]:
-        """Close them in good order. Fires when what they keep is on the disk, and all connections are closed."""
+        """Close them in good order. Fires when their state is on the disk, and all connections are closed."""
         closing = [wire.close() for wire in (self.mtl, self.mc0, self.dbp) if wire is not None]
         self.mtl = self.mc0 = self.dbp = None
         return DeferredList(closing, consumeErrors=True).addCallback(lambda _: None)

@@ -23,7 +23,7 @@ STOP_WITHIN = 5.0
 
 @attrs.frozen
 class Limits:
-    """What the peers of one listener may take; see the configuration for meanings and units.
+    """The limits on the peers of one listener; see the configuration for meanings and units.
 
     ``connections_per_address`` is the number of connections that one address may have, or 0 for no such limit. It
     counts for the addresses of this machine as well, and all peers of a unix socket are one address.
@@ -46,7 +46,7 @@ class Limits:
 class ConnectionFactory(Factory):
     """One listener: its limits, and its connections, which a subclass makes.
 
-    ``wire`` names what is spoken, in counters and the log; ``half_close`` says that the transport can end its output
+    ``wire`` names the protocol, in counters and the log; ``half_close`` says that the transport can end its output
     alone (TCP and unix can, TLS cannot).
     """
 
@@ -173,7 +173,7 @@ class Accepting(TypingProtocol):
 
 
 def _where(addr: IAddress | None) -> tuple[str, int, bool]:
-    """Host, port (0 if none) and whether it is this machine."""
+    """Host, port (0 if none), and True for this machine."""
     if isinstance(addr, IPv4Address | IPv6Address):
         host = addr.host
         return host, addr.port, host.startswith(("127.", "::ffff:127.")) or host == "::1"

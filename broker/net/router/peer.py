@@ -4,7 +4,7 @@ Rules, beside those of every connection (`broker.net.connection`):
 - Until its handshake is done a peer is a stranger: it is read from in small pieces, and has a deadline.
 - A refused key, and an identity that another connection has, are answered by silence: the deadline closes the
   connection. What is wrong for good is answered by ERROR, where the protocol has it, and an orderly close.
-- Input is handled also while the peer does not read: its heartbeats count, and what it is answered is bounded.
+- Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
 - Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`Router.flush`). While the
   transport has more than it can send, messages stay in `out`; the bound on them is the ROUTER's.
 """
@@ -61,9 +61,9 @@ class RouterPeer(StreamConnection):
     """The CURVE public key in Z85; empty without CURVE."""
     socket_type = ""
     replied = False
-    """An answer is among what waits: it is written after the messages of other connections."""
+    """An answer waits: it is written after the messages of other connections."""
     ahead = 0
-    """Of what waits then, so many messages are before the first answer."""
+    """The number of messages that wait before the first answer."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
@@ -118,7 +118,7 @@ class RouterPeer(StreamConnection):
         return False
 
     def serve(self) -> bool:
-        """Handle what was read until the quantum is over. Returns whether there is more."""
+        """Handle input until the quantum is over. Returns True if there is more."""
         rest = self._rest
         if rest is None or self._closing:
             self._queued = False
@@ -185,7 +185,7 @@ class RouterPeer(StreamConnection):
             self._account(pending, completed)
 
     def _take_event(self, event: Output | Claim | Command) -> None:
-        """Take what is not a message: octets to be sent, a claim, or a command."""
+        """Take an event other than a message: octets to be sent, a claim, or a command."""
         if isinstance(event, Claim):
             self._take_claim(event)
             return
@@ -252,7 +252,7 @@ class RouterPeer(StreamConnection):
             self.transport.write(rest)
 
     def flush(self) -> None:
-        """Write what waits, as far as the transport takes it."""
+        """Write the output that waits, as far as the transport takes it."""
         self.replied = False
         out = self.out
         while out and not self._paused and not self._closing:
@@ -306,7 +306,7 @@ class RouterPeer(StreamConnection):
         return memoryview(piece)[sent:] if len(piece) > PIECE else piece[sent:]  # type: ignore[return-value]
 
     def _take(self) -> bytes:
-        """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""
+        """Take a batch of the output that waits, or all of it: a peer that reads slowly costs no copies of the rest."""
         out = self.out
         if len(out) == 1 or len(out[0]) > PIECE:
             return out.pop(0)

@@ -1,4 +1,4 @@
-"""A ROUTER: the connections of a wire, each with its identity, and what is sent to them.
+"""A ROUTER: the connections of a wire, each with its identity, and the output of each.
 
 Meaning (`broker.session.router` has the interface):
 - A peer is let in at the end of its handshake: it gets a number and its identity (`identities`), and may be sent
@@ -192,7 +192,7 @@ class Router(ConnectionFactory):
                 peer.failed()
 
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
-        """Send octets to a peer that it has asked for, behind what waits for it."""
+        """Send octets that a peer has asked for, behind the output that waits for it."""
         out = peer.out
         if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
             return Sent.FULL
@@ -350,7 +350,7 @@ class Router(ConnectionFactory):
     # from the operator
 
     def close(self) -> Deferred[None]:
-        """See `ConnectionFactory`. Sessions do not hear of the ends of their connections: they outlast the broker."""
+        """See `ConnectionFactory`. The ends of connections are not reported: sessions outlast the broker."""
         self.conversation = SILENCE
         if self._idle is not None and self._idle.active():
             self._idle.cancel()
@@ -366,7 +366,7 @@ class Router(ConnectionFactory):
     # from the scheduler
 
     def flush(self) -> None:
-        """Write what was gathered in this turn of the reactor, within the quantum of a turn."""
+        """Write the output of this turn of the reactor, within the quantum of a turn."""
         self._scheduled = False
         if self.turns.first:
             self.turns.flush_first()

@@ -59,7 +59,7 @@ class Decoder(Protocol):
         """Bytes held of an incomplete message at the end of a read, each frame counting for `FRAME_COST` more."""
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
-        """Decode what was read. Raises `ZmtpError`. It is to be exhausted before the next call."""
+        """Decode the octets of one read. Raises `ZmtpError`. It is to be exhausted before the next call."""
 
 
 class Encoder(Protocol):
@@ -254,7 +254,7 @@ class PlainDecoder:
             self._check(frames, octets, 1, HEADER + size)
 
     def _keep(self, data: bytes, position: int, frames: list[bytes], octets: int) -> None:
-        """Keep what is not complete at the end of a read: frames of these octets, and the beginning of another."""
+        """Keep an unfinished message at the end of a read: frames of these octets, and the beginning of another."""
         if octets > self._easy:
             self._check(frames, octets)
         self._frames, self._octets = frames, octets
@@ -290,5 +290,5 @@ def _cost(octets: int, frames: int) -> int:
 
 
 def messages(decoded: Iterable[Decoded]) -> list[list[bytes]]:
-    """The messages among what was decoded."""
+    """The messages in decoded input."""
     return [each for each in decoded if isinstance(each, list)]

@@ -1,6 +1,6 @@
 """One ZMTP connection as a state machine without I/O: bytes in, events and bytes out.
 
-States, and what ends them:
+States, and the events that end them:
 
     GREETING   the peer's greeting              -> HANDSHAKE, or CLAIMED for ZMTP 2.0
     HANDSHAKE  the peer's last command          -> CLAIMED
@@ -12,7 +12,7 @@ Rules:
 - Both sides show their version at once, and the rest of their greeting when they know the other's version.
 - In HANDSHAKE only commands may come, of `MAX_HANDSHAKE` bytes at most. ERROR ends the connection with
   the reason of the peer.
-- CLAIMED suspends the input: what came with the last command is kept, within the size of one read, and decoded after
+- CLAIMED suspends the input: octets behind the last command are kept, within the size of one read, and decoded after
   `accept`. The transport is not read from meanwhile.
 - In TRAFFIC a PING is answered by a PONG with its context (RFC 37). PONG is a sign of life and nothing else. SUBSCRIBE,
   CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
@@ -100,10 +100,10 @@ class Machine:
         self._peers = peers
         self._held = b""
         self.decoder: Decoder | None = None
-        """The decoder of what is received; None before TRAFFIC. It may be fed directly, and the commands that it finds
+        """The decoder of input; None before TRAFFIC. It may be fed directly, and the commands that it finds
         given to `heartbeat`, which saves a step for each message."""
         self.encoder: Encoder | None = None
-        """The encoder of what is sent; None before TRAFFIC."""
+        """The encoder of output; None before TRAFFIC."""
         self.state = State.GREETING
         self.version = 0
         """The major version of the peer; 0 while it is not known."""
@@ -115,11 +115,11 @@ class Machine:
 
     @property
     def pending(self) -> int:
-        """Bytes held of what is not complete."""
+        """Bytes held of unfinished input."""
         return len(self._held) + (0 if self.decoder is None else self.decoder.pending)
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Decode what was read. Raises `ZmtpError`, and is FAILED then.
+        """Decode the octets of one read. Raises `ZmtpError`, and is FAILED then.
 
         To be exhausted before the next call, and abandoned where the connection ends before that.
         """
@@ -130,7 +130,7 @@ class Machine:
             decoder = self.decoder
             if decoder is None:
                 return
-            if self._held:  # what came behind the last command of the handshake
+            if self._held:  # octets behind the last command of the handshake
                 data, self._held = self._held + data, b""
             for each in decoder.feed(data):
                 if isinstance(each, Command):
@@ -159,7 +159,7 @@ class Machine:
         return error(reason) if version == 3 else b""
 
     def fail(self) -> None:
-        """Decode nothing any more, and free what is held."""
+        """Decode nothing any more, and free held input."""
         self.state = State.FAILED
         self._held = b""
         self.decoder = None
@@ -266,7 +266,7 @@ class Machine:
         return Claim({metadata.SOCKET_TYPE: socket_type, metadata.IDENTITY: held[3 : 3 + held[2]]})
 
     def _check(self, properties: Mapping[str, bytes]) -> None:
-        """Refuse a socket that does not go with ours, and identities that nobody may have."""
+        """Refuse a socket type that does not go with ours, and identities that no peer may have."""
         socket_type = properties.get(metadata.SOCKET_TYPE, b"")
         if self._peers is not None and socket_type not in self._peers:
             raise self._refusal(f"a {self._socket_type} does not talk to {_shown(socket_type)}")
