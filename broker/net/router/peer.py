@@ -61,9 +61,9 @@ class RouterPeer(StreamConnection):
     """The CURVE public key in Z85; empty without CURVE."""
     socket_type = ""
     replied = False
-    """An answer is among what waits: it is written after the messages of other connections."""
+    """An answer waits: it is written after the messages of other connections."""
     ahead = 0
-    """Of what waits then, so many messages are before the first answer."""
+    """The number of messages that wait before the first answer."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0

@@ -57,8 +57,8 @@ class Boxes:
     """The functions of NaCl. Nonces have 24 bytes, and keys 32.
 
     ``random`` gives so many random bytes; ``keypair`` a new public key and its secret; ``shared`` the secret that a
-    public key and a secret key of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by nonce and
-    shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered).
+    public key and a secret key of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by
+    nonce and shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered).
     """
 
     random: Callable[[int], bytes]
