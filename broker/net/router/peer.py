@@ -33,6 +33,9 @@ from broker.session.router import Sent
 if TYPE_CHECKING:
     from broker.net.router.router import Router
 
+APART = 4_096
+"""Bytes of a last frame from which it waits as it is, in a piece of its own, and is not copied."""
+
 PIECES = 512
 """Pieces that are given to the kernel at once: it takes 1,024."""
 
@@ -64,6 +67,8 @@ class RouterPeer(StreamConnection):
     """An answer waits: it is written after the messages of other connections."""
     ahead = 0
     """The number of messages that wait before the first answer."""
+    bodies = 0
+    """Pieces in ``out`` that are the last frames of messages."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
@@ -264,6 +269,8 @@ class RouterPeer(StreamConnection):
                 data = self._send_pieces()
                 if data:
                     self._write(data)
+        if self.bodies:
+            self.bodies = sum(len(piece) >= APART for piece in out)
         if (self._paused or self.weight or self.full) and not self._closing:
             self.factory.relieved(self)
 

@@ -32,7 +32,7 @@ from broker.net.admission import ConnectionFactory, Limits
 from broker.net.limits import Complaints
 from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
-from broker.net.router.peer import RouterPeer
+from broker.net.router.peer import APART, RouterPeer
 from broker.net.turns import TURN, Turns
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
@@ -49,10 +49,6 @@ ANSWERS = 100
 
 LARGE = 64 * 1024
 """Bytes from which a message is written at once where it can be, instead of at the end of the turn."""
-
-APART = 4_096
-"""Bytes of a last frame from which it waits as it is, behind its header, and is not copied: it counts as a message of
-its own then."""
 
 BACKLOG = 64 * 1024 * 1024
 """Bytes that may wait for one peer: a thousand messages of just under `LARGE`."""
@@ -220,7 +216,7 @@ class Router(ConnectionFactory):
     def relieved(self, peer: RouterPeer) -> None:
         """A peer has read something, or more waits for one that does not read."""
         self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
-        if peer.full and len(peer.out) <= self.high_water // 2 and peer.weight <= self._share() // 2:
+        if peer.full and len(peer.out) - peer.bodies <= self.high_water // 2 and peer.weight <= self._share() // 2:
             peer.full = False
             try:
                 self.conversation.room(peer.identity)
@@ -243,6 +239,7 @@ class Router(ConnectionFactory):
                 self._flush_soon()
         if self._sealing is None and len(frames[-1]) >= APART:
             out += pieces(frames)
+            peer.bodies += 1
         else:
             out.append(peer.encoder.message(frames))
         return Sent.SENT
@@ -289,6 +286,7 @@ class Router(ConnectionFactory):
             out.append(data)
             if body:
                 out.append(body)
+                peer.bodies += 1
             receiver.sent = now
         if fanned and not self._scheduled:
             self._flush_soon()
@@ -334,6 +332,7 @@ class Router(ConnectionFactory):
             out.append(head + _pack(sequence) + tail)
             if apart:
                 out.append(body)
+                peer.bodies += 1
             receiver.sent = now
         if fanned and not self._scheduled:
             self._flush_soon()
@@ -455,7 +454,7 @@ class Router(ConnectionFactory):
                 return True
         waits = peer.weight + size
         one = not peer.out and self._waiting + size <= WAITING
-        if not one and (len(peer.out) >= self.high_water + extra or waits > self._share(size)):
+        if not one and (len(peer.out) - peer.bodies >= self.high_water + extra or waits > self._share(size)):
             if not extra:
                 peer.full = True
             return False
