@@ -18,11 +18,14 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from broker.app.routers import RouterListener, RouterSettings, make_router
 from broker.config import zendpoint
+from broker.config.validate_dbp import DBP_RANGES
+from broker.config.validate_mc0 import MC0_RANGES
+from broker.config.validate_mtl import MTL_RANGES
 from broker.core.counters import Counters
-from broker.net.admission import Limits
 from broker.net.limits import Complaints
 from broker.net.router.router import Router
 from broker.net.turns import Turns
+from broker.net.zmtp.frames import SHORT
 
 SETTINGS = RouterSettings(20_000, 10_000, 3.0, 30.0, 1_000, 1_024)
 
@@ -111,3 +114,10 @@ def has_ipv6() -> bool:
             return not trial.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("ranges", [MC0_RANGES, DBP_RANGES, MTL_RANGES])
+def test_no_configuration_forbids_short_frames_which_the_codec_does_not_measure(
+    ranges: dict[str, tuple[float, float]],
+) -> None:
+    assert ranges["max_message"][0] >= SHORT - 1

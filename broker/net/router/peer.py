@@ -240,7 +240,7 @@ class RouterPeer(StreamConnection):
         self.refuse(Refusal(Reason.TOO_SLOW, "a message was begun and not continued in time"))
 
     def close(self) -> None:
-        """Send what is still to be sent, and close in good order.
+        """Send output that waits, and close in good order.
 
         What waits for a peer that does not read is thrown away, unless the broker stops: it would not count any more.
         """
@@ -294,7 +294,7 @@ class RouterPeer(StreamConnection):
             self.transport.write(bytes(rest))
 
     def _send_pieces(self) -> bytes:
-        """Give what waits to the kernel, without a copy. Returns the rest of a piece that it took a part of, or b""."""
+        """Give output to the kernel, without a copy. Returns the rest of a piece that it took a part of, or b""."""
         out = self.out
         try:
             sent = self.transport.socket.sendmsg(out[:PIECES])

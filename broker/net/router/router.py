@@ -8,7 +8,7 @@ Meaning (`broker.session.router` has the interface):
 - A message is encoded once, however many receive it, and the same bytes object waits for all of them. With CURVE it is
   sealed for each.
 - Output is gathered for a turn of the reactor. At its end the messages before the first answer of each connection are
-  written first; then, in the order of their first answers, what is left of those with answers. As a connection is
+  written first; then, in the order of their first answers, the rest of those with answers. As a connection is
   written before its input is handled again, a message is not later than the answer to the request that caused it.
 - `HIGH_WATER` messages, and `BACKLOG` bytes, may wait for a peer that does not read; more are refused (`Sent.FULL`).
   Answers may go beyond the number by `ANSWERS`. One message may wait, however long it is.
@@ -384,13 +384,12 @@ class Router(ConnectionFactory):
                     if self.clock.seconds() >= end:
                         return
         finally:
-            if (
-                fanned or answered
-            ) and not self._scheduled:  # the time is over, or a defect was met, which the others are not to pay for
+            # The time is over, or a defect was met, which is not to cost the other connections anything.
+            if (fanned or answered) and not self._scheduled:
                 self._flush_soon()
 
     def flush_one(self, peer: RouterPeer) -> None:
-        """Write what waits for one peer now, and before it what must not be later than an answer to it."""
+        """Write the output of one peer now, and before it the messages that must not be later than an answer to it."""
         while peer.replied and (self._fanned or self._answered):
             self._flush_next()
         peer.flush()
