@@ -20,7 +20,6 @@ from broker.core.restored import Restored
 from broker.net.limits import Complaints
 from broker.net.listen import CannotListen
 from broker.net.turns import Turns
-from broker.net.zcontext import ZContext
 from tests.patience import PATIENCE
 
 SERVICE = Service("kept", "127.0.0.1:7000", 7, info='{"ip": "127.0.0.1", "port": 7000}', lasting=True)
@@ -46,25 +45,24 @@ def accepts(port: int) -> bool:
 @pytest.fixture
 def stage() -> Iterator[Any]:
     reactor = SelectReactor()
-    context = ZContext(reactor)
     made: list[DbpListener] = []
 
     def make(port: int) -> DbpListener:
         ids = iter(range(1, 100))
         registry = Registry(reactor, lambda: next(ids), Restored([], 0, reactor, lambda ids: None))
         config = Dbp(endpoint=f"tcp://127.0.0.1:{port}", beacon=())
-        complaints = Complaints(Counters(), reactor)
-        made.append(
-            make_dbp(
-                config, None, context, registry, Leases(reactor), complaints, Turns(reactor), reactor, [KEPT], None
-            )
+        parts: Any = SimpleNamespace(
+            registry=registry,
+            leases=Leases(reactor),
+            turns=Turns(reactor),
+            complaints=Complaints(Counters(), reactor),
         )
+        made.append(make_dbp(config, [KEPT], None, None, parts, reactor, 100))
         return made[-1]
 
     yield SimpleNamespace(make=make)
     for each in made:
         each.close()
-    context.close()
 
 
 def test_nothing_is_accepted_before_what_is_known_is_restored(stage: Any) -> None:
