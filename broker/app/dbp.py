@@ -31,6 +31,9 @@ from broker.session.dbp.listing import Listing
 from broker.session.dbp.voice import BROKER, Voice
 from broker.wire.dbp.datagrams import MAX_DATAGRAM
 
+PORTS_TRIED = 10
+"""Ports that are tried where any will do: one that is free for UDP may be taken by a TCP connection."""
+
 
 @attrs.define
 class DbpListener:
@@ -65,17 +68,20 @@ class DbpListener:
         where = parse(config.endpoint)
         host = where.where.rpartition(":")[0]
         heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
-        try:
-            udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
-        except OSError as error:
-            raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
         # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
         chosen = where.port == 0 and config.udp_port is None
-        try:
-            self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
-        except CannotListen:
-            self.udp.close()
-            raise
+        for left in reversed(range(PORTS_TRIED if chosen else 1)):
+            try:
+                udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
+            try:
+                self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
+                break
+            except CannotListen:
+                self.udp.close()
+                if not left:
+                    raise
         self.udp_address = f"{host}:{udp_port}"
         port = int(self.address.rpartition(":")[2])
         addresses = effective_dbp_beacon(config)

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 from nacl.bindings import crypto_scalarmult_base
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
@@ -18,7 +18,7 @@ from broker.app.parts import Parts
 from broker.config.zendpoint import ZEndpoint
 from broker.net.admission import Limits
 from broker.net.allowed import AllowedKeys
-from broker.net.listen import bound, listen
+from broker.net.listen import bound, close_now, listen
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
 from broker.net.zmtp.boxes import SODIUM
@@ -121,7 +121,7 @@ class RouterListener:
     def unbind(self) -> None:
         """Listen no more; connections stay."""
         if self.port is not None:
-            maybeDeferred(self.port.stopListening)
+            close_now(self.port)
         self.port = self.router.port = None
         self.address = ""
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.protocol import Factory, Protocol, connectionDone
@@ -26,6 +25,7 @@ from broker.net.limits import Complaints
 from broker.net.router.router import Router
 from broker.net.turns import Turns
 from broker.net.zmtp.frames import SHORT
+from tests.patience import PATIENCE
 
 SETTINGS = RouterSettings(20_000, 10_000, 3.0, 30.0, 1_000, 1_024)
 
@@ -104,6 +104,22 @@ class Peers(TestCase):
             ended = first.heard
             first.transport.loseWriteConnection()
             self.assertEqual(await ended, b"")
+
+
+class Unbound(TestCase):
+    """A ROUTER that listens no more."""
+
+    def test_its_port_is_free_before_the_reactor_turns(self) -> None:
+        from twisted.internet import reactor
+
+        clock: Any = reactor
+        listener = RouterListener(router(clock, of_one=1), clock)
+        address = listener.bind(zendpoint.parse("tcp://127.0.0.1:0"))
+        listener.unbind()
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE)
+        self.assertEqual(listener.bind(zendpoint.parse(address)), address)
+        listener.unbind()
 
 
 def has_ipv6() -> bool:
