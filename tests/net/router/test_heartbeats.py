@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.internet.task import Clock
 
 from broker.core.errors import Reason
+from broker.net.router.peer import RouterPeer
 from broker.net.router.router import IDLE
 from tests.net.router.rig import Rig, Server
 from tests.net.waiting import until
@@ -36,31 +39,39 @@ class Pings(Rig):
         self.assertEqual(server.messages, [[b"one", b"two"]])
 
     async def test_peers_of_libzmq_stay_with_heartbeats_on(self) -> None:
-        server = self.serve()
-        server.react = server.echo
-        peer = self.peer(server, b"me", heartbeat_ivl=10, heartbeat_timeout=60_000, heartbeat_ttl=60_000)
-        # libzmq sends a PING after 10 ms without traffic: some of these 20 meet one.
-        for number in range(20):
-            peer.send(b"%d" % number)
-            await peer.receive(number + 1)
-            await self.look(server)
-        self.assertEqual((server.ends, set(server.connections)), ([], {1}))
-
-    async def look(self, server: Server) -> None:
-        """Wait until the ROUTER reads something that is no message."""
-        [connection] = server.router.connections
-        connection.silence = 1  # type: ignore[attr-defined]
-        await until(lambda: connection.silence == 0)  # type: ignore[attr-defined]
+        await keep_alive(self)
 
 
-class PingsPython(Pings):
+class PingsPython(Rig):
     form = "python"
 
-    test_a_ping_is_answered_with_its_context = None  # type: ignore[assignment]
+    async def test_peers_of_libzmq_stay_with_heartbeats_on(self) -> None:
+        await keep_alive(self)
 
 
 class PingsCompiled(PingsPython):
     form = "compiled"
+
+
+async def keep_alive(rig: Rig) -> None:
+    """Serve a peer that sends heartbeats, and ends its connection where they are not answered."""
+    server = rig.serve()
+    server.react = server.echo
+    peer = rig.peer(server, b"me", heartbeat_ivl=10, heartbeat_timeout=60_000, heartbeat_ttl=60_000)
+    # libzmq sends a PING after 10 ms without traffic.
+    for number in range(20):
+        peer.send(b"%d" % number)
+        await peer.receive(number + 1)
+        [connection] = server.router.connections
+        assert isinstance(connection, RouterPeer)
+        connection.silence = 1
+        await until(partial(heard_of, connection))
+    rig.assertEqual((server.ends, set(server.connections)), ([], {1}))
+
+
+def heard_of(connection: RouterPeer) -> bool:
+    """True if the ROUTER read something of a peer since it was counted as silent."""
+    return connection.silence == 0
 
 
 class Idle(Rig):
@@ -72,7 +83,12 @@ class Idle(Rig):
         raw = self.raw(server)
         raw.send(greeting + READY)
         await until(lambda: b"READY" in raw.look()[LENGTH:])
+        await self.all_handled(server)
         return clock, server, raw
+
+    async def all_handled(self, server: Server) -> None:
+        """Wait until the ROUTER has handled all input: on a busy machine that takes more than one quantum."""
+        await until(lambda: not any(each._rest for each in server.router.connections))
 
     async def test_a_silent_peer_is_asked_and_closed_without_an_answer(self) -> None:
         clock, server, raw = await self.start()
@@ -86,7 +102,7 @@ class Idle(Rig):
         self.assertEqual(server.ends, [1])
         await raw.wait_closed()
         self.assertEqual(self.refusals(Reason.SILENT), 1)
-        self.assertEqual(clock.getDelayedCalls(), [call for call in clock.getDelayedCalls() if call.time < clock.seconds() + IDLE])
+        self.assertEqual([call for call in clock.getDelayedCalls() if call.time >= clock.seconds() + IDLE], [])
 
     async def test_a_peer_that_answers_stays(self) -> None:
         clock, server, raw = await self.start()
@@ -96,6 +112,7 @@ class Idle(Rig):
             await until(lambda: raw.look().count(PING) == number)
             raw.send(command(b"PONG", b"") + message(b"%d" % number))
             await until(lambda: len(server.messages) == number)
+            await self.all_handled(server)
         self.assertEqual(server.ends, [])
 
     async def test_a_peer_that_sends_is_not_asked(self) -> None:
@@ -118,8 +135,9 @@ class Idle(Rig):
     async def test_an_end_in_which_the_conversation_closes_another_connection(self) -> None:
         clock, server, raw = await self.start()
         other = await self.known(server, b"other")
-        both = {each.identity: each for each in server.router.connections}  # type: ignore[attr-defined]
-        server.ended = lambda number: [each.close() for each in both.values()]
+        await self.all_handled(server)
+        both = list(server.router.connections)
+        server.ended = lambda number: [each.close() for each in both]
         for _ in range(3):
             clock.advance(IDLE)
         self.assertEqual(sorted(server.ends), [1, 2])

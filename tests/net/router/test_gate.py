@@ -1,0 +1,77 @@
+"""Admission by key: what is let in, counted and logged."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+
+from broker.core.counters import Counters
+from broker.net.limits import COMPLAIN_EVERY, Complaints
+from broker.net.router.gate import KEYS_LOGGED, Gate
+from tests.net.router.rig import Allowed
+
+ALLOWED = Allowed({"a key": "web1"})
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def gate(counters: Counters, clock: Clock) -> Gate:
+    return Gate("mc0", ALLOWED, Complaints(counters, clock), clock)
+
+
+def refused(gate: Gate, *peers: tuple[str, str]) -> list[str]:
+    """The addresses in the lines that are logged when all of them are refused: keys, and where they come from."""
+    with capturedLogs() as events:
+        for key, address in peers:
+            assert not gate.admits(key, address)
+    return [str(event["address"]) for event in events]
+
+
+def test_allowed_keys_are_let_in_and_others_counted(gate: Gate, counters: Counters) -> None:
+    assert gate.admits("a key", "192.0.2.1")
+    assert counters.all() == {}
+    for key in ("another", ""):
+        assert not gate.admits(key, "192.0.2.1")
+    assert counters.all() == {"mc0_refused.key-not-allowed": 2}
+
+
+def test_without_a_list_any_key_is_let_in(counters: Counters, clock: Clock) -> None:
+    gate = Gate("mc0", None, Complaints(counters, clock), clock)
+    assert gate.admits("another", "192.0.2.1")
+    assert gate.admits("", "192.0.2.1")
+    assert counters.all() == {}
+
+
+def test_each_key_of_each_address_is_logged_once_a_minute(gate: Gate, clock: Clock) -> None:
+    peers = [(key, address) for key in ("one", "two") for address in ("192.0.2.1", "::1")]
+    lines = [f"{address} with key {key}" for key, address in peers]
+    assert refused(gate, *peers) == lines
+    assert refused(gate, *peers) == []
+    clock.advance(COMPLAIN_EVERY - 1)
+    assert refused(gate, *peers) == []
+    clock.advance(1.1)
+    assert refused(gate, *peers) == lines
+
+
+def test_an_address_with_ever_new_keys_does_not_fill_the_log(gate: Gate, clock: Clock, counters: Counters) -> None:
+    keys = [(str(number), "192.0.2.1") for number in range(200)]
+    assert len(refused(gate, *keys)) == KEYS_LOGGED
+    assert len(refused(gate, ("0", "192.0.2.2"))) == 1, "others are logged"
+    assert counters.get("mc0_refused", "key-not-allowed") == 201
+    clock.advance(COMPLAIN_EVERY + 1)
+    assert len(refused(gate, *keys)) == KEYS_LOGGED
+
+
+def test_a_key_that_tries_again_and_again_keeps_no_other_one_from_the_log(gate: Gate) -> None:
+    assert len(refused(gate, *[("one", "192.0.2.1")] * 200)) == 1
+    assert len(refused(gate, ("two", "192.0.2.1"))) == 1
