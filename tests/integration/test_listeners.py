@@ -71,9 +71,9 @@ NAMES = [*(f"elko listener {name!r}" for name in KINDS[:4]), "director listener 
 
 @contextmanager
 def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[int]:
-    """A port that a foreign process has."""
+    """A port that a foreign process has, by TCP or by UDP alone."""
     with socket.socket(socket.AF_INET, kind) as foreign:
-        foreign.bind(("127.0.0.1", 0))
+        foreign.bind(("127.0.0.1", free_port()))
         if kind == socket.SOCK_STREAM:
             foreign.listen()
         yield foreign.getsockname()[1]
