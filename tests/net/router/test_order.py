@@ -41,7 +41,17 @@ class Order(Rig):
             self.octets[connection.identity] += len(data) + before - sum(map(len, connection.out))
             self.writes.append((connection.identity, self.octets[connection.identity]))
 
+        send_pieces = peers.RouterPeer._send_pieces
+
+        def send(connection: peers.RouterPeer) -> bytes:
+            before = sum(map(len, connection.out))
+            rest = send_pieces(connection)
+            self.octets[connection.identity] += before - sum(map(len, connection.out)) - len(rest)
+            self.writes.append((connection.identity, self.octets[connection.identity]))
+            return rest
+
         self.patch(peers.RouterPeer, "_write", write)
+        self.patch(peers.RouterPeer, "_send_pieces", send)
         return server
 
     def publish(self, identity: bytes, frames: list[bytes], connection: int) -> None:
