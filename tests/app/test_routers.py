@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.protocol import Factory, Protocol, connectionDone
@@ -19,7 +18,6 @@ from twisted.trial.unittest import SkipTest, TestCase
 from broker.app.routers import RouterListener, RouterSettings, make_router
 from broker.config import zendpoint
 from broker.core.counters import Counters
-from broker.net.admission import Limits
 from broker.net.limits import Complaints
 from broker.net.router.router import Router
 from broker.net.turns import Turns

@@ -89,7 +89,7 @@ class Cookies:
 
 @attrs.frozen
 class Security:
-    """The values that all connections of a socket share: its long-term keys, of `KEY` bytes, and the functions of encryption."""
+    """The values that all connections of a socket share: its long-term keys, of `KEY` bytes, and the functions."""
 
     boxes: Boxes
     sealing: Sealing

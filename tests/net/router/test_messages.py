@@ -25,9 +25,7 @@ class Messages(Rig):
         for peer in (one, other, one, other):
             peer.send(b"x")
         await until(lambda: len(server.messages) == 4)
-        self.assertEqual(
-            {each[::2] for each in map(tuple, server.told)}, {(b"one", 1), (b"other", 2)}
-        )
+        self.assertEqual({each[::2] for each in map(tuple, server.told)}, {(b"one", 1), (b"other", 2)})
 
     async def test_frames_of_all_lengths_are_in_any_place_and_are_bytes(self) -> None:
         server = self.serve()
