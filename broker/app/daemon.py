@@ -66,7 +66,7 @@ from broker.net.limits import Complaints
 from broker.net.lines import LineFactory, LineProtocol
 from broker.net.listen import CannotListen
 from broker.net.opening import Openings
-from broker.net.probes import MOST
+from broker.net.probes import MOST as MOST_PROBES
 from broker.net.programs import Programs
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.turns import Turns
@@ -85,9 +85,6 @@ DESCRIPTORS = 65_536
 SPARE_DESCRIPTORS = 150
 """Those that are not for Elko connections: the console's, the store's, listeners, launched programs' pipes. Where the
 system allows few, new connections wait in the kernel's queue instead of being accepted and dropped."""
-
-PROBE_DESCRIPTORS = 2 * MOST
-"""Those of the questions that DBP asks silent services, two for each; but no more than a quarter of all."""
 
 COLLECT_AFTER = (20_000, 20, 1_000)
 """Thresholds of the garbage collector. Closed connections leave nothing for it to find, and a full collection holds up
@@ -196,11 +193,12 @@ class Daemon(TwistedService):
         yield DeferredList([listener.stop_listening() for listener in streams])
         if self.director is not None:
             yield self.director.stop_listening()
-        yield self.zmq.close()
+        # These close meanwhile: the ends of their connections change nothing that is kept.
+        closing = [self.zmq.close()]
         self.parts.restored.stop()
         yield self.parts.recorder.stop()
         yield self._close_journal()
-        closing = [factory.close() for factory in factories]
+        closing += [factory.close() for factory in factories]
         if self.director is not None:
             closing.append(self.director.close())
         yield DeferredList(closing)
@@ -282,8 +280,8 @@ class Daemon(TwistedService):
         launchers = Launchers(_launchers(self._config), snapshot.launchers_on, programs.spawn, remember)
         wiring = Wiring(registry, Notices(registry), launchers, self)
         topics = Topics()
-        FarmTopics(registry, topics)
         leases = Leases(clock)
+        FarmTopics(registry, topics, leases)
         return Parts(
             registry=registry,
             restored=restored,
@@ -386,7 +384,7 @@ class Daemon(TwistedService):
         """Connections that each listener may have, so that there are descriptors for all."""
         spare = SPARE_DESCRIPTORS
         if self._config.dbp.enabled:
-            spare += min(PROBE_DESCRIPTORS, self._descriptors // 4)
+            spare += min(MOST_PROBES, self._descriptors // 4)  # one for each question of DBP
         shares = len(self._config.elko.listeners) + sockets(self._config)
         if self._config.director.enabled:
             shares += len(self._config.director.listeners)

@@ -1,7 +1,7 @@
-"""The wiring of DBP: its ROUTER, its UDP socket, the beacon, and what is kept of services across a restart.
+"""The wiring of DBP: its ROUTER, its UDP socket, the beacon, and the services that outlast a restart.
 
-Order at the start: what is restored, so that the first answer has it; the sockets; the beacon. At the stop all peers
-are told, and the sockets are closed last.
+Order at the start: services from before a restart, so that the first answer has them; the sockets; the beacon. At the
+stop all services are sent a DISCONNECT, and the sockets are closed last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from broker.net.limits import Rates
 from broker.net.listen import CannotListen
 from broker.net.probes import Probes
 from broker.net.udp import UdpSocket
-from broker.net.zclient import Dealers
 from broker.session.dbp.beacon import Beacon
 from broker.session.dbp.catalogue import WIRE, Catalogue, Terms
 from broker.session.dbp.commands import Commands
@@ -31,6 +30,9 @@ from broker.session.dbp.datagrams import Datagrams
 from broker.session.dbp.listing import Listing
 from broker.session.dbp.voice import BROKER, Voice
 from broker.wire.dbp.datagrams import MAX_DATAGRAM
+
+PORTS_TRIED = 10
+"""Ports that are tried where any will do: one that is free for UDP may be taken by a TCP connection."""
 
 
 @attrs.define
@@ -66,17 +68,20 @@ class DbpListener:
         where = parse(config.endpoint)
         host = where.where.rpartition(":")[0]
         heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
-        try:
-            udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
-        except OSError as error:
-            raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
         # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
         chosen = where.port == 0 and config.udp_port is None
-        try:
-            self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
-        except CannotListen:
-            self.udp.close()
-            raise
+        for left in reversed(range(PORTS_TRIED if chosen else 1)):
+            try:
+                udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
+            try:
+                self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
+                break
+            except CannotListen:
+                self.udp.close()
+                if not left:
+                    raise
         self.udp_address = f"{host}:{udp_port}"
         port = int(self.address.rpartition(":")[2])
         addresses = effective_dbp_beacon(config)
@@ -85,7 +90,7 @@ class DbpListener:
         return self.address
 
     def use(self, config: values.Dbp) -> None:
-        """Take what may change while it runs."""
+        """Take the keys of the configuration that a reload may change."""
         self.catalogue.use(_terms(config))
         self.listener.router.limit(_settings(config).limits(self.room))
 
@@ -97,7 +102,7 @@ class DbpListener:
         return counts
 
     def close(self) -> Deferred[None]:
-        """Tell everybody, and stop. Fires when all connections are closed."""
+        """Send all services a DISCONNECT, and stop. Fires when all connections are closed."""
         if self.beacon is not None:
             self.beacon.stop()
         self.catalogue.part_all()
@@ -120,7 +125,7 @@ def make_dbp(
     clock: Any,
     room: int,
 ) -> DbpListener:
-    """Make the wire, for ``room`` connections at most, without opening it. Raises OSError.
+    """Make the wire, for ``room`` connections at most, without opening it.
 
     ``known`` are the providers from before a restart; ``suffix`` makes the name of this broker.
     """
@@ -128,12 +133,12 @@ def make_dbp(
     leases, complaints = parts.leases, parts.complaints
     router = make_router(WIRE, _settings(config), None, parts, clock, room)
     udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
-    probes = Probes(Dealers(clock), clock, WIRE)
+    probes = Probes(clock, clock, parts.turns, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
     catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
     listing = Listing(parts.registry, clock)
     commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
-    datagrams = Datagrams(catalogue, voice, leases, complaints)
+    datagrams = Datagrams(catalogue, voice, complaints)
     router.serve(commands)
     catalogue.restore(known)
     listener = RouterListener(router, clock)
@@ -142,7 +147,12 @@ def make_dbp(
 
 def _settings(config: values.Dbp) -> RouterSettings:
     return RouterSettings(
-        config.connections, config.connections_per_address, config.handshake, config.high_water, config.max_message
+        config.connections,
+        config.connections_per_address,
+        config.handshake,
+        config.stalled_after,
+        config.high_water,
+        config.max_message,
     )
 
 

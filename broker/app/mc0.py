@@ -44,7 +44,7 @@ class Mc0Listener:
         return self.listener.bind(parse(self.config.endpoint))
 
     def use(self, config: values.Mc0) -> None:
-        """Take what may change while it runs, and look for new keys."""
+        """Take the keys of the configuration that a reload may change, and look for new client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
         self.listener.router.limit(_settings(config).limits(self.room))
@@ -97,6 +97,7 @@ def _settings(config: values.Mc0) -> RouterSettings:
         config.connections,
         config.connections_per_address,
         config.handshake,
+        config.stalled_after,
         config.high_water,
         config.max_message,
         config.secret_key if curve else None,

@@ -1,8 +1,8 @@
-"""The wiring of MTL: its sockets, who may come in, the two flows, the profiles, and the durable queues.
+"""The wiring of MTL: its sockets, users and keys, the two flows, the profiles, and the durable queues.
 
-Order at the start: what is on the disk (users, keys, queues), the flows, the profiles; the sockets are bound last. At
-the stop nothing more is heard on the data flows; what the queues have taken is written, and its writers hear that it is
-safe. The sockets go last, or when that takes too long.
+Order at the start: users, keys and queues from the disk, the flows, the profiles; the sockets are bound last. At the
+stop nothing more is received on the data flows; messages that the queues have taken are written, and confirmed to their
+writers. The sockets are closed last, or when that takes too long.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from broker.session.mtl.settings import Settings
 from broker.session.mtl.shared import Shared
 
 DATA = "mtl-data"
-"""The name of the data flow's socket at the handler of handshakes, and in its counters."""
+"""The name of the data flow's ROUTER in counters and logs."""
 
 SECRET = "mtl.secret"
 """A file in the state directory, by which names that are no users look like users, also after a restart."""
@@ -118,9 +118,9 @@ class MtlListener:
             raise
 
     def use(self, config: values.Mtl) -> None:
-        """Take what may change while it runs, and look for new keys and users."""
+        """Take the keys of the configuration that a reload may change, and look for new client keys and users."""
         self.rulebook.use(config.hosts, _rules(config))
-        # Where the other wires are is not moved while they run.
+        # The host of the other wires stays while they run.
         settings = attrs.evolve(_settings(config), bridge=self.config.hosts[0])
         self.control.use(settings)
         self.data.use(settings)
@@ -146,7 +146,7 @@ class MtlListener:
         return counts
 
     def close(self) -> Deferred[None]:
-        """Tell everybody, and stop. Fires when what must be on the disk is there, and all connections are closed."""
+        """Stop. Fires when the messages of durable queues are on the disk, and all connections are closed."""
         self.control.stop()
         shared = self.data_listener is self.control_listener
         # Nothing more is taken on the data flows, while their last messages are confirmed.
@@ -301,6 +301,7 @@ def router_settings(config: values.Mtl) -> RouterSettings:
         config.connections,
         config.connections_per_address,
         config.handshake,
+        config.stalled_after,
         config.high_water,
         config.max_message,
         config.secret_key if mtl_curve(config) else None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from typing import Any
 
 import attrs
 from nacl.bindings import crypto_scalarmult_base
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
@@ -18,7 +18,7 @@ from broker.app.parts import Parts
 from broker.config.zendpoint import ZEndpoint
 from broker.net.admission import Limits
 from broker.net.allowed import AllowedKeys
-from broker.net.listen import bound, listen
+from broker.net.listen import bound, close_now, listen
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
 from broker.net.zmtp.boxes import SODIUM
@@ -39,6 +39,7 @@ class RouterSettings:
     connections: int
     connections_per_address: int
     handshake: float
+    stalled_after: float
     high_water: int
     max_message: int
     secret_key: str | None = attrs.field(default=None, repr=False)
@@ -50,6 +51,7 @@ class RouterSettings:
             connections=min(self.connections, room),
             connections_per_address=self.connections_per_address,
             authenticate_within=self.handshake,
+            stalled_after=self.stalled_after,
         )
 
 
@@ -64,7 +66,8 @@ def make_router(
     sealing = None
     if settings.secret_key is not None:
         sealing = _sealing()
-        log.info("{wire}: CURVE is sealed by the {name} way", wire=wire, name=sealing.name)
+        why = f": {sealing.reason}" if sealing.reason else ""
+        log.info("{wire}: the sealing of CURVE is {name}{why}", wire=wire, name=sealing.name, why=why)
         secret = curve.decode(settings.secret_key)
         security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
         mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
@@ -85,8 +88,12 @@ def make_router(
     return router
 
 
+@cache
 def _sealing() -> Sealing:
-    """The way to seal that was asked for. Raises OSError if it cannot be used."""
+    """The sealing of all ROUTERs, as the environment asks. Raises OSError if it cannot be used.
+
+    It is chosen once: the compiled one has 330 kB of buffers, which one call at a time uses.
+    """
     try:
         return choose()
     except SealingError as error:
@@ -114,7 +121,7 @@ class RouterListener:
     def unbind(self) -> None:
         """Listen no more; connections stay."""
         if self.port is not None:
-            maybeDeferred(self.port.stopListening)
+            close_now(self.port)
         self.port = self.router.port = None
         self.address = ""
 

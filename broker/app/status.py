@@ -9,6 +9,7 @@ from importlib import metadata
 from broker.app.journal import JournalWriter
 from broker.app.listeners import NamedListener, StreamListener
 from broker.app.parts import Parts
+from broker.net.admission import ConnectionFactory
 from broker.net.listen import bound
 
 
@@ -20,13 +21,16 @@ def version() -> str:
         return "unknown"
 
 
+def occupied(factory: ConnectionFactory) -> dict[str, object]:
+    """The number of its connections. While a listener is ``full``, further connections wait in the kernel."""
+    connections = len(factory.connections)
+    return {"connections": connections, "full": connections >= factory.limits.connections}
+
+
 def places(wire: str, name: str, listener: StreamListener) -> Iterator[dict[str, object]]:
-    """A listener of streams, if it is open. While it is ``full``, further connections wait in the kernel."""
+    """A listener of streams, if it is open."""
     if listener.port is not None:
-        lines = listener.lines
-        full = len(lines.connections) >= lines.limits.connections
-        about: dict[str, object] = {"wire": wire, "name": name, "address": bound(listener.port)}
-        yield about | {"connections": len(lines.connections), "full": full}
+        yield {"wire": wire, "name": name, "address": bound(listener.port), **occupied(listener.lines)}
 
 
 def elko_places(wire: str, listeners: Iterable[NamedListener]) -> Iterator[dict[str, object]]:

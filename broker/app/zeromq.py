@@ -16,6 +16,8 @@ from broker.app.dbp import DbpListener, make_dbp
 from broker.app.mc0 import Mc0Listener, make_mc0
 from broker.app.mtl import MtlListener, make_mtl
 from broker.app.parts import Parts
+from broker.app.routers import RouterListener
+from broker.app.status import occupied
 from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.config.zendpoint import parse
@@ -28,13 +30,13 @@ from broker.net.opening import Openings
 
 
 def sockets(config: values.Config) -> int:
-    """How many sockets take connections."""
+    """The number of sockets that take connections."""
     mtl = config.mtl
     return config.mc0.enabled + config.dbp.enabled + mtl.enabled + (mtl.enabled and mtl_data_place(mtl) is not None)
 
 
 class ZmqWires:
-    """Those that are made, bound or not."""
+    """The wires that are made, bound or not."""
 
     log = Logger()
 
@@ -59,7 +61,7 @@ class ZmqWires:
     ) -> None:
         """Have ``openings`` open them, for ``room`` connections of each socket.
 
-        ``known`` is what was stored before a restart. If that fails, `abandon` closes what is open.
+        ``known`` has the sessions and providers from before a restart. If that fails, `abandon` closes what is open.
         """
         if not sockets(config):
             return
@@ -76,7 +78,7 @@ class ZmqWires:
             openings.add("mtl", parse(config.mtl.endpoint).where, self._bind_mtl, make)
 
     def use(self, config: values.Config) -> None:
-        """Take what may change while they run, also for those that are not made yet."""
+        """Take the keys of the configuration that a reload may change, also for wires that are not made yet."""
         self._config = config
         if self.mc0 is not None:
             self.mc0.use(config.mc0)
@@ -86,7 +88,7 @@ class ZmqWires:
             self.mtl.use(config.mtl)
 
     def views(self) -> dict[str, Callable[[str], object]]:
-        """What the console can show of them."""
+        """The views of the console."""
         shown: dict[str, Callable[[str], object]] = {}
         if self.mc0 is not None:
             shown |= mc0_views.views(self.mc0.sessions, self._parts.topics, self._parts.leases)
@@ -100,17 +102,17 @@ class ZmqWires:
     def places(self) -> Iterator[dict[str, object]]:
         """The open sockets, as `broker.app.status` lists them."""
         if self.mc0 is not None and self.mc0.address:
-            yield {"wire": "mc0", "address": self.mc0.address}
+            yield _place("mc0", self.mc0.listener)
         if self.dbp is not None and self.dbp.address:
-            yield {"wire": "dbp", "address": self.dbp.address}
+            yield _place("dbp", self.dbp.listener)
             yield {"wire": "dbp", "name": "heartbeats", "address": self.dbp.udp_address}
         if self.mtl is not None and self.mtl.address:
-            yield {"wire": "mtl", "address": self.mtl.address}
-            if self.mtl.data_address != self.mtl.address:
-                yield {"wire": "mtl", "name": "data", "address": self.mtl.data_address}
+            yield _place("mtl", self.mtl.control_listener)
+            if self.mtl.data_listener is not self.mtl.control_listener:
+                yield _place("mtl", self.mtl.data_listener, name="data")
 
     def close(self) -> Deferred[None]:
-        """Close them in good order. Fires when what they keep is on the disk, and all connections are closed."""
+        """Close them in good order. Fires when their state is on the disk, and all connections are closed."""
         closing = [wire.close() for wire in (self.mtl, self.mc0, self.dbp) if wire is not None]
         self.mtl = self.mc0 = self.dbp = None
         return DeferredList(closing, consumeErrors=True).addCallback(lambda _: None)
@@ -143,10 +145,7 @@ class ZmqWires:
         if self.dbp is not None:
             return
         config = self._config
-        try:
-            self.dbp = make_dbp(config.dbp, known, config.broker.service, beats, self._parts, self._reactor, room)
-        except OSError as error:
-            raise CannotListen(str(error)) from None
+        self.dbp = make_dbp(config.dbp, known, config.broker.service, beats, self._parts, self._reactor, room)
         self._counters.include(self.dbp.counts)
 
     def _bind_dbp(self) -> str:
@@ -176,3 +175,7 @@ class ZmqWires:
             curve=", curve" if mtl_curve(config) else "",
         )
         return where
+
+
+def _place(wire: str, listener: RouterListener, **name: str) -> dict[str, object]:
+    return {"wire": wire, **name, "address": listener.address, **occupied(listener.router)}

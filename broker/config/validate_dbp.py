@@ -32,6 +32,8 @@ DBP_RANGES: dict[str, tuple[float, float]] = {
     "probe": (0, 86_400),
     # as for mc0
     "handshake": (0.1, 60),
+    # as that of a listener
+    "stalled_after": (0.1, 86_400),
     # as those of a listener
     "connections": (1, 1_000_000),
     "connections_per_address": (0, 1_000_000),

@@ -15,6 +15,8 @@ from broker.config.zendpoint import ZEndpoint
 MC0_RANGES: dict[str, tuple[float, float]] = {
     # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try
     "handshake": (0.1, 60),
+    # as that of a listener
+    "stalled_after": (0.1, 86_400),
     # as those of a listener
     "connections": (1, 1_000_000),
     "connections_per_address": (0, 1_000_000),

@@ -17,6 +17,8 @@ from broker.config.zendpoint import ZEndpoint
 MTL_RANGES: dict[str, tuple[float, float]] = {
     # as for mc0
     "handshake": (0.1, 60),
+    # as that of a listener
+    "stalled_after": (0.1, 86_400),
     # a shorter one would ask flows again before they can have answered; a longer one would notice nothing
     "heartbeat": (0.5, 3_600),
     # a client leases right after it asked; but it may have to connect first

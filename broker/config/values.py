@@ -222,6 +222,8 @@ class Mc0:
     """Let any client key in, as the originals do. Must be said where there are no ``client_keys``."""
     handshake: float = 2.0
     """Time for a handshake. A client whose key is not allowed (yet) tries again after that."""
+    stalled_after: float = 30.0
+    """Time in which a message that has begun must go on."""
     connections: int = 20_000
     """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
     connections_per_address: int = 10_000
@@ -275,6 +277,8 @@ class Dbp:
     and its services abort when two requests overlap."""
     handshake: float = 2.0
     """Time for a handshake."""
+    stalled_after: float = 30.0
+    """Time in which a message that has begun must go on."""
     connections: int = 20_000
     """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
     connections_per_address: int = 10_000
@@ -366,6 +370,8 @@ class Mtl:
     """Let any client key in, to authenticate by SASL. Must be said where there are no ``client_keys``."""
     handshake: float = 2.0
     """Time for a handshake."""
+    stalled_after: float = 30.0
+    """Time in which a message that has begun must go on."""
     hosts: tuple[str, ...] = ("/",)
     """The virtual hosts. The first one is where the registry and the topics of the other wires are."""
     heartbeat: float = 5.0

@@ -238,7 +238,8 @@ class ILeases(Interface):
     now: float = Attribute(
         "Seconds of life time at the last `look`. Never falls; stands still while nothing is held. Compare it with its "
         "own earlier values only. The scheduler looks when it begins to serve a connection, so for all that input "
-        "causes it is as old as the quantum. Anything else (results of threads, timers) takes `moment`."
+        "causes it is as old as the quantum. All that begins elsewhere (results of threads, timers, the end of a "
+        "connection, room for output) calls `look` first, or takes `moment`."
     )
 
     slack: float = Attribute(

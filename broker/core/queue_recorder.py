@@ -231,6 +231,7 @@ class QueueRecorder:
         return part
 
     def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
+        self._leases.look()  # the result of a thread is no quantum
         self.batches += 1
         for number, _, _ in batch.queues:
             self._queues.pop(number, None)
@@ -247,6 +248,7 @@ class QueueRecorder:
         self._tell(gathered)
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
+        self._leases.look()  # the result of a thread is no quantum
         self._trouble.add(failure)
         self._gave_up = self._stopped is not None
         self.takes = False

@@ -103,6 +103,7 @@ class Queues:
 
     def use(self, rules: Iterable[Rule]) -> None:
         """Take new rules, for the queues that are there too."""
+        self.leases.look()  # a reload is no quantum
         self._rules = tuple(rules)
         for queue in list(self._queues.values()):
             queue.use(settings_of(queue.name, self._rules))

@@ -8,7 +8,7 @@ from typing import Protocol as TypingProtocol
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.internet.protocol import Factory, Protocol
 
 from broker.core.errors import Reason, Refusal
@@ -23,7 +23,7 @@ STOP_WITHIN = 5.0
 
 @attrs.frozen
 class Limits:
-    """What the peers of one listener may take; see the configuration for meanings and units.
+    """The limits on the peers of one listener; see the configuration for meanings and units.
 
     ``connections_per_address`` is the number of connections that one address may have, or 0 for no such limit. It
     counts for the addresses of this machine as well, and all peers of a unix socket are one address.
@@ -46,7 +46,7 @@ class Limits:
 class ConnectionFactory(Factory):
     """One listener: its limits, and its connections, which a subclass makes.
 
-    ``wire`` names what is spoken, in counters and the log; ``half_close`` says that the transport can end its output
+    ``wire`` names the protocol, in counters and the log; ``half_close`` says that the transport can end its output
     alone (TCP and unix can, TLS cannot).
     """
 
@@ -79,6 +79,7 @@ class ConnectionFactory(Factory):
         self._full = False
         self.stopping = False
         self._emptied: Deferred[None] | None = None
+        self._end_of_stop: IDelayedCall | None = None
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> StreamConnection:
         """A new connection from there. One that is ``turned_away`` refuses that itself when it is made."""
@@ -121,8 +122,11 @@ class ConnectionFactory(Factory):
         if self._full:
             self._accept_again()
         if self._emptied is not None and not self.connections:
-            self._emptied.callback(None)
-            self._emptied = None
+            if self._end_of_stop is not None:
+                self._end_of_stop.cancel()
+                self._end_of_stop = None
+            emptied, self._emptied = self._emptied, None
+            emptied.callback(None)
 
     def _left(self, host: str) -> None:
         remaining = self._by_address[host] - 1
@@ -149,10 +153,16 @@ class ConnectionFactory(Factory):
             return succeed(None)
         emptied: Deferred[None] = Deferred()
         self._emptied = emptied
+        self._end_of_stop = self.clock.callLater(STOP_WITHIN, self._cut_off)
         for connection in list(self.connections):
             connection.close()
-            self.closes.add(connection, STOP_WITHIN)
         return emptied
+
+    def _cut_off(self) -> None:
+        """The time of the stop is over."""
+        self._end_of_stop = None
+        for connection in list(self.connections):
+            connection.abort()
 
 
 class Accepting(TypingProtocol):
@@ -163,7 +173,7 @@ class Accepting(TypingProtocol):
 
 
 def _where(addr: IAddress | None) -> tuple[str, int, bool]:
-    """Host, port (0 if none) and whether it is this machine."""
+    """Host, port (0 if none), and True for this machine."""
     if isinstance(addr, IPv4Address | IPv6Address):
         host = addr.host
         return host, addr.port, host.startswith(("127.", "::ffff:127.")) or host == "::1"

@@ -9,10 +9,10 @@ Rules:
   first (`write_first`) is written before.
 - While a peer does not read, nothing more of it is handled or read. What it must be told meanwhile (notices) is kept up
   to a limit; over it, or when it has read nothing for a time, it is disconnected.
-- A close is orderly: what is still to be sent goes first, then the end of output; input is read and thrown away until
+- A close is orderly: output that waits goes first, then the end of output; input is read and thrown away until
   the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
   deadline.
-- The peer's end of input is not the end of output: it gets the answers to what it sent.
+- The peer's end of input is not the end of output: it gets the answers to its requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class NoReader:
-    """The reader of a connection that is closed: what was held of an unfinished message is freed with the other one."""
+    """The reader of a connection that is closed: an unfinished message is freed with the other reader."""
 
     pending = 0
 
@@ -52,6 +52,9 @@ NO_READER = NoReader()
 
 BATCH = 65_536
 """Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
+
+READ, BULK_READ = Connection.bufferSize, 4 * Connection.bufferSize
+"""Bytes of a read from a peer that has authenticated, and from one that fills its reads while no other has to wait."""
 
 CLOSE_WITHIN = 2.0
 """Seconds that a peer may take to close, after all of our output was sent. It needs one round trip."""
@@ -73,7 +76,7 @@ class StreamConnection(Scheduled, Protocol):
     """One connection, whose protocol is spoken by a subclass.
 
     A subclass sets ``reader`` and ``receive`` in its constructor (or has a method ``receive``), and overrides the
-    methods under "what a subclass gives". A message costs one step of the reader's iterator and one call of
+    methods under "given by a subclass". A message costs one step of the reader's iterator and one call of
     ``receive``.
     """
 
@@ -101,12 +104,13 @@ class StreamConnection(Scheduled, Protocol):
     _first = False  # will be flushed before anything else is written
     _authenticated = False
     _paused = False  # the peer does not read
+    _bulk = False  # the last read was full: larger ones are made
     _input_ended = False
     _lingering = False  # for answers, after the end of input
     _closing = False
-    _begun = True  # what was read first is known to be of this protocol, see `opened`
+    _begun = True  # the first input is known to be of this protocol, see `opened`
     _socket: Connection | None = None  # the connection below everything else
-    _unsent = 0  # how much was unsent when its time to read or to close began
+    _unsent = 0  # bytes that were unsent when its time to read or to close began
     _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
 
@@ -121,7 +125,7 @@ class StreamConnection(Scheduled, Protocol):
         """The reason for which the factory refused this connection when it was accepted."""
         self._out: list[bytes] = []
 
-    # what a subclass gives
+    # given by a subclass
 
     def opened(self, data: bytes) -> bytes:
         """All that was read since the beginning, once it is known to be of this protocol; nothing before, nor if not.
@@ -135,11 +139,11 @@ class StreamConnection(Scheduled, Protocol):
         """The connection is made, and was not turned away. Nothing has been read yet."""
 
     def malformed(self, malformed: Malformed) -> None:
-        """Take what the reader could not read."""
+        """Take input that the reader could not read."""
         self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tell the peer what is refused, and close if that is fatal or was too much."""
+        """Report a refusal to the peer, and close if it is fatal, or one too many."""
         if not self.refused(refusal) or refusal.reason.fatal:
             self.close()
 
@@ -147,7 +151,7 @@ class StreamConnection(Scheduled, Protocol):
         """The peer reads again, and all output that was gathered is written."""
 
     def input_ended(self) -> bool:
-        """The peer will send no more, and all that it sent was handled. Returns whether answers are still to come.
+        """The peer will send no more, and all that it sent was handled. Returns True if answers are still to come.
 
         Then the connection stays for `HALF_CLOSED` at most; otherwise it is closed.
         """
@@ -163,7 +167,7 @@ class StreamConnection(Scheduled, Protocol):
         self._socket = plain_socket(self.transport)
         self._direct = self._socket is self.transport
         if self._direct and not self._authenticated:
-            self.transport.bufferSize = SHORT  # nobody has much to say before it says who it is
+            self.transport.bufferSize = SHORT  # a peer has little to send before it authenticates
         self.factory.connected(self, self._authenticated)
         if self.turned_away is not None:
             self.refuse(self.turned_away)
@@ -171,6 +175,8 @@ class StreamConnection(Scheduled, Protocol):
             self.connection_ready()
 
     def dataReceived(self, data: bytes) -> None:
+        if len(data) >= READ or self._bulk:
+            self._adapt(len(data))
         if self._closing:
             self._throw_away()
             return
@@ -184,7 +190,11 @@ class StreamConnection(Scheduled, Protocol):
         # As `take`, without its calls: this is done for each read.
         self._rest = self.reader.feed(data)
         self._queued = True
-        self.factory.turns.serve(self, self._ordinary(data), not self._authenticated)
+        ordinary = len(data) <= SHORT and self._pending <= SHORT and self._strikes < STRIKES
+        if self._refusals is not None:
+            ordinary = ordinary and self._forgiven()
+        # An ordinary peer sends little, causes little work, and was not refused anything of late.
+        self.factory.turns.serve(self, ordinary, not self._authenticated)
         if self._rest is not None:
             self._stop_reading()
 
@@ -235,7 +245,7 @@ class StreamConnection(Scheduled, Protocol):
         return self._paused
 
     def serve(self) -> bool:
-        """Handle what was read until the quantum is over. Returns whether there is more."""
+        """Handle input until the quantum is over. Returns True if there is more."""
         rest = self._rest
         if rest is None or self._paused:
             self._queued = False
@@ -246,7 +256,7 @@ class StreamConnection(Scheduled, Protocol):
         self._enough = False
         receive, turns = self.receive, self.factory.turns
         left = turns.left
-        before, step, unwatched = left(), 1, 1
+        before, step, unwatched = turns.given, 1, 1
         completed = False
         for item in rest:
             if item is not None:
@@ -288,7 +298,7 @@ class StreamConnection(Scheduled, Protocol):
         return self._queued
 
     def flush(self) -> None:
-        """Write what was gathered, unless the peer does not read. What others must receive first goes before."""
+        """Write gathered output, unless the peer does not read. Output that others must receive first goes before."""
         hurried, self._first, self._flushing = self._first, False, False
         if self.factory.turns.first:
             self.factory.turns.flush_first()
@@ -307,12 +317,12 @@ class StreamConnection(Scheduled, Protocol):
 
     @property
     def address(self) -> str:
-        """Where the peer comes from."""
+        """The address of the peer, with its port if it has one."""
         return f"{self.host}:{self.port}" if self.port else self.host
 
     @property
     def behind(self) -> bool:
-        """Whether it has still to read much of what it was sent."""
+        """True if the peer has still to read much of its output."""
         return self._paused or self._out_size >= BATCH or getattr(self.transport, "behind", False)
 
     def write(self, data: bytes) -> None:
@@ -341,7 +351,7 @@ class StreamConnection(Scheduled, Protocol):
             self.factory.turns.flush_before(self)
 
     def close(self) -> None:
-        """Send what is still to be sent, and close in good order."""
+        """Send output that waits, and close in good order."""
         if self._closing:
             return
         if self._out:
@@ -366,7 +376,7 @@ class StreamConnection(Scheduled, Protocol):
         self._close_in_time()
 
     def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal. Returns whether the peer may go on: one that collects them may not."""
+        """Count and log a refusal. Returns False if the peer has collected too many."""
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         now = self.factory.clock.seconds()
         if self._refusals is None:
@@ -383,7 +393,7 @@ class StreamConnection(Scheduled, Protocol):
     # from the limits and deadlines
 
     def evict(self, refusal: Refusal) -> None:
-        """What it holds of an unfinished message is too much, and began first."""
+        """Refuse its unfinished message: too much is held, and this message began first."""
         self.refuse(refusal)
 
     def too_slow(self) -> None:
@@ -391,7 +401,7 @@ class StreamConnection(Scheduled, Protocol):
         self.refuse(Refusal(Reason.TOO_SLOW_TO_AUTHENTICATE, "no auth in time: closing"))
 
     def not_reading(self) -> None:
-        """It does not read what it is sent."""
+        """Disconnect it, since it does not read."""
         refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         self._closing = True
@@ -407,20 +417,20 @@ class StreamConnection(Scheduled, Protocol):
             self._watch_progress()
 
     def unclosed(self) -> None:
-        """Its time to close is over; the same if it still reads what was to be sent before."""
+        """Its time to close is over; it gets as much again if it still reads."""
         if not self.factory.stopping and unsent(self._socket) and self._unsent != unsent(self._socket):
             self._close_in_time()
         else:
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, and lose what was not sent."""
+        """Close at once, and lose unsent output."""
         self.transport.abortConnection()
 
     # inside
 
     def _take(self) -> bytes:
-        """A batch of what was gathered, or all of it. (A peer that does not read shall not cost copies of the rest.)"""
+        """Take a batch of gathered output, or all of it: a peer that reads slowly costs no copies of the rest."""
         out = self._out
         if self._out_size <= 2 * BATCH:
             data = out[0] if len(out) == 1 else b"".join(out)
@@ -433,8 +443,14 @@ class StreamConnection(Scheduled, Protocol):
         self._out_size -= len(data)
         return data
 
+    def _adapt(self, size: int) -> None:
+        """Make larger reads while a peer fills them, and no other waits: a read costs as much as ten messages."""
+        self._bulk = self._direct and self._authenticated and size >= READ and not self.factory.turns.busy
+        if self._direct and self._authenticated:
+            self.transport.bufferSize = BULK_READ if self._bulk else READ
+
     def _throw_away(self) -> None:
-        """Read no more until the next turn: what comes after a close costs its time, too."""
+        """Read no more until the next turn: input after a close costs time, too."""
         if not self._queued:
             self._queued = True
             self.transport.pauseProducing()
@@ -457,18 +473,16 @@ class StreamConnection(Scheduled, Protocol):
         self._unsent = unsent(self._socket)
         self.factory.closes.add(self, self.factory.limits.stalled_after)
 
-    def _ordinary(self, data: bytes) -> bool:
-        """Whether the peer sends little, causes little work, and was not refused anything of late."""
-        if len(data) > SHORT or self._pending > SHORT or self._strikes >= STRIKES:
+    def _forgiven(self) -> bool:
+        """True if the peer was not refused anything of late."""
+        assert self._refusals is not None
+        if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
             return False
-        if self._refusals is not None:
-            if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
-                return False
-            self._refusals = None
+        self._refusals = None
         return True
 
     def _let_go(self) -> None:
-        """Free what is held of an unfinished message: nothing more is read."""
+        """Free the unfinished message: nothing more is read."""
         self.reader = NO_READER  # the other one may know us, and would wait for the garbage collector with us
         if self._pending:
             self._pending = 0

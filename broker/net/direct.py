@@ -39,7 +39,7 @@ def send_now(transport: Connection, data: bytes) -> bytes:
 
     Of a memoryview the rest is a memoryview: nothing is copied.
     """
-    if not nothing_waits(transport):
+    if transport.dataBuffer or transport._tempDataLen:
         return data
     try:
         sent: int = transport.socket.send(data)

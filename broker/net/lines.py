@@ -1,6 +1,6 @@
 """Text protocols over a byte stream: one `LineProtocol` for each connection, one `LineFactory` for each listener.
 
-What is spoken is given by the factory's ``converse``: a reader, which makes messages of bytes, and a session, which
+The factory's ``converse`` gives the protocol: a reader, which makes messages of bytes, and a session, which
 answers them. All else is in `connection.py` and `admission.py`.
 
 A connection that begins as a browser's does is turned away before anything of it is handled (`wire/opening.py`): any
@@ -25,7 +25,7 @@ from broker.session.peer import Reader, Session
 from broker.wire.opening import Opening, opening
 
 OPENING = 8_192
-"""Bytes of a first line of which it is not known yet whether it is a request of HTTP: browsers' request lines are no
+"""Bytes of a first line that may still become a request of HTTP: browsers' request lines are no
 longer. A message begins with a brace, and so is known to be none at once."""
 
 NOT_HTTP = (
@@ -45,7 +45,7 @@ class LineProtocol(StreamConnection):
 
     # Class attributes: most connections never change them, which makes an idle one small.
     _begun = False  # the first line is none of a browser's
-    _opening = b""  # what was read before that is known
+    _opening = b""  # input before that is known
     _debugs: Bucket | None = None
 
     def __init__(self, factory: LineFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
@@ -90,7 +90,7 @@ class LineProtocol(StreamConnection):
         return data
 
     def debug(self, label: str, text: str) -> None:
-        """Log what the peer sent for the log."""
+        """Log a line that the peer sent for the log."""
         now = self.factory.clock.seconds()
         if self._debugs is None:
             self._debugs = Bucket(DEBUG_AT_ONCE, now)
@@ -105,7 +105,7 @@ class LineFactory(ConnectionFactory):
     """One listener of a text protocol.
 
     ``converse`` makes the reader and the session of a new peer. ``guarded`` says that connections which begin as a
-    browser's do are turned away here; otherwise what is spoken sees to that.
+    browser's do are turned away here; otherwise the protocol does that.
     """
 
     def __init__(

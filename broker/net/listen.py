@@ -10,7 +10,7 @@ from twisted.internet import endpoints
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.python.failure import Failure
 
 from broker.config.endpoint import Endpoint, shown_path
@@ -50,6 +50,12 @@ def bound(port: IListeningPort) -> str:
     if not hasattr(address, "port"):
         return shown_path(os.fsdecode(address.name))
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+
+
+def close_now(port: Any) -> None:
+    """Close a port in this turn of the reactor; ``stopListening`` leaves it open until the next one."""
+    port.stopReading()
+    port.connectionLost(connectionDone)
 
 
 def _open(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:

@@ -1,13 +1,15 @@
-"""Asks peers whether they live, each through a ZeroMQ socket of its own.
+"""Asks peers whether they live, each over a ZMTP connection of its own (`probe_connection.py`).
 
 Rules:
 - A question is one message to one address. Any whole message that comes back on its connection is life.
 - It ends with the answer, or when its time is over, which counts from when it was asked.
+- A reactor that is late for that moment stood still, and could not read: the question gets as much time more, once, and
+  at most as much again as it had. So an answer that lies in the kernel counts. A punctual reactor adds one turn.
 - It makes one connection. If that is refused or ends, nothing is tried again, and its time runs out: a peer that names
   the address of another one does not have it called ten times a second, and the next question comes soon enough.
 - `MOST` questions are open at a time, the others wait in order. One that waited until its time was over was put off:
   that says nothing about the peer, and is reported and counted apart.
-- No socket is opened in ``ask``, and `AT_ONCE` in one turn of the reactor. If there are no descriptors for one, the
+- No connection is begun in ``ask``, and `AT_ONCE` in one turn of the reactor. If there is no descriptor for one, the
   question waits on.
 
 The caller bounds the number of questions that wait: one for each peer at most.
@@ -21,44 +23,58 @@ from functools import partial
 from ipaddress import IPv4Address
 
 import attrs
-import zmq
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime
 from twisted.logger import Logger
 
-from broker.net.zclient import Dealer, Dealers
+from broker.net.limits import Complaints
+from broker.net.probe_connection import ProbeConnection
+from broker.net.turns import Turns
 
 MOST = 200
-"""Questions that are open at a time. Each takes two descriptors; a peer that lives answers within milliseconds, so that
-only those that do not live wait here."""
+"""Questions that are open at a time. Each takes a descriptor, and at most 576 KiB of an answer that is not complete; a
+peer that lives answers within milliseconds, so that only those that do not live wait here."""
 
 AT_ONCE = 10
-"""Sockets opened in one turn of the reactor: two or three milliseconds."""
+"""Connections begun in one turn of the reactor: about a millisecond."""
 
 RETRY = 1.0
-"""Seconds until a socket is tried again that could not be opened."""
+"""Seconds until a connection is tried again for which there was no descriptor."""
 
 PORTS = range(1, 65_536)
 
 
 @attrs.define(eq=False)
 class _Question:
-    address: str
+    host: str
+    port: int
     frames: Sequence[bytes]
     answered: Callable[[bool | None], object]
+    seconds: float
+    due: float
+    """The moment at which its time is over."""
     timer: IDelayedCall | None = None
-    dealer: Dealer | None = None
+    connection: ProbeConnection | None = None
     """None while it waits."""
+    extended: bool = False
+    """It got the time by which the reactor was late."""
 
 
 class Probes:
-    """Asks peers by ZeroMQ whether they live. ``dealers`` are for it alone, and are closed with it."""
+    """Asks peers by ZeroMQ whether they live. ``wire`` names them in the counters and the log.
+
+    The connections are those of ``reactor``, in the time of ``clock``, which are one object in the broker.
+    """
 
     log = Logger()
 
-    def __init__(self, dealers: Dealers, clock: IReactorTime, name: str) -> None:
-        self._dealers = dealers
+    def __init__(
+        self, reactor: IReactorTCP, clock: IReactorTime, turns: Turns, complaints: Complaints, wire: str
+    ) -> None:
+        self._reactor = reactor
         self._clock = clock
-        self._name = name
+        self.turns = turns
+        self.complaints = complaints
+        self.wire = wire
         self._waiting: OrderedDict[_Question, None] = OrderedDict()
         self._open: set[_Question] = set()
         self._opening: IDelayedCall | None = None
@@ -75,22 +91,22 @@ class Probes:
         """Send these frames there, and call ``answered`` once: True as soon as anything comes back, False if nothing
         does in so many seconds, None if they could not be sent in that time.
 
-        Raises ValueError unless ``host`` is a numeric IPv4 address: libzmq looks names up in the thread that does all
-        of its input and output. After `close` nothing is asked.
+        Raises ValueError unless ``host`` is a numeric IPv4 address: looking a name up may take longer than the question
+        has. After `close` nothing is asked.
         """
-        address = f"tcp://{IPv4Address(host)}:{port}"
+        address = str(IPv4Address(host))
         if port not in PORTS or not frames:
             raise ValueError("a question needs a port and a frame")
         if self._closed:
             return
-        question = _Question(address, tuple(frames), answered)
+        question = _Question(address, port, tuple(frames), answered, seconds, self._clock.seconds() + seconds)
         question.timer = self._clock.callLater(seconds, self._over, question)
         self._asked += 1
         self._waiting[question] = None
         self._open_soon()
 
     def close(self) -> None:
-        """Ask nothing any more, and close all sockets. Questions that are open are never answered."""
+        """Ask nothing any more, and close all connections. Questions that are open are never answered."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -99,15 +115,14 @@ class Probes:
             _stop(question)
         self._waiting.clear()
         self._open.clear()
-        self._dealers.close()
 
     def counts(self) -> Mapping[str, int]:
         """Counters, by name: the questions that were asked, and the outcomes of those that are not open any more."""
         return {
-            f"{self._name}_probes.asked": self._asked,
-            f"{self._name}_probes.answered": self._answered,
-            f"{self._name}_probes.unanswered": self._unanswered,
-            f"{self._name}_probes.put_off": self._put_off,
+            f"{self.wire}_probes.asked": self._asked,
+            f"{self.wire}_probes.answered": self._answered,
+            f"{self.wire}_probes.unanswered": self._unanswered,
+            f"{self.wire}_probes.put_off": self._put_off,
         }
 
     # opening
@@ -120,22 +135,21 @@ class Probes:
             self._opening = self._clock.callLater(seconds, self._open_some)
 
     def _open_some(self) -> None:
-        """Open the sockets of the questions that waited longest."""
+        """Begin the connections of the questions that waited longest."""
         self._opening = None
         left = AT_ONCE
         while left and self._has_room():
             left -= 1
             question = next(iter(self._waiting))
-            try:
-                question.dealer = self._dealers.open(
-                    question.address, question.frames, partial(self._end, question, True)
-                )
-            except zmq.ZMQError as error:
+            came = partial(self._end, question, True)
+            connection = ProbeConnection(self, question.host, question.frames, came)
+            if not connection.open(self._reactor, question.port):
                 if not self._failing:
-                    self.log.error("no socket for a probe of {name}: {error}", name=self._name, error=str(error))
+                    self.log.error("no descriptor is left for a probe of {wire}: it waits", wire=self.wire)
                 self._failing = True
                 self._open_soon(RETRY)
                 return
+            question.connection = connection
             self._failing = False
             del self._waiting[question]
             self._open.add(question)
@@ -144,9 +158,18 @@ class Probes:
     # ending
 
     def _over(self, question: _Question) -> None:
-        """End a question whose time is over. A message that came while the reactor was busy counts."""
+        """End a question whose time is over, unless the reactor is late for that: see the head of this module."""
         question.timer = None
-        self._end(question, None if question.dealer is None else question.dealer.answered())
+        if question.connection is None:
+            self._end(question, None)
+        elif question.extended:
+            self._end(question, False)
+        else:
+            question.extended = True
+            late = self._clock.seconds() - question.due
+            # The clock may be set: back, which is no lateness, or forward, which looks like any.
+            more = min(max(0.0, late), question.seconds)
+            question.timer = self._clock.callLater(more, self._over, question)
 
     def _end(self, question: _Question, alive: bool | None) -> None:
         if alive is None:
@@ -169,6 +192,6 @@ def _stop(question: _Question) -> None:
     if question.timer is not None:
         question.timer.cancel()
         question.timer = None
-    if question.dealer is not None:
-        question.dealer.shutdown()
-        question.dealer = None  # they refer to each other, and would be left to the garbage collector
+    if question.connection is not None:
+        question.connection.close()
+        question.connection = None  # they refer to each other, and would be left to the garbage collector

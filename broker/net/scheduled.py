@@ -31,6 +31,8 @@ class Scheduled:
     factory: Any
     host: str
     """The address of the peer."""
+    stranger = False
+    """The peer has not authenticated: see `Turns.serve`."""
 
     # Class attributes: most connections never change them, which makes an idle one small.
     _rest: Iterator[Any] | None = None  # what was read and is still to be handled
@@ -93,7 +95,7 @@ class Scheduled:
             self._stop_reading()
             return
         self._queued = True
-        self.turns.serve(self, ordinary and self._strikes < STRIKES)
+        self.turns.serve(self, ordinary and self._strikes < STRIKES, self.stranger)
         if self._rest is not None:
             self._stop_reading()
 

@@ -83,6 +83,23 @@ class TcpStream(_Stream, tcp.Server):
         self.startReading()  # type: ignore[no-untyped-call]
         self.connected = 1
 
+    # A connection that is told to read no more is often told to read on before the next event comes: so the descriptor
+    # leaves the set only when one does come.
+    _pausing = False
+    _out_of_set = False
+
+    def pauseProducing(self) -> None:
+        """Read no more."""
+        self._pausing = True
+
+    def resumeProducing(self) -> None:
+        """Read on."""
+        self._pausing = False
+        if self._out_of_set:
+            self._out_of_set = False
+            if self.connected and not self.disconnecting:
+                self.startReading()  # type: ignore[no-untyped-call]
+
     @property
     def logstr(self) -> str:  # type: ignore[override]
         return f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
@@ -92,6 +109,10 @@ class TcpStream(_Stream, tcp.Server):
         return f"<{self.protocol.__class__.__name__} #{self.sessionno} on {self.server.getHost().port}>"
 
     def doRead(self) -> Any:
+        if self._pausing:
+            self._out_of_set = True
+            self.stopReading()  # type: ignore[no-untyped-call]
+            return None
         try:
             data = self.socket.recv(self.bufferSize)
         except BlockingIOError:

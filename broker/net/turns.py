@@ -99,10 +99,13 @@ class Turns:
         self.first: list[Connection] = []
         """Connections with output that goes out before anything else."""
         self._rounds = False
+        self._in_round = False
         self._flushing = False
         self._serving = False
         self._spent = 0.0
         self._resetting = False
+        self.given = 0.0
+        """Seconds of the quantum that goes on."""
         self._end = 0.0
 
     def left(self) -> float:
@@ -134,7 +137,11 @@ class Turns:
                 ordinary = False
         elif ordinary and self._spent < TURN:
             waiting = self._rounds and (self._ordinary or self._others)
-            if not self._serve_at_once(connection, QUANTUM if waiting else TURN):
+            took, more = self._quantum(connection, QUANTUM if waiting else TURN)
+            self._spent += took
+            if self._spent > TURN / 4 and not self._resetting:
+                self._reset_soon()
+            if not more:
                 return
             ordinary = False
         self.serve_later(connection, ordinary and not stranger)
@@ -170,16 +177,21 @@ class Turns:
         """Serve one quantum now. Returns whether there is more."""
         took, more = self._quantum(connection, seconds)
         self._spent += took
-        if self._spent > TURN / 4 and not self._resetting:  # short turns share a timer
-            self._resetting = True
-            self._clock.callLater(0, self._next_turn)
+        if self._spent > TURN / 4 and not self._resetting:
+            self._reset_soon()
         return more
+
+    def _reset_soon(self) -> None:
+        """Begin to count again in the next turn: short turns share a timer."""
+        self._resetting = True
+        self._clock.callLater(0, self._next_turn)
 
     def _quantum(self, connection: Shared, seconds: float) -> tuple[float, bool | None]:
         """Serve a connection for so long. Returns how long it took, and whether there is more."""
         self._look()
         now = self._clock.seconds
         start = now()
+        self.given = seconds
         self._end = start + seconds
         self._serving = True
         more = None
@@ -202,6 +214,13 @@ class Turns:
         self._spent = 0.0
 
     def _round(self) -> None:
+        self._in_round = True
+        self._serve_round()
+        self._in_round = False
+        if self._flushing:
+            self._flush()
+
+    def _serve_round(self) -> None:
         for _ in range(len(self._shared)):
             shared = self._shared.popleft()
             if self._quantum(shared, TURN)[1]:
@@ -227,7 +246,8 @@ class Turns:
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._clock.callLater(0, self._flush)
+            if not self._in_round:  # which ends with a flush
+                self._clock.callLater(0, self._flush)
 
     def _flush(self) -> None:
         end = self._clock.seconds() + TURN

@@ -1,4 +1,4 @@
-"""Input that is no whole message yet: what the connections of one listener may hold of it, and which one is closed.
+"""Input that is no whole message yet: the bounds on it for one listener, and the connection that is closed beyond them.
 
 Rules:
 - A connection counts while it holds more than `SHORT` bytes of a message that is not complete. Shorter pieces are
@@ -19,8 +19,8 @@ from twisted.logger import Logger
 from broker.core.errors import Reason, Refusal
 
 SHORT = 4_096
-"""Bytes of a read that an ordinary peer sends: a registration or some finds. What has more waits for the rounds, and
-what holds more of an unfinished message is accounted for."""
+"""Bytes of a read that an ordinary peer sends: a registration or some finds. A larger read waits for the rounds, and
+a connection that holds more of an unfinished message is accounted for."""
 
 UNFINISHED = 256 * 1024 * 1024
 """Bytes of unfinished messages that a listener's connections may hold together; ordinary ones hold none."""
@@ -41,7 +41,7 @@ class Holder(Protocol):
         """The address of the peer, without its port."""
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse and close, and let go of what is held. It is not counted any more when this is called."""
+        """Refuse and close, and free held input. It is not counted any more when this is called."""
 
     def abort(self) -> None:
         """Close at once, after `evict` failed."""

@@ -1,13 +1,14 @@
 """The registry on topics: whoever subscribes to the broker's own topics hears what changes in the farm.
 
-The registry is watched only while somebody is subscribed, and each change is encoded once.
+The registry is watched only while somebody is subscribed, and each change is encoded once. A change may come from
+outside of a quantum, as the end of a provider's connection does: life time goes on before it is published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core.interfaces import IRegistry, ITopics, IWait
+from broker.core.interfaces import ILeases, IRegistry, ITopics, IWait
 from broker.core.model import Change, Kind, Load, Service
 from broker.wire import changes
 
@@ -15,9 +16,10 @@ from broker.wire import changes
 class FarmTopics:
     """Publishes the changes of ``registry`` on ``topics``."""
 
-    def __init__(self, registry: IRegistry, topics: ITopics) -> None:
+    def __init__(self, registry: IRegistry, topics: ITopics, leases: ILeases) -> None:
         self._registry = registry
         self._topics = topics
+        self._leases = leases
         self._watches: dict[bytes, IWait] = {}
         self._own(changes.SERVICES, self._service_changed, Kind.OFFERED, Kind.WITHDRAWN)
         self._own(changes.LOAD, self._load_changed, Kind.LOAD)
@@ -43,10 +45,14 @@ class FarmTopics:
             provider=service.provider,
             label=service.label,
         )
-        self._topics.publish(changes.SERVICES, (), (changes.encode(notice),))
+        self._publish(changes.SERVICES, notice)
 
     def _load_changed(self, change: Change) -> None:
         load = change.subject
         assert isinstance(load, Load)
         notice = changes.LoadChange(change.revision, load.provider, load.label, load.load)
-        self._topics.publish(changes.LOAD, (), (changes.encode(notice),))
+        self._publish(changes.LOAD, notice)
+
+    def _publish(self, topic: bytes, notice: changes.ServiceChange | changes.LoadChange) -> None:
+        self._leases.look()
+        self._topics.publish(topic, (), (changes.encode(notice),))

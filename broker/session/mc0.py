@@ -388,7 +388,7 @@ class Mc0:
         self._topics.publish(topic, message.headers, message.body)
         self.published += 1
         if message.id is not None:
-            self._reply(session, message.id)
+            self._answer(session, wire.ok(message.id))
 
     def _noop(self, session: Session, message: wire.Noop) -> None:
         self._reply(session, message.id)

@@ -116,10 +116,10 @@ class NumberingRouter(Router, Protocol):
 
 
 class Complaints(Protocol):
-    """Counters and a bounded log of what peers did wrong."""
+    """Counters, and a bounded log of refusals."""
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
-        """Count what needs no log line."""
+        """Count an event that needs no log line."""
 
     def add(self, wire: str, address: str, refusal: Refusal) -> None:
         """A peer of that wire, at that address, was refused something."""

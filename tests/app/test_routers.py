@@ -17,12 +17,17 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from broker.app.routers import RouterListener, RouterSettings, make_router
 from broker.config import zendpoint
+from broker.config.validate_dbp import DBP_RANGES
+from broker.config.validate_mc0 import MC0_RANGES
+from broker.config.validate_mtl import MTL_RANGES
 from broker.core.counters import Counters
 from broker.net.limits import Complaints
 from broker.net.router.router import Router
 from broker.net.turns import Turns
+from broker.net.zmtp.frames import SHORT
+from tests.patience import PATIENCE
 
-SETTINGS = RouterSettings(20_000, 10_000, 3.0, 1_000, 1_024)
+SETTINGS = RouterSettings(20_000, 10_000, 3.0, 30.0, 1_000, 1_024)
 
 
 def router(clock: Any, of_one: int) -> Router:
@@ -101,6 +106,22 @@ class Peers(TestCase):
             self.assertEqual(await ended, b"")
 
 
+class Unbound(TestCase):
+    """A ROUTER that listens no more."""
+
+    def test_its_port_is_free_before_the_reactor_turns(self) -> None:
+        from twisted.internet import reactor
+
+        clock: Any = reactor
+        listener = RouterListener(router(clock, of_one=1), clock)
+        address = listener.bind(zendpoint.parse("tcp://127.0.0.1:0"))
+        listener.unbind()
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE)
+        self.assertEqual(listener.bind(zendpoint.parse(address)), address)
+        listener.unbind()
+
+
 def has_ipv6() -> bool:
     """Return True if a socket at ``::`` can be bound, and takes connections of IPv4 addresses."""
     try:
@@ -109,3 +130,10 @@ def has_ipv6() -> bool:
             return not trial.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("ranges", [MC0_RANGES, DBP_RANGES, MTL_RANGES])
+def test_no_configuration_forbids_short_frames_which_the_codec_does_not_measure(
+    ranges: dict[str, tuple[float, float]],
+) -> None:
+    assert ranges["max_message"][0] >= SHORT - 1

@@ -66,6 +66,7 @@ def test_every_key_arrives() -> None:
             client_keys = "/"
             any_key = false
             handshake = 1
+            stalled_after = 2
             sessions = 2
             subscriptions = 3
             high_water = 4
@@ -153,6 +154,7 @@ def test_every_key_arrives() -> None:
             secret_key="0" * 40,
             client_keys="/",
             handshake=1.0,
+            stalled_after=2.0,
             sessions=2,
             subscriptions=3,
             high_water=4,

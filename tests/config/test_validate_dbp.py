@@ -87,6 +87,7 @@ BAD = [
     (HERE + "probe = 0.5", 2, "dbp.probe", "must be 0, for never, or at least 1, not 0.5"),
     (HERE + "probe = -0.5", 2, "dbp.probe", "must be between 0 and 86400, not -0.5"),
     (HERE + "handshake = 0", 2, "dbp.handshake", "must be between 0.1 and 60, not 0"),
+    (HERE + "stalled_after = 0", 2, "dbp.stalled_after", "must be between 0.1 and 86400, not 0"),
     (HERE + "connections = 0", 2, "dbp.connections", "must be between 1 and 1000000, not 0"),
     (HERE + "services = -1", 2, "dbp.services", "must be between 0 and 100000, not -1"),
     (HERE + "high_water = 0", 2, "dbp.high_water", "must be between 1 and 1000000, not 0"),

@@ -32,6 +32,7 @@ def test_the_defaults_are_good() -> None:
         ({"endpoint": "systemd:domain=INET", **SAID}, "endpoint", "either index=N or name=NAME"),
         ({"endpoint": "systemd:domain=INET:name=mtl", "data_port": 1, **SAID}, "data_port", "since systemd's socket"),
         ({"data_endpoint": "systemd:domain=INET:name=mtl"}, "data_endpoint", "must begin with tcp:// or ipc://"),
+        ({"stalled_after": 0.0}, "stalled_after", "must be between 0.1 and 86400, not 0"),
         ({"connections": 0}, "connections", "must be between 1 and 1000000, not 0"),
         ({"connections_per_address": -1}, "connections_per_address", "must be between 0 and 1000000, not -1"),
         ({"data_endpoint": "here"}, "data_endpoint", "is no ZeroMQ endpoint"),

@@ -69,7 +69,7 @@ class Farm:
         leases: Leases | None = None,
     ) -> None:
         self.clock = clock or Clock()
-        self.leases = leases or Leases(self.clock)
+        self.leases = Leases(self.clock) if leases is None else leases
         self.queues = Queues(self.leases, [Rule(("*",), settings)], keeper)
 
     def queue(self, name: str = "q") -> Queue:

@@ -767,3 +767,18 @@ def test_a_stop_without_anything_to_write(farm: DurableFarm) -> None:
     farm.recorder.stop().addCallback(stopped.append)
     farm.thread.work()
     assert stopped == [None]
+
+
+def test_a_queue_rests_from_the_moment_at_which_its_last_message_could_not_be_written(farm: DurableFarm) -> None:
+    farm.queues.use(
+        [Rule(("q",), attrs.evolve(DURABLE, expires=3.0)), Rule(("*",), attrs.evolve(DURABLE, expires=100.0))]
+    )
+    farm.queue("other")
+    farm.send(b"1")
+    farm.wait(4.0)
+    farm.clock.advance(5.0)
+    farm.thread.fail(FULL)
+    farm.wait(1.0)
+    assert farm.info() is not None
+    farm.wait(3.0)
+    assert farm.info() is None

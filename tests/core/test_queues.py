@@ -901,3 +901,16 @@ def test_what_is_set_aside_again_waits_for_its_new_time() -> None:
     assert (aside.due(), aside.over(11.5), aside.over(12.5)) == (12.0, None, other)
     aside.discard(other)
     assert (aside.due(), aside.over(12.5), aside.over(13.0)) == (13.0, None, message)
+
+
+def test_a_reload_gives_out_no_message_whose_time_passed() -> None:
+    farm = Farm(Settings(single=True))
+    first, second = Worker(), Worker()
+    farm.consume(first)
+    farm.consume(second)
+    first.stuck = True
+    farm.put(b"lasting")
+    farm.put(b"late", ttl=1.0)
+    farm.clock.advance(2.0)
+    farm.queues.use([Rule(("*",), Settings())])
+    assert second.got == [b"lasting"]

@@ -71,9 +71,9 @@ NAMES = [*(f"elko listener {name!r}" for name in KINDS[:4]), "director listener 
 
 @contextmanager
 def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[int]:
-    """A port that a foreign process has."""
+    """A port that a foreign process has, by TCP or by UDP alone."""
     with socket.socket(socket.AF_INET, kind) as foreign:
-        foreign.bind(("127.0.0.1", 0))
+        foreign.bind(("127.0.0.1", free_port()))
         if kind == socket.SOCK_STREAM:
             foreign.listen()
         yield foreign.getsockname()[1]
@@ -172,7 +172,7 @@ def test_the_console_opens_when_its_port_is_free_and_a_reload_tries_at_once(tmp_
     [
         ("dbp", socket.SOCK_DGRAM, "cannot listen on udp 127.0.0.1:{port}: "),
         ("dbp", socket.SOCK_STREAM, "cannot listen on tcp://127.0.0.1:{port}: "),
-        ("data", socket.SOCK_STREAM, "cannot listen on tcp 127.0.0.1:{port}: "),
+        ("data", socket.SOCK_STREAM, "cannot listen on tcp://127.0.0.1:{port}: "),
         ("mtl", socket.SOCK_STREAM, "cannot listen on tcp://127.0.0.1:{port}: "),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_listener_over_tls_opens_with_the_certificate_that_is_there_by_then(tm
         ("mc0", socket.SOCK_STREAM, "mc0: cannot listen on tcp://{port}: "),
         ("dbp", socket.SOCK_STREAM, "dbp: cannot listen on tcp://{port}: "),
         ("dbp", socket.SOCK_DGRAM, "dbp: cannot listen on udp {port}: "),
-        ("data", socket.SOCK_STREAM, "mtl: cannot listen on tcp {port}: "),
+        ("data", socket.SOCK_STREAM, "mtl: cannot listen on tcp://{port}: "),
     ],
 )
 def test_a_strict_start_fails_over_any_listener(

@@ -218,12 +218,13 @@ def test_another_key_does_not_get_what_is_meant_for_an_identity(
     farm: Farm, clients: Clients, bystander: Client
 ) -> None:
     owner = clients.subscribed(b"mine", "peace", keys=farm.keys("web1"))
-    before = counters(farm.daemon)
+    before = refused(farm, "identity-taken")
     thief = clients.new(b"mine", keys=farm.keys("web2"))
     thief.say("SUB|ID|s||peace")
-    until(lambda: counters(farm.daemon)["mc0_sessions.taken"] > before["mc0_sessions.taken"])
-    is_served(bystander)
-    assert refused(farm, "identity-taken") > before["mc0_refused.identity-taken"]
+    until(lambda: refused(farm, "identity-taken") > before)
+    bystander.say("PUT|TOPIC|peace||for the owner")
+    assert bystander.hear() == "MESSAGE|TOPIC|peace||for the owner"
+    assert owner.hear() == "MESSAGE|TOPIC|peace||for the owner"
     assert thief.hears_nothing(0)
     thief.close()
     owner.close()
@@ -260,9 +261,15 @@ def test_with_any_key_a_client_that_makes_a_key_for_each_run_is_answered_every_t
     server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
     options = configured(tmp_path, 'secret_key_file = "keys/broker.private"\nany_key = true')
     with Daemon(tmp_path, *options) as daemon, clients_of(daemon) as clients:
-        for run in range(3):
+
+        def run(number: int) -> None:
             client = clients.new(b"chattyClient 0", keys=Keys(*zmq.curve_keypair(), server))
-            assert client.ask(f"CONNECT|ID|{run}|TTL|30000") == f"OK|ID|{run}"
+            assert client.ask(f"CONNECT|ID|{number}|TTL|30000") == f"OK|ID|{number}"
+            client.close()
+            until(lambda: counters(daemon)["mc0_connections.closed"] > number)
+
+        for number in range(3):
+            run(number)
         assert counters(daemon)["mc0_refused.identity-taken"] == 0
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import console, counters, until
+from tests.integration.mc0_clients import clients_of, configured, console, counters, until
+
+ZMTP = [("mc0", ""), ("dbp", ""), ("mtl", ""), ("mtl", "data")]
+"""The listeners of wires that speak ZMTP."""
 
 
 def status(daemon: Daemon) -> Any:
@@ -42,6 +45,7 @@ def test_the_status_has_listeners_tables_and_the_health_of_files(tmp_path: Path)
             "full": False,
         }
         assert places["mc0", ""]["address"].endswith(f":{daemon.mc0_port()}")
+        assert all((places[wire, name]["connections"], places[wire, name]["full"]) == (0, False) for wire, name in ZMTP)
         registry = shown["registry"]
         assert (registry["providers"], registry["waits"]) == (1, 1)
         assert registry["services"] > 1, "the broker's own are there too"
@@ -50,6 +54,15 @@ def test_the_status_has_listeners_tables_and_the_health_of_files(tmp_path: Path)
         counted = counters(daemon)
         assert counted["elko.connections"] == counted["registry.providers"] == counted["registry.waits"] == 1
         assert counted["registry.services"] == registry["services"]
+
+
+def test_a_zmtp_listener_that_has_no_room_is_full(tmp_path: Path) -> None:
+    options = configured(tmp_path, "connections = 2")
+    with Daemon(tmp_path, *options) as daemon, clients_of(daemon) as clients:
+        for taken, full in ((1, False), (2, True)):
+            assert clients.new().ask("NOOP|ID|x") == "OK|ID|x"
+            [mc0] = [each for each in status(daemon)["listeners"] if each["wire"] == "mc0"]
+            assert (mc0["connections"], mc0["full"]) == (taken, full)
 
 
 def test_what_is_not_open_is_not_listed(tmp_path: Path) -> None:

@@ -849,6 +849,20 @@ def test_those_that_do_not_close_are_cut_off_soon(hub: Hub) -> None:
     assert len(done) == 1
 
 
+def test_a_peer_that_has_read_all_at_the_last_moment_has_no_more_time_than_the_others(hub: Hub) -> None:
+    hub.pass_seconds(1)
+    link = hub.connect()
+    link.stall()
+    done = fired(hub.factory.close())
+    hub.clock.advance(STOP_WITHIN - 0.5)
+    link.drain()
+    link.protocol.writeConnectionLost()
+    hub.clock.advance(0.5)
+    assert link.wire.aborted
+    link.lose()
+    assert len(done) == 1
+
+
 def test_a_port_that_is_closed_is_not_started_again() -> None:
     hub = Hub(Limits(connections=1))
     link = hub.connect()

@@ -122,6 +122,11 @@ def ready(properties: dict[bytes, bytes]) -> bytes:
     body = b"\x05READY" + b"".join(
         bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value for name, value in properties.items()
     )
+    return command(body)
+
+
+def command(body: bytes) -> bytes:
+    """A command, of which ``body`` begins with the length of the name."""
     return _piece(body, 4)
 
 

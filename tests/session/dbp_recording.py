@@ -178,7 +178,7 @@ class DbpFarm:
         self.commands = Commands(
             self.router, self.catalogue, self.listing, self.voice, self.leases, self.clock, self.complaints
         )
-        self.datagrams = Datagrams(self.catalogue, self.voice, self.leases, self.complaints)
+        self.datagrams = Datagrams(self.catalogue, self.voice, self.complaints)
         self.beacon = Beacon(self.udp, self.clock, beacon, BEACON_PORT, 5246, 5246, NAME)
         self.catalogue.restore(known)
         self.beacon.start()
@@ -201,6 +201,7 @@ class DbpFarm:
 
     def datagram(self, data: bytes, source: tuple[str, int] = (THERE, 40_000)) -> list[bytes]:
         """A datagram comes; returns what was sent to its source since the last time."""
+        self.leases.look()  # as the scheduler does
         self.datagrams.receive(data, source)
         return self.udp.take(source)
 
@@ -267,6 +268,7 @@ class DbpPeer:
     def send_raw(self, *frames: Part) -> None:
         """Send just these frames."""
         farm = self.farm
+        farm.leases.look()  # as the scheduler does
         farm.router.deliver(
             Sender(self.address, "", self.socket_type),
             lambda: farm.commands.receive(self.identity, list(frames), self.number),

@@ -217,7 +217,7 @@ class Mc0Farm:
         self.registry = registry
         self.leases = Leases(self.clock)
         self.topics = Topics()
-        FarmTopics(registry, self.topics)
+        FarmTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
         self.wire = Mc0(

@@ -260,6 +260,7 @@ class ControlPeer:
 
     def send(self, *frames: Part) -> None:
         """Send just these frames."""
+        self.farm.leases.look()  # as the scheduler does
         with self.farm.router.receiving(self.sender):
             self.farm.control.receive(self.identity, list(frames), self.line.number)
 

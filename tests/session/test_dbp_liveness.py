@@ -925,3 +925,15 @@ def test_questions_now_and_then_may_be_switched_on_and_off(farm: DbpFarm) -> Non
     farm.wait(60)
     assert len(farm.probes.asked) == 5
     assert len(farm.leases) == 0
+
+
+def test_questions_that_are_switched_on_outside_of_a_quantum_begin_after_their_time(farm: DbpFarm) -> None:
+    farm.hermes().registered("Rohan", **HERMES)
+    farm.dealer().registered("slow", heartbeat=30, port=1)
+    farm.wait(1.0)
+    farm.clock.advance(20.0)
+    farm.catalogue.use(Terms(probe=10.0))
+    farm.wait(9.5)
+    assert asked(farm) == []
+    farm.wait(1.0)
+    assert asked(farm) == [(HERE, 5247)]

@@ -11,6 +11,7 @@ import pytest
 from zope.interface import implementer
 
 from broker.core.interfaces import IWait
+from broker.core.liveness import Leases
 from broker.core.model import Change, Kind
 from broker.core.registry import Registry
 from broker.core.topics import Topics
@@ -193,6 +194,15 @@ def test_who_was_subscribed_before_the_topics_were_ours_is_told_as_well(farm: Fa
 
     topics, listener = Topics(), Listener()
     topics.subscribe(b"elkobroker.load", listener, "me")
-    FarmTopics(farm.registry, topics)
+    FarmTopics(farm.registry, topics, Leases(farm.clock))
     farm.client("provider").say("client", "load", factor=1)
     assert [json.loads(notice)["load"] for notice in listener.told] == [1.0]
+
+
+def test_a_change_outside_of_a_quantum_takes_the_place_of_a_noop(farm: Farm, listener: Mc0Peer) -> None:
+    assert listener.ask("CONNECT|ID|c|TTL|30000") == ["OK|ID|c"]
+    listener.say("SUB||elkobroker.load")
+    farm.clock.advance(10.0)
+    farm.client("provider").say("client", "load", factor=1)
+    assert [topic for topic, _ in heard(listener)] == ["load"]
+    assert 14.9 < listener.wait_for("NOOP", 20.0) < 16.0

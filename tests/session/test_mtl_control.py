@@ -696,6 +696,25 @@ def test_after_some_failures_replies_wait_and_other_sessions_do_not() -> None:
     assert len(farm.leases) == 0
 
 
+def test_the_wait_begins_when_the_thread_has_checked_the_password() -> None:
+    farm = closed_farm()
+    peer, other = farm.peer(HERE), farm.peer()
+    peer.open()
+    for _ in range(3):
+        assert peer.plain("alice", "wrong")[0] == 401
+    other.open()
+    # An exchange that goes on meanwhile.
+    assert other.authorize(SCRAM, ScramClient([SCRAM], "bob", "rubber").get_client_first().encode())[0] == 402
+    peer.say("Authorize", plain("alice", "wrong"))
+    farm.clock.advance(3.0)
+    farm.threads.run()
+    peer.take()
+    farm.wait(0.9)
+    assert peer.take() == []
+    farm.wait(0.2)
+    assert peer.reply()[0] == 401
+
+
 def test_the_last_challenge_of_scram_waits_as_a_refusal_would() -> None:
     farm = closed_farm()
     peer = farm.peer()

@@ -696,3 +696,26 @@ def test_the_first_reader_of_a_single_queue_gets_all_until_it_is_gone() -> None:
     one.drop()
     farm.wait(30)
     assert [each.body for each in two.take() if isinstance(each, wire.Content)] == numbers(1, 2, 3, 4)
+
+
+# outside of a quantum, where life time has not gone on by itself
+
+
+def test_a_message_whose_time_passed_does_not_go_from_a_reader_that_is_gone_to_another(farm: QueueFarm) -> None:
+    first = farm.worker()
+    put(farm.sender(), 1, "q", b"late", ttl=1_000)
+    second = farm.worker()
+    assert bodies(first) == [b"late"]
+    farm.clock.advance(2.0)
+    first.drop()
+    assert bodies(second) == []
+
+
+def test_a_reader_that_has_room_again_is_not_sent_a_message_whose_time_passed(farm: QueueFarm) -> None:
+    worker, sender = farm.worker(), farm.sender()
+    worker.stop_reading()
+    put(sender, 1, "q", b"lasting")
+    put(sender, 2, "q", b"late", ttl=1_000)
+    farm.clock.advance(2.0)
+    worker.read_on()
+    assert bodies(worker) == [b"lasting"]

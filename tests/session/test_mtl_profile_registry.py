@@ -701,3 +701,12 @@ def test_after_a_stop_nothing_is_told(farm: RegistryFarm, monkeypatch: pytest.Mo
     farm.core.leave(one)
     farm.mtl.wait(1)
     assert [contents(reader) for reader in readers] == [[], [], []]
+
+
+def test_a_change_outside_of_a_quantum_is_stamped_with_the_time_at_which_it_is_told() -> None:
+    farm = RegistryFarm()
+    peer = farm.watching("services")
+    farm.mtl.clock.advance(2.0)
+    farm.elko.client("server").say("client", "willserve", services=[desc("chat")])
+    assert [event.event for event in got(peer)] == ["up"]
+    assert peer.reading.sent == farm.mtl.leases.moment()

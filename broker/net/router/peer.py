@@ -4,7 +4,7 @@ Rules, beside those of every connection (`broker.net.connection`):
 - Until its handshake is done a peer is a stranger: it is read from in small pieces, and has a deadline.
 - A refused key, and an identity that another connection has, are answered by silence: the deadline closes the
   connection. What is wrong for good is answered by ERROR, where the protocol has it, and an orderly close.
-- Input is handled also while the peer does not read: its heartbeats count, and what it is answered is bounded.
+- Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
 - Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`Router.flush`). While the
   transport has more than it can send, messages stay in `out`; the bound on them is the ROUTER's.
 """
@@ -21,17 +21,26 @@ from twisted.python.failure import Failure
 from broker import curve
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
-from broker.net.direct import send_now
+from broker.net.direct import nothing_waits, send_now
 from broker.net.unfinished import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import Encoder
+from broker.net.zmtp.frames import Command, Encoder
 from broker.net.zmtp.machine import Output
 from broker.net.zmtp.mechanism import Claim
 from broker.session.router import Sent
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router
+
+APART = 4_096
+"""Bytes of a last frame from which it waits as it is, in a piece of its own, and is not copied."""
+
+PIECES = 512
+"""Pieces that are given to the kernel at once: it takes 1,024."""
+
+LONG_PIECES = 2_048
+"""Bytes of an average piece from which that costs less than to join them."""
 
 _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
 """The reason of a refusal, for faults that are not of the handshake."""
@@ -55,9 +64,11 @@ class RouterPeer(StreamConnection):
     """The CURVE public key in Z85; empty without CURVE."""
     socket_type = ""
     replied = False
-    """An answer is among what waits: it is written after the messages of other connections."""
+    """An answer waits: it is written after the messages of other connections."""
     ahead = 0
-    """Of what waits then, so many messages are before the first answer."""
+    """The number of messages that wait before the first answer."""
+    bodies = 0
+    """Pieces in ``out`` that are the last frames of messages."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
@@ -112,7 +123,7 @@ class RouterPeer(StreamConnection):
         return False
 
     def serve(self) -> bool:
-        """Handle what was read until the quantum is over. Returns whether there is more."""
+        """Handle input until the quantum is over. Returns True if there is more."""
         rest = self._rest
         if rest is None or self._closing:
             self._queued = False
@@ -123,8 +134,9 @@ class RouterPeer(StreamConnection):
         if self.replied:
             factory.flush_one(self)  # see the order of output in `Router`
         receive, identity, number = factory.conversation.receive, self.identity, self.number
-        left = factory.turns.left
-        before, step, unwatched = left(), 1, 1
+        turns = factory.turns
+        # The first look at the clock comes after two messages: most reads have one.
+        before, step, unwatched = turns.given, 2, 2
         completed = False
         factory.current = self
         self.silence = 0
@@ -143,7 +155,7 @@ class RouterPeer(StreamConnection):
                     break
                 unwatched -= 1
                 if not unwatched:
-                    now = left()
+                    now = turns.left()
                     if now <= 0:
                         break
                     step = unwatched = UNWATCHED if before - now < step * CHEAP else 1
@@ -154,18 +166,10 @@ class RouterPeer(StreamConnection):
         except ZmtpError as error:
             self._rest = None
             self._malformed(error)
-        finally:
-            factory.current = None
-        pending = self.machine.pending
-        if pending:
-            # Each read is progress: the time begins again.
-            factory.stalls.add(self, factory.limits.stalled_after)
-            self.unfinished = True
-        elif self.unfinished:
-            factory.stalls.discard(self)
-            self.unfinished = False
-        if pending > SHORT or self._pending:
-            self._account(pending, completed)
+        factory.current = None
+        pending = self.reader.pending
+        if pending or self.unfinished:
+            self._watch(pending, completed)
         if self._rest is None:
             self._queued = False
             if (self._stopped_reading or self._input_ended) and not self._closing:
@@ -175,24 +179,42 @@ class RouterPeer(StreamConnection):
         self._queued = True
         return True
 
-    def _take_event(self, event: Output | Claim) -> None:
-        """Take what is not a message: octets to be sent, or a claim."""
-        if isinstance(event, Output):
-            if self.factory.answer(self, event.data) is Sent.FULL:
-                self.factory.complaints.count(f"{self.factory.wire}_dropped", "pong")
+    def _watch(self, pending: int, completed: bool) -> None:
+        """Account for an unfinished message, which must go on in time. Each read is progress: the time begins again."""
+        self.unfinished = bool(pending)
+        if pending:
+            self.factory.stalls.add(self, self.factory.limits.stalled_after)
+        else:
+            self.factory.stalls.discard(self)
+        if pending > SHORT or self._pending:
+            self._account(pending, completed)
+
+    def _take_event(self, event: Output | Claim | Command) -> None:
+        """Take an event other than a message: octets to be sent, a claim, or a command."""
+        if isinstance(event, Claim):
+            self._take_claim(event)
             return
+        output = self.machine.heartbeat(event) if isinstance(event, Command) else event
+        if output is not None and self.factory.answer(self, output.data) is Sent.FULL:
+            self.factory.complaints.count(f"{self.factory.wire}_dropped", "pong")
+
+    def _take_claim(self, event: Claim) -> None:
+        """Decide on the claim of the peer."""
         self.key = curve.encode(event.key) if event.key else ""
         self.socket_type = event.properties[metadata.SOCKET_TYPE].decode()
         if self.factory.let_in(self, event.properties.get(metadata.IDENTITY, b"")):
             self.factory.answer(self, self.machine.accept())
             assert self.machine.encoder is not None
+            assert self.machine.decoder is not None
             self.encoder = self.machine.encoder
+            self.reader = self.machine.decoder
             self.authenticated()
         else:
             self.turned_down = True
             self.machine.fail()  # nothing more is decoded
 
     def _malformed(self, error: ZmtpError) -> None:
+        self.machine.fail()
         self.refuse(Refusal(_REASONS.get(error.fault, Reason.HANDSHAKE), error.text), error.reply)
 
     # closing
@@ -218,7 +240,7 @@ class RouterPeer(StreamConnection):
         self.refuse(Refusal(Reason.TOO_SLOW, "a message was begun and not continued in time"))
 
     def close(self) -> None:
-        """Send what is still to be sent, and close in good order.
+        """Send output that waits, and close in good order.
 
         What waits for a peer that does not read is thrown away, unless the broker stops: it would not count any more.
         """
@@ -235,10 +257,20 @@ class RouterPeer(StreamConnection):
             self.transport.write(rest)
 
     def flush(self) -> None:
-        """Write what waits, as far as the transport takes it."""
+        """Write the output that waits, as far as the transport takes it."""
         self.replied = False
-        while self.out and not self._paused and not self._closing:
-            self._write(self._take())
+        out = self.out
+        while out and not self._paused and not self._closing:
+            if len(out) == 1:
+                self._write(out.pop())
+            elif sum(map(len, out)) < LONG_PIECES * len(out) or not self._direct or not nothing_waits(self.transport):
+                self._write(self._take())
+            else:
+                data = self._send_pieces()
+                if data:
+                    self._write(data)
+        if self.bodies:
+            self.bodies = sum(len(piece) >= APART for piece in out)
         if (self._paused or self.weight or self.full) and not self._closing:
             self.factory.relieved(self)
 
@@ -261,8 +293,27 @@ class RouterPeer(StreamConnection):
         if rest:
             self.transport.write(bytes(rest))
 
+    def _send_pieces(self) -> bytes:
+        """Give output to the kernel, without a copy. Returns the rest of a piece that it took a part of, or b""."""
+        out = self.out
+        try:
+            sent = self.transport.socket.sendmsg(out[:PIECES])
+        except OSError:
+            sent = 0  # there is no room, or the connection is lost: writing finds out
+        count = 0
+        for piece in out:
+            if sent < len(piece):
+                break
+            sent -= len(piece)
+            count += 1
+        del out[:count]
+        if not out:
+            return b""
+        piece = out.pop(0)
+        return memoryview(piece)[sent:] if len(piece) > PIECE else piece[sent:]  # type: ignore[return-value]
+
     def _take(self) -> bytes:
-        """A batch of what waits, or all of it: a peer that reads slowly costs no copies of the rest."""
+        """Take a batch of the output that waits, or all of it: a peer that reads slowly costs no copies of the rest."""
         out = self.out
         if len(out) == 1 or len(out[0]) > PIECE:
             return out.pop(0)

@@ -1,4 +1,4 @@
-"""A ROUTER: the connections of a wire, each with its identity, and what is sent to them.
+"""A ROUTER: the connections of a wire, each with its identity, and the output of each.
 
 Meaning (`broker.session.router` has the interface):
 - A peer is let in at the end of its handshake: it gets a number and its identity (`identities`), and may be sent
@@ -8,7 +8,7 @@ Meaning (`broker.session.router` has the interface):
 - A message is encoded once, however many receive it, and the same bytes object waits for all of them. With CURVE it is
   sealed for each.
 - Output is gathered for a turn of the reactor. At its end the messages before the first answer of each connection are
-  written first; then, in the order of their first answers, what is left of those with answers. As a connection is
+  written first; then, in the order of their first answers, the rest of those with answers. As a connection is
   written before its input is handled again, a message is not later than the answer to the request that caused it.
 - `HIGH_WATER` messages, and `BACKLOG` bytes, may wait for a peer that does not read; more are refused (`Sent.FULL`).
   Answers may go beyond the number by `ANSWERS`. One message may wait, however long it is.
@@ -32,10 +32,10 @@ from broker.net.admission import ConnectionFactory, Limits
 from broker.net.limits import Complaints
 from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
-from broker.net.router.peer import RouterPeer
+from broker.net.router.peer import APART, RouterPeer
 from broker.net.turns import TURN, Turns
 from broker.net.zmtp.curve_frames import Sealing
-from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message
+from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
 from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
@@ -188,13 +188,14 @@ class Router(ConnectionFactory):
                 peer.failed()
 
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
-        """Send octets to a peer that it has asked for, behind what waits for it."""
+        """Send octets that a peer has asked for, behind the output that waits for it."""
         out = peer.out
         if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
             return Sent.FULL
         if not out:
             self._fanned.append(peer)
-            self._flush_soon()
+            if not self._scheduled:
+                self._flush_soon()
         if not peer.replied:
             peer.replied = True
             peer.ahead = len(out)
@@ -215,7 +216,7 @@ class Router(ConnectionFactory):
     def relieved(self, peer: RouterPeer) -> None:
         """A peer has read something, or more waits for one that does not read."""
         self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
-        if peer.full and len(peer.out) <= self.high_water // 2 and peer.weight <= self._share() // 2:
+        if peer.full and len(peer.out) - peer.bodies <= self.high_water // 2 and peer.weight <= self._share() // 2:
             peer.full = False
             try:
                 self.conversation.room(peer.identity)
@@ -234,8 +235,13 @@ class Router(ConnectionFactory):
             return Sent.FULL
         if not out:
             self._fanned.append(peer)
-            self._flush_soon()
-        out.append(peer.encoder.message(frames))
+            if not self._scheduled:
+                self._flush_soon()
+        if self._sealing is None and len(frames[-1]) >= APART:
+            out += pieces(frames)
+            peer.bodies += 1
+        else:
+            out.append(peer.encoder.message(frames))
         return Sent.SENT
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
@@ -252,11 +258,16 @@ class Router(ConnectionFactory):
             sealed = self._sealing.seal_all([peer.encoder for _, peer in ready], frames)
             self._queue_sealed(ready, sealed, now)
             return failed
-        data = message(frames)
+        body = b""
+        if len(frames[-1]) < APART:
+            data = message(frames)
+        else:
+            data, body = pieces(frames)
+        size = len(data) + len(body)
         failed = []
         fanned = self._fanned
         # A large message is written before the next one comes.
-        brink = self.high_water if len(data) < LARGE else 1
+        brink = self.high_water if size < LARGE else 1
         find = self._peers.get
         for receiver in receivers:
             peer = find(receiver.identity)
@@ -267,14 +278,17 @@ class Router(ConnectionFactory):
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer._paused:
-                if not self._has_room(peer, len(data), 0):
+                if not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:  # it was written
                     fanned.append(peer)
             out.append(data)
+            if body:
+                out.append(body)
+                peer.bodies += 1
             receiver.sent = now
-        if fanned:
+        if fanned and not self._scheduled:
             self._flush_soon()
         return failed
 
@@ -289,13 +303,16 @@ class Router(ConnectionFactory):
             encoders, numbers = [peer.encoder for _, peer in ready], [each.sequence for each, _ in ready]
             self._queue_sealed(ready, self._sealing.seal_each(encoders, frame, at, numbers, body), now)
             return failed
-        data = message((frame, body))
+        head, _ = pieces((frame, body))
         at += HEADER if len(frame) < SHORT else LONG_HEADER
-        large = len(data) >= LARGE
-        head, tail = data[:at], data[at + NUMBER : len(data) - len(body) if large else None]
+        head, tail = head[:at], head[at + NUMBER :]
+        apart = len(body) >= APART
+        if not apart:
+            tail += body
+        size = len(head) + NUMBER + len(tail) + (len(body) if apart else 0)
         failed = []
         fanned = self._fanned
-        brink = self.high_water if len(data) < LARGE else 1
+        brink = self.high_water if size < LARGE else 1
         find = self._peers.get
         for receiver in receivers:
             receiver.sequence = sequence = receiver.sequence + 1
@@ -307,17 +324,17 @@ class Router(ConnectionFactory):
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer._paused:
-                if not self._has_room(peer, len(data), 0):
+                if not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:
                     fanned.append(peer)
-            if large:
-                out += head + _pack(sequence) + tail, body
-            else:
-                out.append(head + _pack(sequence) + tail)
+            out.append(head + _pack(sequence) + tail)
+            if apart:
+                out.append(body)
+                peer.bodies += 1
             receiver.sent = now
-        if fanned:
+        if fanned and not self._scheduled:
             self._flush_soon()
         return failed
 
@@ -335,7 +352,7 @@ class Router(ConnectionFactory):
     # from the operator
 
     def close(self) -> Deferred[None]:
-        """See `ConnectionFactory`. Sessions do not hear of the ends of their connections: they outlast the broker."""
+        """See `ConnectionFactory`. The ends of connections are not reported: sessions outlast the broker."""
         self.conversation = SILENCE
         if self._idle is not None and self._idle.active():
             self._idle.cancel()
@@ -351,9 +368,10 @@ class Router(ConnectionFactory):
     # from the scheduler
 
     def flush(self) -> None:
-        """Write what was gathered in this turn of the reactor, within the quantum of a turn."""
+        """Write the output of this turn of the reactor, within the quantum of a turn."""
         self._scheduled = False
-        self.turns.flush_first()
+        if self.turns.first:
+            self.turns.flush_first()
         end = self.clock.seconds() + TURN
         fanned, answered = self._fanned, self._answered
         count = BETWEEN
@@ -366,11 +384,12 @@ class Router(ConnectionFactory):
                     if self.clock.seconds() >= end:
                         return
         finally:
-            if fanned or answered:  # the time is over, or a defect was met, which the others are not to pay for
+            # The time is over, or a defect was met, which is not to cost the other connections anything.
+            if (fanned or answered) and not self._scheduled:
                 self._flush_soon()
 
     def flush_one(self, peer: RouterPeer) -> None:
-        """Write what waits for one peer now, and before it what must not be later than an answer to it."""
+        """Write the output of one peer now, and before it the messages that must not be later than an answer to it."""
         while peer.replied and (self._fanned or self._answered):
             self._flush_next()
         peer.flush()
@@ -391,10 +410,9 @@ class Router(ConnectionFactory):
             peer.flush()
 
     def _flush_soon(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            if not self.at_end(self.flush):
-                self.turns.flush_later(self)
+        self._scheduled = True
+        if not self.at_end(self.flush):
+            self.turns.flush_later(self)
 
     def _ready_for(
         self, receivers: Collection[R], size: int
@@ -421,7 +439,7 @@ class Router(ConnectionFactory):
                 fanned.append(peer)
             peer.out.append(data)
             receiver.sent = now
-        if fanned:
+        if fanned and not self._scheduled:
             self._flush_soon()
 
     def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
@@ -435,7 +453,7 @@ class Router(ConnectionFactory):
                 return True
         waits = peer.weight + size
         one = not peer.out and self._waiting + size <= WAITING
-        if not one and (len(peer.out) >= self.high_water + extra or waits > self._share(size)):
+        if not one and (len(peer.out) - peer.bodies >= self.high_water + extra or waits > self._share(size)):
             if not extra:
                 peer.full = True
             return False

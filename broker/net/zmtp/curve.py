@@ -1,4 +1,4 @@
-"""CURVE: both sides prove their keys, and what they send is encrypted (RFC 26).
+"""CURVE: both sides prove their keys, and all traffic is encrypted (RFC 26).
 
 C and S are the long-term public keys of client and server, C' and S' those that each makes for one connection.
 
@@ -89,7 +89,10 @@ class Cookies:
 
 @attrs.frozen
 class Security:
-    """The values that all connections of a socket share: its long-term keys, of `KEY` bytes, and the functions."""
+    """The values that all connections of a socket share: its long-term keys, and the functions of encryption.
+
+    Keys have `KEY` bytes.
+    """
 
     boxes: Boxes
     sealing: Sealing
@@ -147,7 +150,7 @@ class _Curve:
         """See `Mechanism`."""
         prefix = _FROM_SERVER if self.as_server else _FROM_CLIENT
         encoder = self._security.sealing.encoder(self._key, prefix, self._counter)
-        self._key = self._metadata = b""  # the encoder and the decoder have what is needed from here on
+        self._key = self._metadata = b""  # from here on the encoder and the decoder have all that is needed
         return encoder
 
     as_server = False

@@ -56,9 +56,9 @@ _long_head = Struct(">BQ").pack
 class Boxes:
     """The functions of NaCl. Nonces have 24 bytes, and keys 32.
 
-    ``random`` gives so many random bytes; ``keypair`` a new public key and its secret; ``shared`` what a public key
-    and a secret of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by nonce and
-    shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered).
+    ``random`` gives so many random bytes; ``keypair`` a new public key and its secret; ``shared`` the secret that a
+    public key and a secret key of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by
+    nonce and shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered).
     """
 
     random: Callable[[int], bytes]
@@ -71,7 +71,7 @@ class Boxes:
 class Sealing(Protocol):
     """A way to open and seal the boxes of traffic.
 
-    ``name`` is for the log, and so is ``reason``: what kept the better way from being used; empty where nothing did.
+    ``name`` is for the log, and so is ``reason``: the obstacle to the compiled way; empty where there was none.
     ``prefix`` below has the first 16 bytes of the nonces, and ``counter`` is the last one that was used. Encoders may
     only be given to the `Sealing` that made them.
     """
@@ -98,7 +98,7 @@ class Sealing(Protocol):
 
 
 Prepared = Sequence[tuple[bytes, bytes]]
-"""The frames of a message: what is sent before the counter, and what goes into the box."""
+"""The frames of a message: the octets before the counter, and the content of the box."""
 
 
 def prepare(frames: Sequence[bytes]) -> Prepared:
@@ -203,7 +203,7 @@ class CurveDecoder:
                 yield None
 
     def _resume(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """Add to the box that was kept. Returns it, once it is complete, and what follows it."""
+        """Add to the box that was kept. Returns it, once it is complete, and the octets behind it."""
         assert self._partial is not None
         taken = self._partial.write(memoryview(data)[: self._missing])
         self._missing -= taken
@@ -247,7 +247,7 @@ class CurveDecoder:
             self._refuse(len(self._frames) + 1)
 
     def _boxed(self, body: bytes) -> Decoded:
-        """Take a box. Returns what it completes."""
+        """Take a box. Returns the message or command that it completes."""
         counter = int.from_bytes(body[len(MARK) : BOX], "big")
         if len(body) < OVERHEAD or not body.startswith(MARK):
             raise ZmtpError(Fault.FRAME, f"a frame of {len(body)} bytes that is no MESSAGE of CURVE")
@@ -271,7 +271,7 @@ class CurveDecoder:
         return split_command(body, Fault.FRAME)
 
     def _whole(self, flags: int, body: bytes) -> Decoded:
-        """Take a frame of a message. Returns what it completes."""
+        """Take a frame of a message. Returns the message that it completes."""
         self._frames.append(body)
         self._cost += len(body) + FRAME_COST
         if self._cost > self._limits.message or len(self._frames) > self._limits.frames:
@@ -326,7 +326,7 @@ class PythonSealing:
 
 
 def check_numbers(encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int]) -> None:
-    """Raise ValueError for what is no `Sealing.seal_each`."""
+    """Raise ValueError for arguments that `Sealing.seal_each` does not allow."""
     if not 0 <= at <= len(frame) - 8:
         raise ValueError(f"a number has no place at {at} in a frame of {len(frame)} bytes")
     if len(numbers) != len(encoders):

@@ -6,7 +6,7 @@ import enum
 
 
 class Fault(enum.Enum):
-    """The kinds of what is wrong with the input of a connection. Each ends the connection."""
+    """The kinds of wrong input. Each ends the connection."""
 
     GREETING = "greeting"
     """The first octets are no greeting of a version that is spoken."""

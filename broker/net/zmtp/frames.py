@@ -34,6 +34,7 @@ STEP = range(1_024)
 full of empty frames does not hold up other connections."""
 
 _long = Struct(">BQ").pack
+_long_size = Struct(">Q").unpack_from
 _LAST = tuple(bytes((0, size)) for size in range(SHORT))
 _MORE = tuple(bytes((MORE, size)) for size in range(SHORT))
 
@@ -55,10 +56,10 @@ class Decoder(Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes held of a message that is not complete, each frame counting for `FRAME_COST` more."""
+        """Bytes held of an unfinished message at the end of a read, each frame counting for `FRAME_COST` more."""
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
-        """Decode what was read. Raises `ZmtpError`. It is to be exhausted before the next call."""
+        """Decode the octets of one read. Raises `ZmtpError`. It is to be exhausted before the next call."""
 
 
 class Encoder(Protocol):
@@ -84,6 +85,18 @@ def message(frames: Sequence[bytes]) -> bytes:
     add(_LAST[size] if size < SHORT else _long(LONG, size))
     add(frame)
     return b"".join(parts)
+
+
+def pieces(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The octets of one message in two pieces: the second is the last frame itself, which is not copied."""
+    *head, last = frames
+    parts: list[bytes] = []
+    for frame in head:
+        size = len(frame)
+        parts += (_MORE[size] if size < SHORT else _long(MORE | LONG, size), frame)
+    size = len(last)
+    parts.append(_LAST[size] if size < SHORT else _long(LONG, size))
+    return b"".join(parts), last
 
 
 def command(name: bytes, data: bytes) -> bytes:
@@ -139,6 +152,8 @@ class PlainDecoder:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.pending = 0
+        """See `Decoder`."""
         self._easy = min(HEADER * limits.frames, HEADER * limits.message // (HEADER + FRAME_COST))
         """Octets of a message, headers included, that cannot be beyond the limits however many frames it has."""
         self._rest = b""
@@ -152,18 +167,14 @@ class PlainDecoder:
         self._octets = 0
         """The octets of these, with their headers."""
 
-    @property
-    def pending(self) -> int:
-        """See `Decoder`."""
-        partial = 0 if self._partial is None else self._partial.tell()
-        return _cost(self._octets, len(self._frames)) + len(self._rest) + partial
-
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
         position = 0
         if self._partial is not None:
             position = self._missing
-            self._missing -= self._partial.write(memoryview(data)[:position])
+            written = self._partial.write(memoryview(data)[:position])
+            self._missing -= written
+            self.pending += written
             if self._missing:
                 return
             body = self._partial.getvalue()
@@ -177,16 +188,26 @@ class PlainDecoder:
             data = self._rest + data
             self._rest = b""
         frames, begin, end, easy = self._frames, position - self._octets, len(data), self._easy
+        longest = self._limits.frame
         while True:
             for _ in STEP:
                 start = position + HEADER
                 if start > end:
-                    self._keep(data, position, frames, position - begin)
+                    if position < end or frames:
+                        self._keep(data, position, frames, position - begin)
+                    elif self.pending:
+                        self.pending = 0
                     return
                 flags = data[position]
                 stop = start + data[position + 1]
                 if flags > MORE:  # long, a command, or wrong
-                    size, start = self._header(data, position, frames, position - begin)
+                    if flags < COMMAND and position + LONG_HEADER <= end:
+                        start = position + LONG_HEADER
+                        size = _long_size(data, position + 1)[0]
+                        if size > longest or position - begin + HEADER + size > easy:
+                            self._announced(frames, position - begin, size)
+                    else:
+                        size, start = self._header(data, position, frames, position - begin)
                     stop = start + size
                     if start == 0 or stop > end:
                         apart = size >= PARTIAL
@@ -221,20 +242,24 @@ class PlainDecoder:
     def _header(self, data: bytes, position: int, frames: list[bytes], octets: int) -> tuple[int, int]:
         """The size of a frame that is long, or a command, and where its body begins; zeros while it is not known."""
         size, start = header(data, position)
-        if data[position] & COMMAND or not start:
-            return size, start
+        if start and not data[position] & COMMAND:
+            self._announced(frames, octets, size)
+        return size, start
+
+    def _announced(self, frames: list[bytes], octets: int, size: int) -> None:
+        """Refuse a frame of that size, before its body comes, if it is beyond the limits, or its message would be."""
         if size > self._limits.frame:
             raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
         if octets + HEADER + size > self._easy:
             self._check(frames, octets, 1, HEADER + size)
-        return size, start
 
     def _keep(self, data: bytes, position: int, frames: list[bytes], octets: int) -> None:
-        """Keep what is not complete at the end of a read: frames of these octets, and the beginning of another."""
+        """Keep an unfinished message at the end of a read: frames of these octets, and the beginning of another."""
         if octets > self._easy:
             self._check(frames, octets)
         self._frames, self._octets = frames, octets
         self._rest = data[position:]
+        self.pending = _cost(octets, len(frames)) + len(self._rest)
 
     def _begin(self, data: bytes, start: int, flags: int, size: int) -> None:
         """Keep the beginning of a long frame in a buffer of its own.
@@ -242,7 +267,9 @@ class PlainDecoder:
         A BytesIO hands out the bytes object that it wrote to: the frame is in memory once, and not copied again.
         """
         self._partial = BytesIO()
-        self._missing = size - self._partial.write(memoryview(data)[start:])
+        written = self._partial.write(memoryview(data)[start:])
+        self._missing = size - written
+        self.pending += written
         self._flags = flags
 
     def _check(self, frames: list[bytes], octets: int, more: int = 0, more_octets: int = 0) -> None:
@@ -263,5 +290,5 @@ def _cost(octets: int, frames: int) -> int:
 
 
 def messages(decoded: Iterable[Decoded]) -> list[list[bytes]]:
-    """The messages among what was decoded."""
+    """The messages in decoded input."""
     return [each for each in decoded if isinstance(each, list)]

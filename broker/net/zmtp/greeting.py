@@ -60,7 +60,7 @@ def version(data: bytes) -> int:
 
 
 def parse(data: bytes) -> tuple[Greeting, bytes] | None:
-    """The greeting at the beginning of ``data``, and what follows it; None while it is not complete.
+    """The greeting at the beginning of ``data``, and the octets behind it; None while it is not complete.
 
     Raises `ZmtpError` as soon as it is none.
     """

@@ -6,7 +6,7 @@ import attrs
 
 FRAME_COST = 64
 """Bytes that a frame counts for beside its content: the object, its place in a list, and the rounding of the allocator.
-An empty frame counts for them as well; otherwise a stranger would buy memory for two bytes a frame."""
+An empty frame counts for them as well; otherwise two bytes of a peer would take that much memory."""
 
 ENVELOPE = 512 * 1024
 """Bytes by which a message may exceed its longest frame: headers, routing frames, and some thousand short frames."""

@@ -1,6 +1,6 @@
 """One ZMTP connection as a state machine without I/O: bytes in, events and bytes out.
 
-States, and what ends them:
+States, and the events that end them:
 
     GREETING   the peer's greeting              -> HANDSHAKE, or CLAIMED for ZMTP 2.0
     HANDSHAKE  the peer's last command          -> CLAIMED
@@ -12,11 +12,11 @@ Rules:
 - Both sides show their version at once, and the rest of their greeting when they know the other's version.
 - In HANDSHAKE only commands may come, of `MAX_HANDSHAKE` bytes at most. ERROR ends the connection with
   the reason of the peer.
-- CLAIMED suspends the input: what came with the last command is kept, within the size of one read, and decoded after
+- CLAIMED suspends the input: octets behind the last command are kept, within the size of one read, and decoded after
   `accept`. The transport is not read from meanwhile.
 - In TRAFFIC a PING is answered by a PONG with its context (RFC 37). PONG is a sign of life and nothing else. SUBSCRIBE,
   CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
-- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is taken where the mechanism is NULL, by the server only.
+- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is taken where the mechanism is NULL.
 - After FAILED nothing is decoded and nothing may be sent.
 """
 
@@ -81,8 +81,8 @@ class Machine:
     """
 
     __slots__ = (
-        "_decoder", "_held", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "encoder", "minor",
-        "state", "version",
+        "_held", "_identity", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "decoder", "encoder",
+        "minor", "state", "version",
     )  # fmt: skip
 
     def __init__(
@@ -95,13 +95,16 @@ class Machine:
     ) -> None:
         self._mechanism = mechanism
         self._socket_type = socket_type
+        self._identity = identity
         self._metadata = metadata.own(socket_type, identity)
         self._limits = limits
         self._peers = peers
         self._held = b""
-        self._decoder: Decoder | None = None
+        self.decoder: Decoder | None = None
+        """The decoder of input; None before TRAFFIC. It may be fed directly, and the commands that it finds
+        given to `heartbeat`, which saves a step for each message."""
         self.encoder: Encoder | None = None
-        """The encoder of what is sent; None before TRAFFIC."""
+        """The encoder of output; None before TRAFFIC."""
         self.state = State.GREETING
         self.version = 0
         """The major version of the peer; 0 while it is not known."""
@@ -113,26 +116,26 @@ class Machine:
 
     @property
     def pending(self) -> int:
-        """Bytes held of what is not complete."""
-        return len(self._held) + (0 if self._decoder is None else self._decoder.pending)
+        """Bytes held of unfinished input."""
+        return len(self._held) + (0 if self.decoder is None else self.decoder.pending)
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Decode what was read. Raises `ZmtpError`, and is FAILED then.
+        """Decode the octets of one read. Raises `ZmtpError`, and is FAILED then.
 
         To be exhausted before the next call, and abandoned where the connection ends before that.
         """
         try:
-            if self._decoder is None:
+            if self.decoder is None:
                 yield from self._prelude(data)
                 data = b""
-            decoder = self._decoder
+            decoder = self.decoder
             if decoder is None:
                 return
-            if self._held:  # what came behind the last command of the handshake
+            if self._held:  # octets behind the last command of the handshake
                 data, self._held = self._held + data, b""
             for each in decoder.feed(data):
                 if isinstance(each, Command):
-                    yield self._heartbeat(each)
+                    yield self.heartbeat(each)
                 else:
                     yield each
         except ZmtpError:
@@ -157,13 +160,13 @@ class Machine:
         return error(reason) if version == 3 else b""
 
     def fail(self) -> None:
-        """Decode nothing any more, and free what is held."""
+        """Decode nothing any more, and free held input."""
         self.state = State.FAILED
         self._held = b""
-        self._decoder = None
+        self.decoder = None
 
     def _begin_traffic(self, output: bytes) -> bytes:
-        self._decoder = self._mechanism.decoder(self._limits)
+        self.decoder = self._mechanism.decoder(self._limits)
         self.encoder = self._mechanism.encoder()
         return output
 
@@ -212,11 +215,11 @@ class Machine:
         self.minor = greeting.minor
         self.state = State.HANDSHAKE
         if greeting.major == 2:
-            if mechanism.name != b"NULL" or self._socket_type != "ROUTER":
-                shown = f"{mechanism.name.decode()} {self._socket_type}"
-                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with a {shown}")
-            # In place of the rest of a greeting: the socket type, and an empty identity as a frame.
-            return bytes((greetings.SOCKET_TYPES.index("ROUTER"), 0, 0))
+            if mechanism.name != b"NULL":
+                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with {mechanism.name.decode()}")
+            # In place of the rest of a greeting: the socket type, and the identity as a frame.
+            kind = greetings.SOCKET_TYPES.index(self._socket_type)
+            return bytes((kind, 0, len(self._identity))) + self._identity
         if greeting.mechanism != mechanism.name:
             shown = repr(greeting.mechanism)[1:]
             raise ZmtpError(Fault.MECHANISM, f"the mechanism {shown} instead of {mechanism.name.decode()}")
@@ -264,7 +267,7 @@ class Machine:
         return Claim({metadata.SOCKET_TYPE: socket_type, metadata.IDENTITY: held[3 : 3 + held[2]]})
 
     def _check(self, properties: Mapping[str, bytes]) -> None:
-        """Refuse a socket that does not go with ours, and identities that nobody may have."""
+        """Refuse a socket type that does not go with ours, and identities that no peer may have."""
         socket_type = properties.get(metadata.SOCKET_TYPE, b"")
         if self._peers is not None and socket_type not in self._peers:
             raise self._refusal(f"a {self._socket_type} does not talk to {_shown(socket_type)}")
@@ -279,7 +282,7 @@ class Machine:
 
     # traffic
 
-    def _heartbeat(self, received: Command) -> Event:
+    def heartbeat(self, received: Command) -> Output | None:
         """Take a command between messages."""
         if self.version == 2:
             raise ZmtpError(Fault.FRAME, "a command in ZMTP 2.0")

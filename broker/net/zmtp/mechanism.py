@@ -1,8 +1,8 @@
 """Security mechanisms: the handshake between greeting and traffic.
 
 A mechanism is one side of one handshake. It takes the commands of the other side and gives its own. When it has
-verified what it can, it makes a *claim*: who the peer says it is. The claim is accepted or refused elsewhere (an allow
-list, a password); only then does the mechanism give its last command.
+verified the peer, it makes a *claim*: the metadata of the peer, with its key or its name. The claim is accepted or
+refused elsewhere (an allow list, a password); only then does the mechanism give its last command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The choice of how the boxes of CURVE's traffic are made: in Python, or by the compiled helper.
+"""The choice of the sealing, which makes the boxes of CURVE's traffic: in Python, or the compiled helper.
 
 The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a
 read in one call, and seals a message for a list of connections in one. ctypes loads it, and PyNaCl's cffi calls it,
@@ -104,7 +104,7 @@ class CompiledEncoder:
 
 
 class CompiledDecoder(CurveDecoder):
-    """The input of one connection. The helper opens what it can; any other frame is looked at by `CurveDecoder`."""
+    """The input of one connection. The helper opens all that it can; `CurveDecoder` looks at any other frame."""
 
     __slots__ = ("_direction", "_sealing")
 
@@ -155,7 +155,7 @@ class CompiledDecoder(CurveDecoder):
                 yield self._alone(found)
 
     def _alone(self, body: bytes) -> Decoded:
-        """Take a box that the helper has not opened. Returns what it completes."""
+        """Take a box that the helper has not opened. Returns the message or command that it completes."""
         self._counter = self._direction[_COUNTER]
         decoded = self._boxed(body)
         self._direction[_COUNTER] = self._counter
@@ -242,7 +242,7 @@ class CompiledSealing:
         numbers: Sequence[int] = (),
         at: int = 0,
     ) -> list[bytes]:
-        """Seal what NULL would send, of which the frames have these sizes. OverflowError: a counter is used up."""
+        """Seal a message as NULL would send it, whose frames have these sizes. OverflowError: a counter is used up."""
         stride = 0
         for size in sizes:
             stride += size + OVERHEAD + (2 if size + OVERHEAD < SHORT else 9)

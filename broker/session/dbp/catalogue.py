@@ -345,11 +345,11 @@ class Catalogue:
     def _look(self, entry: Entry) -> None:
         """Have a service looked after from now on, by what is agreed now."""
         before, entry.lease = entry.lease, None
+        now = self._leases.moment()  # the end of a question to the service leads here, too
         if entry.contract:
-            now = self._leases.now
             entry.beat_at = min(max(entry.beat_at, now), now + entry.interval)
             entry.lease = self._leases.hold(entry, now)
         elif self.terms.probe:
-            entry.lease = self._leases.hold(entry, self._leases.now + self.terms.probe)
+            entry.lease = self._leases.hold(entry, now + self.terms.probe)
         if before is not None:  # only now: when nothing is held, not even for this moment, life time stands still
             before.cancel()

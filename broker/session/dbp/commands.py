@@ -173,7 +173,6 @@ class Commands:
         self._voice.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
 
     def _beat(self, connection: Connection, message: messages.Beat) -> None:
-        self._leases.look()
         entry = self._named(connection, message.name)
         if entry is None:
             self._part(connection, "a heartbeat of a service that is not registered")

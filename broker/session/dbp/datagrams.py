@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases
 from broker.session.dbp.catalogue import WIRE, Catalogue
 from broker.session.dbp.entry import Source
 from broker.session.dbp.voice import Voice, is_broker
@@ -26,16 +25,9 @@ from broker.wire.dbp.messages import Ack, Beat, Bye
 class Datagrams:
     """All conversations by UDP. The transport calls `receive`."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        voice: Voice,
-        leases: ILeases,
-        complaints: Complaints,
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, voice: Voice, complaints: Complaints) -> None:
         self._catalogue = catalogue
         self._voice = voice
-        self._leases = leases
         self._complaints = complaints
         self.beats = 0
 
@@ -62,7 +54,6 @@ class Datagrams:
                 self._catalogue.live(entry)
 
     def _beat(self, message: Beat, source: Source) -> None:
-        self._leases.look()
         if message.name is None:
             entries = self._catalogue.at(source)
         else:

@@ -220,6 +220,7 @@ class Data:
         grant.profile.joined(flow)
 
     def _end(self, client: Client, why: str) -> None:
+        self._leases.look()  # what profiles do now may be the end of a connection, outside of a quantum
         client.over = True
         del self._clients[client.connection]
         client.lease.cancel()

@@ -248,6 +248,7 @@ class Voice:
         full = self._full.pop(identity, None)
         if full is None:
             return
+        self.leases.look()  # the transport calls this outside of a quantum
         full.lease.cancel()
         reader = full.client.reader
         if reader is not None and reader.starved:

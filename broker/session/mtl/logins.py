@@ -97,7 +97,7 @@ class Logins:
         exchange = self._mechanisms.begin(mechanism, self.plain or session.secure, session.curve)
         assert exchange is not None, "it was offered"
         session.running = running = Running(exchange, session, self._give_up)
-        running.deadline = self._leases.hold(running, self._leases.now + EXCHANGE_SECONDS)
+        running.deadline = self._leases.hold(running, self._leases.moment() + EXCHANGE_SECONDS)
         return running
 
     def _give_up(self, session: Session) -> None:
@@ -122,7 +122,8 @@ class Logins:
     async def _pause(self, turn: Turn, seconds: float) -> None:
         """Wait, or until the turn is over."""
         turn.pending = done = Deferred[None]()
-        held = self._leases.hold(_At(lambda now: done.callback(None)), self._leases.now + seconds)
+        # A password was checked in a thread: no quantum has begun since.
+        held = self._leases.hold(_At(lambda now: done.callback(None)), self._leases.moment() + seconds)
         try:
             await done
         except CancelledError:

@@ -180,6 +180,16 @@ def test_a_peer_of_version_2_gets_our_socket_type_and_an_empty_identity_instead_
     assert side.machine.ping() == b""
 
 
+def test_a_client_speaks_version_2_with_a_service_that_has_no_later_one() -> None:
+    side = Side(Machine(Null(False), "DEALER", Limits(), b"me", frozenset([b"ROUTER"])))
+    side.take(SIGNATURE + b"\x01")
+    assert side.give() == SIGNATURE + b"\x03" + b"\x05\0\x02me"
+    side.take(b"\x06\0\0" + b"\0\x01a")
+    assert (side.machine.version, side.machine.state) == (2, State.TRAFFIC)
+    assert side.messages == [[b"a"]]
+    assert side.give() == b""
+
+
 @pytest.mark.parametrize(
     ("octets", "fault"),
     [
@@ -210,7 +220,6 @@ def test_an_identity_of_version_2_may_have_255_octets() -> None:
     "machine",
     [
         lambda: router(PlainServer()),
-        lambda: Machine(Null(False), "DEALER", Limits()),
         lambda: Machine(PlainClient(b"u", b"p"), "ROUTER", Limits()),
     ],
 )

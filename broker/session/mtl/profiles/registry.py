@@ -282,6 +282,7 @@ class Registry:
         self._tell(resource, Event(load.provider, "down" if gone else "load", change.revision, load, new, gone))
 
     def _tell(self, resource: str, event: _Event) -> None:
+        self._leases.look()  # a provider that leaves with its connection is a change outside of a quantum
         for view in self._views[resource]:
             view.tell(event)
 
