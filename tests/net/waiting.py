@@ -12,9 +12,6 @@ from tests.patience import PATIENCE
 
 reactor: Any = _reactor
 
-LITTLE_PATIENCE = 3.0
-"""Seconds after which a test that fails as expected gives up: the event is known not to come."""
-
 LOOK_EVERY = 0.001
 """Seconds between two looks at whether the event came."""
 

@@ -91,8 +91,8 @@ class To:
 class Server:
     """A ROUTER that is bound, and a record of what it says to its conversation.
 
-    ``told`` has it all in order: ``(identity, frames, connection)`` for a message, a number for a connection that ended,
-    and bytes for a peer that has room again. ``react`` is called with each message, ``ended`` with each end, and
+    ``told`` has it all in order: ``(identity, frames, connection)`` for a message, a number for a connection that
+    ended, and bytes for a peer that has room again. ``react`` is called with each message, ``ended`` with each end, and
     ``roomy`` with each identity that has room.
     """
 

@@ -182,7 +182,7 @@ class Backlogs(Rig):
     async def test_bytes_do_not_count_any_more_when_they_are_read_or_their_connection_ends(self) -> None:
         self.patch(routers, "WAITING", 2 * BACKLOG)
         server = self.serve()
-        for turn in range(4):
+        for turn in range(2):
             peers = [await self.known(server, b"%d %d" % (turn, number)) for number in range(2)]
             counts = [self.fill(server, b"%d %d" % (turn, number), MEBIBYTE) for number in range(2)]
             for count in counts:
@@ -197,7 +197,7 @@ class Backlogs(Rig):
     async def test_a_peer_that_was_slow_once_takes_no_share_of_others(self) -> None:
         self.patch(routers, "WAITING", BACKLOG)
         server = self.serve()
-        for number in range(8):  # one long message, and nothing that waits behind it
+        for number in range(6):  # one long message, and nothing that waits behind it
             peer = await self.known(server, b"%d" % number)
             server.router.send(b"%d" % number, [bytes(8 * MEBIBYTE)])
             await peer.receive()

@@ -77,7 +77,7 @@ class Ends(Rig):
         server = self.serve()
         for _ in range(5):
             (await self.known(server)).close()
-            await until(lambda: server.open == 0)
+            await until(lambda: server.open == 0)  # noqa: B023 (it is called in this round)
             await server.listener.close()
             await turn()
             server = self.serve(server.address)

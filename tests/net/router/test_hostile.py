@@ -186,7 +186,7 @@ class Lengths(Rig):
             peer.close()
             self.assertEqual(self.refusals(Reason.TOO_LARGE), number)
             good.send(b"%d" % size)
-            await until(lambda: [b"%d" % size] in server.messages)
+            await until(lambda: [b"%d" % size] in server.messages)  # noqa: B023 (it is called in this round)
         self.assertEqual(server.identities, [b"good"] * 3)
         self.assertEqual(server.router.unfinished.held, 0)
 
@@ -199,7 +199,7 @@ class Lengths(Rig):
             peer = await self.known(server, b"%d" % number)
             peers.append(peer)
             peer.raw.send(peer.encoded(bytes(MEBIBYTE))[:-1])
-            await until(lambda: not peer.raw.unsent)
+            await until(lambda: not peer.raw.unsent)  # noqa: B023 (it is called in this round)
         await until(lambda: self.refusals(Reason.TOO_LARGE) >= 5)
         self.assertLessEqual(server.router.unfinished.held, 10 * MEBIBYTE)
         for peer in peers[:4]:
@@ -262,7 +262,7 @@ class Keys(Rig):
         for number in range(3):
             peer = await self.known(server, b"me")
             peer.send(b"right")
-            await until(lambda: len(server.messages) == number + 1)
+            await until(lambda: len(server.messages) == number + 1)  # noqa: B023 (it is called in this round)
             octets = peer.encoded(b"wrong")
             raw = (octets[:-1] + bytes((octets[-1] ^ 1,)), message(b"plain"), octets + octets)[number]
             peer.raw.send(raw)
@@ -308,7 +308,7 @@ class Fuzz(Rig):
         server.react = lambda identity, frames, connection: server.router.reply(identity, frames)
         hello = ready({b"Socket-Type": b"DEALER", b"Identity": b"x"})
         messages = message(b"", b"NOOP", b"ID", b"1") + message(b"y" * 300) * 3
-        for _ in range(300):
+        for _ in range(200):
             raw = RawPeer(server.port)
             for data in (greeting(), hello, messages):
                 # In half of the cases it is all right so far, to get further.
@@ -320,7 +320,7 @@ class Fuzz(Rig):
         await until(lambda: server.open == 0)
         await self.answers(server)
         ends = server.ends
-        print(len(server.messages) > 50, len(ends) == len(set(ends)) > 50)
+        print(len(server.messages) > 30, len(ends) == len(set(ends)) > 30)
 
 result = unittest.TestResult()
 Fuzz("test").run(result)
@@ -379,5 +379,3 @@ def test_an_endless_message_takes_no_more_memory_than_the_limit(size: int) -> No
     assert closed == "True", most
     # The sender, in the same process, has some MiB ready.
     assert int(most) < 4 * MEBIBYTE + 2 * MEBIBYTE + 6 * MEBIBYTE
-
-

@@ -99,8 +99,7 @@ class Order(Rig):
             for identity, request in asked
             if request.startswith(b"put")
             for other in self.receivers
-            if other.identity != identity
-            and moments[other.identity, request] > moments[identity, ANSWER + request]
+            if other.identity != identity and moments[other.identity, request] > moments[identity, ANSWER + request]
         ]
         self.assertEqual(late[:5], [])
 

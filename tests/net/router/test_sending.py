@@ -38,7 +38,8 @@ class Sending(Rig):
             there, slow, gone = To(b"quick"), To(b"slow"), [To(b"gone %d" % number) for number in range(5)]
             failed = server.router.send_all([*gone[:3], slow, there, *gone[3:]], [b"", bytes(size)], 5.0)
             self.assertEqual(
-                failed, [*((each, Sent.GONE) for each in gone[:3]), (slow, Sent.FULL)]
+                failed,
+                [*((each, Sent.GONE) for each in gone[:3]), (slow, Sent.FULL)]
                 + [(each, Sent.GONE) for each in gone[3:]],
             )
             self.assertEqual([each.sent for each in (there, slow, *gone)], [5.0, *[0.0] * 6])
@@ -82,7 +83,9 @@ class Sending(Rig):
             server.router.send_each(receivers, b"%d " % (number + 3) + BLANK, len(b"%d " % (number + 3)), body, 1.0)
         for peer in peers:
             received = await peer.receive(400)
-            self.assertEqual([int(frames[0].rstrip(bytes(range(26))).split()[0]) for frames in received], list(range(400)))
+            self.assertEqual(
+                [int(frames[0].rstrip(bytes(range(26))).split()[0]) for frames in received], list(range(400))
+            )
 
     async def test_a_wrong_part_does_not_spoil_the_next_message(self) -> None:
         server = self.serve()
@@ -183,4 +186,3 @@ class SendingPython(Sending):
 
 class SendingCompiled(Sending):
     form = "compiled"
-

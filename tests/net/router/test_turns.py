@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from threading import Event
 from typing import Any
@@ -27,7 +28,7 @@ class Fairness(Rig):
             clock.turn()
             seen.append(len(server.messages))
             await self.turn()
-        most = max(later - earlier for earlier, later in zip(seen, seen[1:], strict=False))
+        most = max(later - earlier for earlier, later in itertools.pairwise(seen))
         self.assertLessEqual(most, 2 * UNWATCHED, "messages that take a second each")
 
     async def test_nothing_of_a_connection_is_received_after_its_end_in_a_quantum(self) -> None:
@@ -120,5 +121,3 @@ def flood(address: str, peers: int, enough: Event) -> None:
                     pass
         for socket in sockets:
             socket.close()
-
-
