@@ -6,6 +6,7 @@ Each write of the ROUTER is noted. When all is read, the sizes of the messages s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from broker.net.router import peer as peers
@@ -33,16 +34,20 @@ class Order(Rig):
         self.writes: list[tuple[bytes, int]] = []
         """The peers that were written to, and the octets that each had had then."""
         self.octets: Counter[bytes] = Counter()
-        original = peers.RouterPeer._write
+        for name in ("flush", "flush_ahead"):
+            self.patch(peers.RouterPeer, name, self.noting(getattr(peers.RouterPeer, name)))
+        return server
 
-        def write(connection: peers.RouterPeer, data: bytes) -> None:
+    def noting(self, original: Callable[[peers.RouterPeer], None]) -> Callable[[peers.RouterPeer], None]:
+        """A method that writes what waits for a peer, and notes how much that was."""
+
+        def write(connection: peers.RouterPeer) -> None:
             before = sum(map(len, connection.out))
-            original(connection, data)
-            self.octets[connection.identity] += len(data) + before - sum(map(len, connection.out))
+            original(connection)
+            self.octets[connection.identity] += before - sum(map(len, connection.out))
             self.writes.append((connection.identity, self.octets[connection.identity]))
 
-        self.patch(peers.RouterPeer, "_write", write)
-        return server
+        return write
 
     def publish(self, identity: bytes, frames: list[bytes], connection: int) -> None:
         request, _ = frames
