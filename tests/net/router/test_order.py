@@ -6,6 +6,7 @@ Each write of the ROUTER is noted. When all is read, the sizes of the messages s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from broker.net.router import peer as peers
@@ -33,26 +34,20 @@ class Order(Rig):
         self.writes: list[tuple[bytes, int]] = []
         """The peers that were written to, and the octets that each had had then."""
         self.octets: Counter[bytes] = Counter()
-        original = peers.RouterPeer._write
-
-        def write(connection: peers.RouterPeer, data: bytes) -> None:
-            before = sum(map(len, connection.out))
-            original(connection, data)
-            self.octets[connection.identity] += len(data) + before - sum(map(len, connection.out))
-            self.writes.append((connection.identity, self.octets[connection.identity]))
-
-        send_pieces = peers.RouterPeer._send_pieces
-
-        def send(connection: peers.RouterPeer) -> bytes:
-            before = sum(map(len, connection.out))
-            rest = send_pieces(connection)
-            self.octets[connection.identity] += before - sum(map(len, connection.out)) - len(rest)
-            self.writes.append((connection.identity, self.octets[connection.identity]))
-            return rest
-
-        self.patch(peers.RouterPeer, "_write", write)
-        self.patch(peers.RouterPeer, "_send_pieces", send)
+        for name in ("flush", "flush_ahead"):
+            self.patch(peers.RouterPeer, name, self.noting(getattr(peers.RouterPeer, name)))
         return server
+
+    def noting(self, original: Callable[[peers.RouterPeer], None]) -> Callable[[peers.RouterPeer], None]:
+        """A method that writes what waits for a peer, and notes how much that was."""
+
+        def write(connection: peers.RouterPeer) -> None:
+            before = sum(map(len, connection.out))
+            original(connection)
+            self.octets[connection.identity] += before - sum(map(len, connection.out))
+            self.writes.append((connection.identity, self.octets[connection.identity]))
+
+        return write
 
     def publish(self, identity: bytes, frames: list[bytes], connection: int) -> None:
         request, _ = frames
