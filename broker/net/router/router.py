@@ -56,6 +56,9 @@ BACKLOG = 64 * 1024 * 1024
 WAITING = 256 * 1024 * 1024
 """Bytes that may wait for all peers which do not read. Shared bytes count for each."""
 
+SEALED = 4 * 1024 * 1024
+"""Bytes that are sealed before they are written: one message of 16 MiB for a hundred peers would be 1.6 GB."""
+
 IDLE = 120.0
 """Seconds of silence after which a peer is asked if it is there, and seconds that it may take to answer."""
 
@@ -254,9 +257,12 @@ class Router(ConnectionFactory):
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
         """See `broker.session.router.Router`."""
         if self._sealing is not None:
-            ready, failed = self._ready_for(receivers, sum(map(len, frames)))
-            sealed = self._sealing.seal_all([peer.encoder for _, peer in ready], frames)
-            self._queue_sealed(ready, sealed, now)
+            size = sum(map(len, frames))
+            failed: list[tuple[R, Sent]] = []
+            for part in _parts(receivers, size):
+                ready = self._ready_for(part, size, failed)
+                sealed = self._sealing.seal_all([peer.encoder for _, peer in ready], frames)
+                self._queue_sealed(ready, sealed, now)
             return failed
         body = b""
         if len(frames[-1]) < APART:
@@ -297,11 +303,14 @@ class Router(ConnectionFactory):
     ) -> list[tuple[N, Sent]]:
         """See `broker.session.router.NumberingRouter`."""
         if self._sealing is not None:
+            size = len(frame) + len(body)
+            failed: list[tuple[N, Sent]] = []
             for receiver in receivers:
                 receiver.sequence += 1
-            ready, failed = self._ready_for(receivers, len(frame) + len(body))
-            encoders, numbers = [peer.encoder for _, peer in ready], [each.sequence for each, _ in ready]
-            self._queue_sealed(ready, self._sealing.seal_each(encoders, frame, at, numbers, body), now)
+            for part in _parts(receivers, size):
+                ready = self._ready_for(part, size, failed)
+                encoders, numbers = [peer.encoder for _, peer in ready], [each.sequence for each, _ in ready]
+                self._queue_sealed(ready, self._sealing.seal_each(encoders, frame, at, numbers, body), now)
             return failed
         head, _ = pieces((frame, body))
         at += HEADER if len(frame) < SHORT else LONG_HEADER
@@ -415,30 +424,40 @@ class Router(ConnectionFactory):
             self.turns.flush_later(self)
 
     def _ready_for(
-        self, receivers: Collection[R], size: int
-    ) -> tuple[list[tuple[R, RouterPeer]], list[tuple[R, Sent]]]:
-        """The receivers that a message of that size can be sent to, with their connections; and the others, and why."""
+        self, receivers: Collection[R], size: int, failed: list[tuple[R, Sent]]
+    ) -> list[tuple[R, RouterPeer]]:
+        """The receivers that a message of that size can be sealed for, with their connections; ``failed`` gets others.
+
+        Sealed messages are not shared, so that large ones are refused to any peer while too many bytes wait.
+        """
         ready: list[tuple[R, RouterPeer]] = []
-        failed: list[tuple[R, Sent]] = []
-        brink = self.high_water if size < LARGE else 1
+        large = size >= LARGE
+        brink = 1 if large else self.high_water
         for receiver in receivers:
             peer = self._peers.get(receiver.identity)
             if peer is None:
                 failed.append((receiver, Sent.GONE))
             elif (peer._paused or len(peer.out) >= brink) and not self._has_room(peer, size, 0):
                 failed.append((receiver, Sent.FULL))
+            elif large and self._waiting + size > WAITING and size > WAITING // (len(self._slow) + 1):
+                failed.append((receiver, Sent.FULL))
+                peer.full = True
+                self._fanned.append(peer)  # which tells it that there is room, when there is
             else:
                 ready.append((receiver, peer))
-        return ready, failed
+        return ready
 
-    def _queue_sealed(self, ready: Iterable[tuple[R, RouterPeer]], sealed: Iterable[bytes], now: float) -> None:
-        """Let sealed messages wait for the end of the turn."""
+    def _queue_sealed(self, ready: Sequence[tuple[R, RouterPeer]], sealed: Sequence[bytes], now: float) -> None:
+        """Let sealed messages wait for the end of the turn; large ones are written at once, and the rest is weighed."""
         fanned = self._fanned
         for (receiver, peer), data in zip(ready, sealed, strict=True):
             if not peer.out:
                 fanned.append(peer)
             peer.out.append(data)
             receiver.sent = now
+        if sealed and len(sealed[0]) >= LARGE:
+            for _, peer in ready:
+                self.flush_one(peer)
         if fanned and not self._scheduled:
             self._flush_soon()
 
@@ -493,3 +512,12 @@ class Router(ConnectionFactory):
                 peer.silence = 0
         if self._peers:
             self._look_for_idle()
+
+
+def _parts(receivers: Collection[R], size: int) -> Iterable[Collection[R]]:
+    """The receivers of a message, as many at a time as may have a sealed one of that size each, of `SEALED` bytes."""
+    count = max(1, SEALED // max(1, size))
+    if len(receivers) <= count:
+        return (receivers,)
+    all_of_them = list(receivers)
+    return (all_of_them[first : first + count] for first in range(0, len(all_of_them), count))
