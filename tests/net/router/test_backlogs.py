@@ -207,6 +207,21 @@ class Backlogs(Rig):
         count = self.fill(server, b"other", MEBIBYTE)
         self.assertGreaterEqual(count * MEBIBYTE, BACKLOG // 2 - MEBIBYTE)
 
+    async def test_a_large_message_is_sealed_for_no_more_peers_than_may_wait(self) -> None:
+        self.patch(routers, "WAITING", 16 * MEBIBYTE)
+        server = self.serve()
+        names = [b"%d" % number for number in range(24)]
+        peers = [await self.known(server, name) for name in names]
+        body = bytes(8 * MEBIBYTE)
+        failed = server.router.send_all([To(name) for name in names], [body], 1.0)
+        missed = {receiver.identity for receiver, why in failed if why is Sent.FULL}
+        self.assertEqual(len(missed), len(failed))
+        # The same bytes wait for all without CURVE, and a copy for each with it.
+        self.assertEqual(bool(missed), bool(self.form))
+        for name, peer in zip(names, peers, strict=True):
+            if name not in missed:
+                self.assertEqual(await peer.receive(), [[body]])
+
     async def test_a_slow_peer_delays_no_other(self) -> None:
         server = self.serve(high_water=10)
         await self.known(server, b"slow")
