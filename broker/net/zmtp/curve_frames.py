@@ -59,7 +59,8 @@ class Boxes:
     ``random`` gives so many random bytes; ``keypair`` a new public key and its secret; ``shared`` the secret that a
     public key and a secret key of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by
     nonce and shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered);
-    ``open_within`` replaces the beginning of a box by its content, which is `MAC` bytes shorter (ValueError: as before).
+    ``open_within`` replaces the beginning of a box by its content, which is `MAC` bytes shorter (ValueError: as
+    ``open``).
     """
 
     random: Callable[[int], bytes]
