@@ -99,13 +99,22 @@ class ConnectionFactory(Factory):
         return connection
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
-        """One more; while there are as many as may be, further ones wait in the kernel's queue."""
+        """One more; while there are as many as may be, further ones wait in the kernel's queue.
+
+        But a connection that is being closed gives its place away: a peer which is turned away, and does not close,
+        would otherwise keep peers of other addresses out for as long as an orderly close may take.
+        """
         self.connections.add(connection)
         if connection.source:
             self._by_address[connection.source] = self._by_address.get(connection.source, 0) + 1
         if self.limits.authenticate_within and not authenticated:
             self.logins.add(connection, self.limits.authenticate_within)
         if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
+            closing = self.closes.first()
+            if closing is not None:
+                self.closes.discard(closing)
+                closing.abort()
+                return
             self._full = True
             self.complaints.count(f"{self.wire}_accept", "paused")
             text = f"all {self.limits.connections} connections of the listener are taken: further ones wait"

@@ -31,6 +31,7 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.direct import nothing_waits, plain_socket, send_now, unsent
 from broker.net.limits import Bucket
 from broker.net.scheduled import STRIKES, Scheduled
+from broker.net.streams import TcpStream
 from broker.net.unfinished import SHORT
 from broker.session.peer import Reader
 
@@ -166,6 +167,8 @@ class StreamConnection(Scheduled, Protocol):
         self.transport.registerProducer(self, True)
         self._socket = plain_socket(self.transport)
         self._direct = self._socket is self.transport
+        if isinstance(self._socket, TcpStream):
+            self._socket.crowd = self.factory.turns
         if self._direct and not self._authenticated:
             self.transport.bufferSize = SHORT  # a peer has little to send before it authenticates
         self.factory.connected(self, self._authenticated)

@@ -177,6 +177,10 @@ class Deadlines(Generic[K]):
         """It happened, or need not any more."""
         self._due.pop(key, None)
 
+    def first(self) -> K | None:
+        """The one that has waited for the longest time, or None if there is none."""
+        return next(iter(self._due), None)
+
     def stop(self) -> None:
         """No deadline counts any more."""
         self._due.clear()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet import tcp, unix
 from twisted.internet.abstract import FileDescriptor
@@ -40,6 +40,17 @@ _DONE, _LOST = Failure(ConnectionDone()), Failure(ConnectionLost())
 
 ACCEPTS = 20
 """Connections accepted in one turn of the reactor: some 100 µs each, and twice that with TLS."""
+
+
+CROWDED_READ = 8_192
+"""Bytes of a read while many connections wait for their turn: 20,000 hold 160 MiB. It is more than an ordinary peer
+sends (`broker.net.unfinished.SHORT`): a longer read that is cut must not look like one of those."""
+
+
+class Crowd(Protocol):
+    """The queue in which connections wait until what was read is handled."""
+
+    crowded: bool
 
 
 class _Stream(FileDescriptor):
@@ -83,6 +94,9 @@ class TcpStream(_Stream, tcp.Server):
         self.startReading()  # type: ignore[no-untyped-call]
         self.connected = 1
 
+    crowd: Crowd | None = None
+    """Makes reads small while it is crowded."""
+
     # A connection that is told to read no more is often told to read on before the next event comes: so the descriptor
     # leaves the set only when one does come.
     _pausing = False
@@ -114,7 +128,10 @@ class TcpStream(_Stream, tcp.Server):
             self.stopReading()  # type: ignore[no-untyped-call]
             return None
         try:
-            data = self.socket.recv(self.bufferSize)
+            size = self.bufferSize
+            if size > CROWDED_READ and self.crowd is not None and self.crowd.crowded:
+                size = CROWDED_READ
+            data = self.socket.recv(size)
         except BlockingIOError:
             return None
         except OSError:

@@ -47,6 +47,10 @@ the fewer writes; the shorter, the sooner it is the turn of the next one. Five f
 ROUND = 100
 """Connections served in the rounds of one turn: they will be read again in the next, at some 40 µs each."""
 
+CROWD = 256
+"""Connections that wait for their turn, from which on further ones are read from in small pieces: each holds what was
+read until it is served. So many that senders of large messages seldom meet it; they hold 16 MiB."""
+
 MESSAGES = 64
 """Messages that a shared connection takes in one quantum."""
 
@@ -98,6 +102,8 @@ class Turns:
         self._unflushed: deque[Gathering] = deque()
         self.first: list[Connection] = []
         """Connections with output that goes out before anything else."""
+        self.crowded = False
+        """More than `CROWD` connections wait for their turn."""
         self._rounds = False
         self._in_round = False
         self._flushing = False
@@ -149,6 +155,8 @@ class Turns:
     def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
         """It has input: serve it in the rounds."""
         (self._ordinary if ordinary else self._others).append(connection)
+        if not self.crowded:
+            self.crowded = len(self._ordinary) + len(self._others) > CROWD
         self._begin_rounds()
 
     def serve_shared(self, connection: Shared) -> None:
@@ -231,6 +239,7 @@ class Turns:
             left -= 1
         while self._others and self._serve_first(self._others) < end and left:
             left -= 1
+        self.crowded = len(self._ordinary) + len(self._others) > CROWD
         self._rounds = bool(self._shared or self._ordinary or self._others)
         if self._rounds:
             self._clock.callLater(0, self._round)

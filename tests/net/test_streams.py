@@ -24,7 +24,7 @@ from zope.interface.verify import verifyObject
 
 from broker.config import endpoint
 from broker.net.listen import listen
-from broker.net.streams import ACCEPTS, Streams
+from broker.net.streams import ACCEPTS, CROWDED_READ, Streams
 
 LARGE = 8 * 1024 * 1024
 """Bytes that no pair of sockets takes at once."""
@@ -79,6 +79,13 @@ class Accepting(Factory):
 
     def __init__(self) -> None:
         self.accepted: DeferredQueue[Recording] = DeferredQueue()
+
+
+class Crowd:
+    """A queue that is crowded, or is not."""
+
+    def __init__(self, crowded: bool) -> None:
+        self.crowded = crowded
 
 
 class OverSockets(TestCase):
@@ -148,6 +155,23 @@ class OverSockets(TestCase):
         self.assertEqual(accepted.events.pending, [])
         accepted.transport.resumeProducing()  # type: ignore[union-attr]
         self.assertEqual(await accepted.events.get(), b"first")
+
+    async def test_reads_are_small_while_many_wait(self) -> None:
+        client, accepted = await self.connected(self.listening())
+        accepted.transport.crowd = Crowd(True)  # type: ignore[union-attr]
+        accepted.transport.pauseProducing()  # type: ignore[union-attr]
+        client.sendall(bytes(3 * CROWDED_READ))
+        accepted.transport.resumeProducing()  # type: ignore[union-attr]
+        self.assertEqual(len(await accepted.events.get()), CROWDED_READ)
+        self.assertEqual(len(await accepted.events.get()), CROWDED_READ)
+        accepted.transport.crowd = Crowd(False)  # type: ignore[union-attr]
+        accepted.transport.pauseProducing()  # type: ignore[union-attr]
+        client.sendall(bytes(CROWDED_READ))
+        accepted.transport.resumeProducing()  # type: ignore[union-attr]
+        received = 0
+        while received < 2 * CROWDED_READ:
+            received += len(await accepted.events.get())
+        self.assertEqual(received, 2 * CROWDED_READ)
 
     async def test_after_the_end_of_input_output_goes_on(self) -> None:
         client, accepted = await self.connected(self.listening())

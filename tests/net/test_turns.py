@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.net.turns import MESSAGES, MESSAGES_ALONE, QUANTUM, TURN, Turns
+from broker.net.turns import CROWD, MESSAGES, MESSAGES_ALONE, QUANTUM, TURN, Turns
 from tests.net.words import TickingClock
 
 
@@ -391,3 +391,15 @@ def test_strangers_wait_behind_peers_that_are_known(clock: TickingClock, turns: 
     clock.tick = 0
     clock.turn()
     assert log == ["first", "known", "stranger", "stranger", "stranger"]
+
+
+def test_it_is_crowded_while_many_connections_wait(clock: TickingClock, turns: Turns) -> None:
+    log: list[str] = []
+    for number in range(CROWD):
+        turns.serve_later(Work(str(number), 1, log))
+    assert not turns.crowded
+    turns.serve_later(Work("last", 1, log), True)
+    assert turns.crowded
+    while len(log) <= CROWD:
+        clock.turn()
+    assert not turns.crowded

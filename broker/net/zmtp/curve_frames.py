@@ -58,7 +58,9 @@ class Boxes:
 
     ``random`` gives so many random bytes; ``keypair`` a new public key and its secret; ``shared`` the secret that a
     public key and a secret key of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by
-    nonce and shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered).
+    nonce and shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered);
+    ``open_within`` replaces the beginning of a box by its content, which is `MAC` bytes shorter (ValueError: as
+    ``open``).
     """
 
     random: Callable[[int], bytes]
@@ -66,6 +68,7 @@ class Boxes:
     shared: Callable[[bytes, bytes], bytes]
     seal: Callable[[bytes, bytes, bytes], bytes]
     open: Callable[[bytes, bytes, bytes], bytes]
+    open_within: Callable[[memoryview, bytes, bytes], None]
 
 
 class Sealing(Protocol):
@@ -153,7 +156,7 @@ class CurveDecoder:
     """The input of one connection."""
 
     __slots__ = (
-        "_cost", "_counter", "_frames", "_key", "_limits", "_missing", "_open", "_partial", "_prefix", "_rest",
+        "_boxes", "_cost", "_counter", "_frames", "_key", "_limits", "_missing", "_partial", "_prefix", "_rest",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, boxes: Boxes, key: bytes, prefix: bytes, counter: int) -> None:
@@ -167,7 +170,7 @@ class CurveDecoder:
         """The frames of a message that is not complete."""
         self._cost = 0
         """The bytes that these count for."""
-        self._open = boxes.open
+        self._boxes = boxes
         self._key = key
         self._prefix = prefix
         self._counter = counter
@@ -181,11 +184,10 @@ class CurveDecoder:
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
         if self._partial is not None:
-            resumed = self._resume(data)
-            if resumed is None:
+            data = self._collect(data)
+            if self._missing:
                 return
-            body, data = resumed
-            yield self._boxed(body)
+            yield self._collected()
         elif self._rest:
             data = self._rest + data
         self._rest = b""
@@ -202,16 +204,33 @@ class CurveDecoder:
                 work = 0
                 yield None
 
-    def _resume(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """Add to the box that was kept. Returns it, once it is complete, and the octets behind it."""
+    def _collect(self, data: bytes) -> bytes:
+        """Add to the box that was kept, of which ``_missing`` bytes are missing then. Returns the octets behind it."""
         assert self._partial is not None
         taken = self._partial.write(memoryview(data)[: self._missing])
         self._missing -= taken
-        if self._missing:
-            return None
-        body = self._partial.getvalue()
-        self._partial = None
-        return body, data[taken:]
+        return data[taken:]
+
+    def _collected(self) -> Decoded:
+        """Take the box that was kept, and is complete. Returns the message or command that it completes.
+
+        It is opened where it is, and the rest of it cut off: of a long frame there is never a second copy.
+        """
+        partial, self._partial = self._partial, None
+        assert partial is not None
+        with partial.getbuffer() as body:
+            counter = self._marked(bytes(body[:BOX]), len(body))
+            with body[BOX:] as box:
+                try:
+                    self._boxes.open_within(box, self._nonce(counter), self._key)
+                except ValueError:
+                    raise _unopened() from None
+            self._counter = counter
+            flags, size = body[BOX], len(body) - OVERHEAD
+            body[:size] = body[BOX + 1 : BOX + 1 + size]
+        partial.truncate(size)
+        # A BytesIO hands out the bytes object that it wrote to.
+        return self._content(flags, partial.getvalue())
 
     def _next(self, data: bytes, position: int, end: int) -> tuple[int, bytes | None]:
         """The body of the next frame, and where the one behind it begins; None where it is not complete, and kept."""
@@ -248,19 +267,31 @@ class CurveDecoder:
 
     def _boxed(self, body: bytes) -> Decoded:
         """Take a box. Returns the message or command that it completes."""
+        counter = self._marked(body, len(body))
+        try:
+            content = self._boxes.open(body[BOX:], self._nonce(counter), self._key)
+        except ValueError:
+            raise _unopened() from None
+        self._counter = counter
+        return self._content(content[0], content[1:])
+
+    def _marked(self, body: bytes, size: int) -> int:
+        """The counter at the beginning of a box, which with it has ``size`` bytes."""
+        if size < OVERHEAD or not body.startswith(MARK):
+            raise ZmtpError(Fault.FRAME, f"a frame of {size} bytes that is no MESSAGE of CURVE")
         counter = int.from_bytes(body[len(MARK) : BOX], "big")
-        if len(body) < OVERHEAD or not body.startswith(MARK):
-            raise ZmtpError(Fault.FRAME, f"a frame of {len(body)} bytes that is no MESSAGE of CURVE")
         if counter <= self._counter:
             raise ZmtpError(Fault.FRAME, "a counter that does not grow")
-        try:
-            content = self._open(body[BOX:], self._prefix + body[len(MARK) : BOX], self._key)
-        except ValueError:
-            raise ZmtpError(Fault.FRAME, "a box that does not open") from None
-        self._counter = counter
-        if content[0] > MORE:
-            return self._boxed_command(content[0], content[1:])
-        return self._whole(content[0], content[1:])
+        return counter
+
+    def _nonce(self, counter: int) -> bytes:
+        return self._prefix + counter.to_bytes(8, "big")
+
+    def _content(self, flags: int, body: bytes) -> Decoded:
+        """Take what a box held. Returns the message or command that it completes."""
+        if flags > MORE:
+            return self._boxed_command(flags, body)
+        return self._whole(flags, body)
 
     def _boxed_command(self, flags: int, body: bytes) -> Decoded:
         """Take a frame that is no part of a message."""
@@ -288,6 +319,10 @@ class CurveDecoder:
             Fault.TOO_LARGE,
             f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
         )
+
+
+def _unopened() -> ZmtpError:
+    return ZmtpError(Fault.FRAME, "a box that does not open")
 
 
 class PythonSealing:

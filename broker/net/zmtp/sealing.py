@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -116,11 +116,10 @@ class CompiledDecoder(CurveDecoder):
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
         if self._partial is not None:
-            resumed = self._resume(data)
-            if resumed is None:
+            data = self._collect(data)
+            if self._missing:
                 return
-            body, data = resumed
-            yield self._alone(body)
+            yield self._alone(self._collected)
         elif self._rest:
             data = self._rest + data
         self._rest = b""
@@ -152,12 +151,12 @@ class CompiledDecoder(CurveDecoder):
                 position, found = self._next(data, position, end)
                 if found is None:
                     return
-                yield self._alone(found)
+                yield self._alone(self._boxed, found)
 
-    def _alone(self, body: bytes) -> Decoded:
+    def _alone(self, take: Callable[..., Decoded], *box: bytes) -> Decoded:
         """Take a box that the helper has not opened. Returns the message or command that it completes."""
         self._counter = self._direction[_COUNTER]
-        decoded = self._boxed(body)
+        decoded = take(*box)
         self._direction[_COUNTER] = self._counter
         return decoded
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -303,19 +304,19 @@ class Rig(TestCase):
         self._kept.append(peer)  # pyzmq closes what nothing refers to
         return peer
 
-    def raw(self, server: Server) -> RawPeer:
-        """A TCP connection."""
-        raw = RawPeer(server.port)
+    def raw(self, server: Server, source: str = "127.0.0.1") -> RawPeer:
+        """A TCP connection from that address."""
+        raw = RawPeer(socket.create_connection(("127.0.0.1", server.port), source_address=(source, 0)))
         self.addCleanup(raw.close)
         return raw
 
-    def speaker(self, server: Server, identity: bytes = b"", pair: Pair = OWN) -> Speaker:
+    def speaker(self, server: Server, identity: bytes = b"", pair: Pair = OWN, source: str = "127.0.0.1") -> Speaker:
         """A peer that reads only when it is looked at. Its handshake has begun."""
         mechanism: Mechanism = Null(as_server=False)
         if self.form:
             security = Security(SODIUM, sealing_of(self.form), pair.public, pair.secret)
             mechanism = CurveClient(security, SERVER)
-        return Speaker(self.raw(server), Machine(mechanism, "DEALER", ZmtpLimits(), identity))
+        return Speaker(self.raw(server, source), Machine(mechanism, "DEALER", ZmtpLimits(), identity))
 
     async def known(self, server: Server, identity: bytes = b"", pair: Pair = OWN) -> Speaker:
         """A peer that reads only when it is looked at, and that the ROUTER has let in."""

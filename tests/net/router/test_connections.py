@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
@@ -152,6 +153,21 @@ class Connections(Rig):
         self.assertEqual((len(waits.raw.look()), server.open), (0, 3))
         peers.pop().close()
         await waits.shake()
+
+    async def test_peers_that_are_turned_away_and_do_not_close_keep_no_other_address_out(self) -> None:
+        # By this clock no deadline of a close is ever over.
+        server = self.serve(limits=Limits(connections=6, connections_per_address=3), clock=Clock())
+        for number in range(3):
+            await self.known(server, b"peer %d" % number)
+        for _ in range(20):
+            self.raw(server)
+        other = await self.speaker(server, b"other", source="127.0.0.2").shake()
+        other.send(b"hello")
+        await until(lambda: server.messages)
+        self.assertEqual(server.heard, [(b"other", [b"hello"])])
+        await until(lambda: self.refusals(Reason.TOO_MANY_CONNECTIONS) == 20)
+        await until(lambda: server.open <= 6)
+        self.assertEqual(server.ends, [])
 
     async def test_a_peer_of_libzmq_comes_in_by_itself_once_there_is_room(self) -> None:
         server = self.serve(limits=Limits(connections_per_address=1))

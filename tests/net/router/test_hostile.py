@@ -212,6 +212,12 @@ class Lengths(Rig):
         await until(lambda: server.open == 1)
         self.assertEqual(server.router.unfinished.held, 0)
 
+    async def test_connections_are_read_as_the_queue_of_all_allows(self) -> None:
+        server = self.serve()
+        await self.known(server)
+        (peer,) = server.router.connections
+        self.assertIs(peer.transport.crowd, server.router.turns)
+
     async def test_a_message_that_is_begun_and_not_continued_is_closed(self) -> None:
         server = self.serve(limits=Limits(stalled_after=0.2))
         good = await self.known(server, b"good")

@@ -305,6 +305,34 @@ def test_an_endless_message_is_refused(form, size):
 
 
 @forms
+def test_a_long_frame_is_in_memory_once_while_it_is_opened(form):
+    size = 4_000_000
+    data = framed(box(b"\0" + bytes(size), 1))
+    pieces = [data[start : start + 65_536] for start in range(0, len(data), 65_536)]
+    decoder = decoder_of(form)
+    found: list[object] = []
+    tracemalloc.start()
+    try:
+        for piece in pieces:
+            found += decoder.feed(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [[bytes(size)]]
+    assert peak < 1.5 * size  # a buffer that grows is an eighth too large
+
+
+@forms
+@pytest.mark.parametrize("at", [0, 5, 12, 16, 40, 9_000, -1])
+def test_an_altered_frame_is_refused_that_comes_in_pieces(form, at):
+    data = bytearray(framed(box(b"\0" + bytes(20_000), 1)))
+    data[at if at < 0 else 9 + at] ^= 1
+    decoder = decoder_of(form, counter=1 << 40 if at == 12 else 0)
+    assert list(decoder.feed(bytes(data[:10_000]))) == []
+    refused(decoder, bytes(data[10_000:]))
+
+
+@forms
 def test_the_last_frame_of_a_message_counts_as_well(form):
     limits = Limits(frame=1_000, message=1_000 + FRAME_COST, frames=10)
     assert list(decoder_of(form, limits).feed(framed(box(b"\0" + bytes(1_000), 1)))) == [[bytes(1_000)]]
