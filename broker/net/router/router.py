@@ -284,7 +284,8 @@ class Router(ConnectionFactory):
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer._paused:
-                if not self._has_room(peer, size, 0):
+                # A peer that was full stays so until it has read half: a slow one costs the others one look each.
+                if peer.full or not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:  # it was written
@@ -333,7 +334,8 @@ class Router(ConnectionFactory):
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer._paused:
-                if not self._has_room(peer, size, 0):
+                # A peer that was full stays so until it has read half: a slow one costs the others one look each.
+                if peer.full or not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:
