@@ -172,17 +172,6 @@ class Streams:
     def doRead(self) -> None:
         """Handle what the members are ready for, then make the calls that they asked for."""
         self._dispatching = True
-        self._dispatch()
-        self._dispatching = False
-        if self._at_end:
-            calls, self._at_end = self._at_end, []
-            for call in calls:
-                try:
-                    call()
-                except Exception:
-                    self.log.failure("a call at the end of a turn failed")
-
-    def _dispatch(self) -> None:
         members, events = self._members, self._events
         for fd, event in self._epoll.poll(0, len(members) or 1):
             member = members.get(fd)
@@ -205,6 +194,14 @@ class Streams:
                     self._disconnect(member, why, bool(readable))
             except Exception as error:
                 self._failed(member, error)
+        self._dispatching = False
+        if self._at_end:
+            calls, self._at_end = self._at_end, []
+            for call in calls:
+                try:
+                    call()
+                except Exception:
+                    self.log.failure("a call at the end of a turn failed")
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor stops."""

@@ -69,6 +69,9 @@ CONNECTOR = b"0.2"
 """The VERSION that the real connector says. It speaks 0.3 for all that; nobody else is known to say so."""
 
 
+_FULL = Sent.FULL.value
+
+
 class Record(Protocol):
     """The record of sessions that outlasts the broker."""
 
@@ -178,8 +181,17 @@ class Mc0:
         """Send a MESSAGE to all of them."""
         failed = self._router.send_all(subscribers, wire.message(topic, headers, body), self._leases.now)
         self.delivered += len(subscribers) - len(failed)
-        for session, why in failed:
-            self._dropped(session, why)
+        if failed:
+            # A peer that does not read fails each message: it costs the others as little as may be.
+            full = 0
+            for session, why in failed:
+                if why is Sent.FULL and session.slow:
+                    session.dropped += 1
+                    full += 1
+                else:
+                    self._dropped(session, why)
+            if full:
+                self._complaints.count("mc0_dropped", _FULL, full)
 
     # from the leases
 

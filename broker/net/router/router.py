@@ -195,14 +195,12 @@ class Router(ConnectionFactory):
         out = peer.out
         if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
             return Sent.FULL
-        if not out:
-            self._fanned.append(peer)
-            if not self._scheduled:
-                self._flush_soon()
         if not peer.replied:
             peer.replied = True
             peer.ahead = len(out)
             self._answered.append(peer)
+            if not self._scheduled:
+                self._flush_soon()
         out.append(data)
         return Sent.SENT
 
@@ -388,7 +386,10 @@ class Router(ConnectionFactory):
         count = BETWEEN
         try:
             while fanned or answered:
-                self._flush_next()
+                if fanned:
+                    self._flush_next()
+                else:
+                    answered.popleft().flush()
                 count -= 1
                 if not count:
                     count = BETWEEN
@@ -415,10 +416,10 @@ class Router(ConnectionFactory):
             self._answered.popleft().flush()
             return
         peer = self._fanned.popleft()
-        if peer.replied:
-            peer.flush_ahead()
-        else:
+        if not peer.replied:
             peer.flush()
+        elif peer.ahead:
+            peer.flush_ahead()
 
     def _flush_soon(self) -> None:
         self._scheduled = True
