@@ -69,9 +69,6 @@ CONNECTOR = b"0.2"
 """The VERSION that the real connector says. It speaks 0.3 for all that; nobody else is known to say so."""
 
 
-_FULL = Sent.FULL.value
-
-
 class Record(Protocol):
     """The record of sessions that outlasts the broker."""
 
@@ -112,6 +109,8 @@ class Mc0:
         self.most_subscriptions = subscriptions
         self.published = 0
         self.delivered = 0
+        self.full = 0
+        """Messages and answers that were refused since their peers do not read."""
         self._sessions: dict[bytes, Session] = {}
         self._connections: dict[int, Session] = {}
         self._verbs: dict[type, Callable[[Session, Any], None]] = {
@@ -181,17 +180,13 @@ class Mc0:
         """Send a MESSAGE to all of them."""
         failed = self._router.send_all(subscribers, wire.message(topic, headers, body), self._leases.now)
         self.delivered += len(subscribers) - len(failed)
-        if failed:
+        for session, why in failed:
             # A peer that does not read fails each message: it costs the others as little as may be.
-            full = 0
-            for session, why in failed:
-                if why is Sent.FULL and session.slow:
-                    session.dropped += 1
-                    full += 1
-                else:
-                    self._dropped(session, why)
-            if full:
-                self._complaints.count("mc0_dropped", _FULL, full)
+            if why is Sent.FULL and session.slow:
+                session.dropped += 1
+                self.full += 1
+            else:
+                self._dropped(session, why)
 
     # from the leases
 
@@ -241,7 +236,10 @@ class Mc0:
 
     def counts(self) -> dict[str, int]:
         """What is too frequent to be counted elsewhere."""
-        return {"mc0.published": self.published, "mc0.delivered": self.delivered}
+        counts = {"mc0.published": self.published, "mc0.delivered": self.delivered}
+        if self.full:
+            counts["mc0_dropped.full"] = self.full
+        return counts
 
     def sessions(self) -> Iterable[Session]:
         """All sessions, the oldest first."""
@@ -470,7 +468,10 @@ class Mc0:
 
     def _dropped(self, session: Session, why: Sent) -> None:
         session.dropped += 1
-        self._complaints.count("mc0_dropped", why.value)
+        if why is Sent.FULL:
+            self.full += 1
+        else:
+            self._complaints.count("mc0_dropped", why.value)
         if why is not Sent.GONE and not session.slow:
             session.slow = True
             self._complain(session, Refusal(Reason.NOT_READING, "reads too slowly: messages for it are dropped"))
