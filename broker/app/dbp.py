@@ -92,7 +92,7 @@ class DbpListener:
     def use(self, config: values.Dbp) -> None:
         """Take the keys of the configuration that a reload may change."""
         self.catalogue.use(_terms(config))
-        self.listener.router.limit(_settings(config).limits(self.room))
+        self.listener.router.limit(RouterSettings.of(config).limits(self.room))
 
     def counts(self) -> Mapping[str, int]:
         """All that is counted where it happens."""
@@ -131,7 +131,7 @@ def make_dbp(
     """
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
     leases, complaints = parts.leases, parts.complaints
-    router = make_router(WIRE, _settings(config), None, parts, clock, room)
+    router = make_router(WIRE, RouterSettings.of(config), None, parts, clock, room)
     udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, parts.turns, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
@@ -143,17 +143,6 @@ def make_dbp(
     catalogue.restore(known)
     listener = RouterListener(router, clock)
     return DbpListener(config, name, clock, listener, room, udp, probes, catalogue, listing, commands, datagrams)
-
-
-def _settings(config: values.Dbp) -> RouterSettings:
-    return RouterSettings(
-        config.connections,
-        config.connections_per_address,
-        config.handshake,
-        config.stalled_after,
-        config.high_water,
-        config.max_message,
-    )
 
 
 def _terms(config: values.Dbp) -> Terms:

@@ -92,16 +92,7 @@ def make_mc0(config: values.Mc0, known: Sequence[KnownSession], parts: Parts, cl
 
 
 def _settings(config: values.Mc0) -> RouterSettings:
-    curve = effective_mc0_auth(config) == "curve"
-    return RouterSettings(
-        config.connections,
-        config.connections_per_address,
-        config.handshake,
-        config.stalled_after,
-        config.high_water,
-        config.max_message,
-        config.secret_key if curve else None,
-    )
+    return RouterSettings.of(config, config.secret_key if effective_mc0_auth(config) == "curve" else None)
 
 
 def _rules(config: values.Mc0) -> list[TopicRule]:

@@ -297,15 +297,7 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
 
 def router_settings(config: values.Mtl) -> RouterSettings:
     """The settings of both ROUTERs."""
-    return RouterSettings(
-        config.connections,
-        config.connections_per_address,
-        config.handshake,
-        config.stalled_after,
-        config.high_water,
-        config.max_message,
-        config.secret_key if mtl_curve(config) else None,
-    )
+    return RouterSettings.of(config, config.secret_key if mtl_curve(config) else None)
 
 
 def _settings(config: values.Mtl) -> Settings:

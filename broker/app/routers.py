@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from broker import curve
 from broker.app.parts import Parts
+from broker.config import values
 from broker.config.zendpoint import ZEndpoint
 from broker.net.admission import Limits
 from broker.net.allowed import AllowedKeys
@@ -44,6 +45,19 @@ class RouterSettings:
     max_message: int
     secret_key: str | None = attrs.field(default=None, repr=False)
     """None for the mechanism NULL, else that of CURVE."""
+
+    @classmethod
+    def of(cls, config: values.Mc0 | values.Dbp | values.Mtl, secret_key: str | None = None) -> RouterSettings:
+        """The part of that configuration; with ``secret_key`` (Z85) for CURVE."""
+        return cls(
+            config.connections,
+            config.connections_per_address,
+            config.handshake,
+            config.stalled_after,
+            config.high_water,
+            config.max_message,
+            secret_key,
+        )
 
     def limits(self, room: int) -> Limits:
         """The limits of a listener that has descriptors for ``room`` connections."""
