@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -65,9 +66,13 @@ def peer(context: zmq.Context[Any]) -> Open:
     return open_
 
 
+_NUMBERS = count()
+
+
 def events_of(socket: Any) -> Callable[[int], int]:
     """Watch what happens to a socket. What it returns waits for one of these events, and returns it."""
-    monitor = socket.get_monitor_socket()
+    # pyzmq names the place after the descriptor, which may be that of a socket that libzmq has not quite closed yet.
+    monitor = socket.get_monitor_socket(addr=f"inproc://events-{next(_NUMBERS)}")
 
     def wait(events: int) -> int:
         while True:
