@@ -148,9 +148,6 @@ class StreamConnection(Scheduled, Protocol):
         if not self.refused(refusal) or refusal.reason.fatal:
             self.close()
 
-    def room_again(self) -> None:
-        """The peer reads again, and all output that was gathered is written."""
-
     def input_ended(self) -> bool:
         """The peer will send no more, and all that it sent was handled. Returns True if answers are still to come.
 
@@ -229,8 +226,6 @@ class StreamConnection(Scheduled, Protocol):
         self._paused = False
         self.factory.stalls.discard(self)
         self.flush()
-        if not self._paused and not self._closing:
-            self.room_again()
         if not self._paused and not self._closing and not self._serving:
             self.go_on()
 

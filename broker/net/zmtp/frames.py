@@ -7,7 +7,7 @@ messages, and heartbeats between the frames of one. All other flags are reserved
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from struct import Struct
 from typing import Protocol
@@ -287,8 +287,3 @@ class PlainDecoder:
 def _cost(octets: int, frames: int) -> int:
     """The bytes that frames count for which have so many octets with their headers."""
     return octets + (FRAME_COST - HEADER) * frames
-
-
-def messages(decoded: Iterable[Decoded]) -> list[list[bytes]]:
-    """The messages in decoded input."""
-    return [each for each in decoded if isinstance(each, list)]

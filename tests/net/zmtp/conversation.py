@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from broker.net.zmtp.frames import Decoded
 from broker.net.zmtp.limits import Limits
 from broker.net.zmtp.machine import Machine, Output, State
 from broker.net.zmtp.mechanism import Claim, Mechanism
@@ -94,3 +95,8 @@ def in_traffic(limits: Limits | None = None) -> Side:
     assert side.machine.state is State.TRAFFIC
     side.give()
     return side
+
+
+def messages(decoded: Iterable[Decoded]) -> list[list[bytes]]:
+    """The messages in decoded input."""
+    return [each for each in decoded if isinstance(each, list)]

@@ -23,11 +23,10 @@ from broker.net.zmtp.frames import (
     PlainDecoder,
     command,
     message,
-    messages,
     split_command,
 )
 from broker.net.zmtp.limits import ENVELOPE, FRAME_COST, MAX_COMMAND, Limits
-from tests.net.zmtp.conversation import bytewise, reads, whole
+from tests.net.zmtp.conversation import bytewise, messages, reads, whole
 
 MIB = 1024 * 1024
 
