@@ -38,7 +38,7 @@ from broker.config.reload import refused
 from broker.config.validate import effective_offer
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
-from broker.core.interfaces import Beats, IControl
+from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
 from broker.core.model import Launcher, Rights, Service, Snapshot
@@ -321,7 +321,7 @@ class Daemon(TwistedService):
         if config.console.enabled:
             self._add_console(config.console)
         try:
-            self.zmq.add(openings, config, snapshot, self._state, self.parts, self._beats(), self._room())
+            self.zmq.add(openings, config, snapshot, self._state, self.parts, self._room())
             openings.open(config.broker.strict_listeners)
         except (CannotListen, OSError) as error:
             raise StartFailed(str(error)) from None
@@ -349,9 +349,6 @@ class Daemon(TwistedService):
         self._offer_own()
         missing = [each for each in self.openings.states() if not each.ready]
         self._notifier.status("; ".join(["serving", *(f"{each.name} is not ready: {each.reason}" for each in missing)]))
-
-    def _beats(self) -> Beats | None:
-        return None if self.journal is None else self.journal.feed
 
     def _open_journal(self, config: values.Journal) -> None:
         try:

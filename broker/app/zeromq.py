@@ -16,7 +16,6 @@ from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_c
 from broker.config.zmq_endpoint import parse
 from broker.core.counters import Counters
 from broker.core.database import StateError
-from broker.core.interfaces import Beats
 from broker.core.model import KnownSession, Provider, Snapshot
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
@@ -56,7 +55,6 @@ class ZmqWires:
         known: Snapshot,
         state: str,
         parts: Parts,
-        beats: Beats | None,
         room: int,
     ) -> None:
         """Have ``openings`` open them, for ``room`` connections of each socket.
@@ -71,7 +69,7 @@ class ZmqWires:
             make = partial(self._make_mc0, known.sessions, room)
             openings.add("mc0", parse(config.mc0.endpoint).where, self._bind_mc0, make)
         if config.dbp.enabled:
-            make = partial(self._make_dbp, known.providers, beats, room)
+            make = partial(self._make_dbp, known.providers, room)
             openings.add("dbp", parse(config.dbp.endpoint).where, self._bind_dbp, make)
         if config.mtl.enabled:
             make = partial(self._make_mtl, state, room)
@@ -141,11 +139,11 @@ class ZmqWires:
         self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self._config.mc0))
         return where
 
-    def _make_dbp(self, known: Sequence[Provider], beats: Beats | None, room: int) -> None:
+    def _make_dbp(self, known: Sequence[Provider], room: int) -> None:
         if self.dbp is not None:
             return
         config = self._config
-        self.dbp = make_dbp(config.dbp, known, config.broker.service, beats, self._parts, self._reactor, room)
+        self.dbp = make_dbp(config.dbp, known, config.broker.service, self._parts, self._reactor, room)
         self._counters.include(self.dbp.counts)
 
     def _bind_dbp(self) -> str:

@@ -68,6 +68,13 @@ class IRegistry(Interface):
     def load(provider: int, load: float) -> None:
         """Set a provider's load. Raises `Refusal` PARAMETER for one that is none (`checked_load`)."""
 
+    def beat(provider: int, sent: float | None = None) -> None:
+        """Record a heartbeat of a provider: `Provider.heard` is now. No-op for a provider that left.
+
+        ``sent`` is the time of the peer's own clock in the heartbeat, in seconds of the epoch; None where it is unknown
+        or too inexact. A heartbeat is no change: it has no revision and is in no ring.
+        """
+
     def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """The services of that name and protocol, in the order in which they were offered.
 
@@ -114,17 +121,14 @@ class IRegistry(Interface):
         That is `watch` of LOAD at a third of the cost, for those who want each of a great many.
         """
 
+    def watch_beats(told: Callable[[int, float | None], None]) -> IWait:
+        """Call ``told`` with a provider and the time that it sent at each heartbeat, until cancelled. See `beat`.
+
+        It is called before `beat` returns, and so out of order with changes that are still to be told.
+        """
+
     def changes_since(revision: int) -> Sequence[Change] | None:
         """The changes after ``revision``, or None when they are no longer known: take a snapshot instead."""
-
-
-class Beats(Protocol):
-    """Who keeps count of heartbeats."""
-
-    def beat(self, provider: int, sent: float | None) -> None:
-        """A heartbeat came. ``sent`` is the time of the peer's own clock in it, in seconds of the epoch, if it is known
-        well enough.
-        """
 
 
 class ILaunchers(Interface):

@@ -275,6 +275,15 @@ class Registry:
             self._watches.announce(change)
         self._telling.tell()
 
+    def beat(self, provider: int, sent: float | None = None) -> None:
+        member = self._members.get(provider)
+        if member is None:
+            return
+        member.heard = self._clock.seconds()
+        # Not through the queue of changes: that doubles the cost, and a heartbeat has no place among revisions.
+        for watch in self._watches.beat_watchers:
+            watch.report(provider, sent)
+
     def loads(self) -> Sequence[Load]:
         return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
 
@@ -305,6 +314,9 @@ class Registry:
 
     def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
         return self._watches.add_for_loads(told)
+
+    def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
+        return self._watches.add_for_beats(told)
 
     def changes_since(self, revision: int) -> Sequence[Change] | None:
         return self._watches.since(revision)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.interfaces import IWait
@@ -42,21 +44,34 @@ def _ignore(change: Change) -> None:
 
 
 @implementer(IWait)
-class LoadWatch:
-    """One who is told of loads, and needs no `Change` for it."""
+class ReportWatch:
+    """Watcher of loads or of heartbeats. It gets two plain values instead of a `Change`, which costs less.
 
-    def __init__(self, watchers: dict[LoadWatch, None], told: Callable[[int, float], None]) -> None:
-        self._watchers = watchers
-        self._told: Callable[[int, float], None] | None = told
+    ``remove`` takes it out of its table.
+    """
 
-    def hear(self, news: tuple[int, float]) -> None:
-        """A provider reported its load."""
+    log = Logger()
+
+    def __init__(self, told: Callable[[int, Any], None], remove: Callable[[ReportWatch], None]) -> None:
+        self._told: Callable[[int, Any], None] | None = told
+        self._remove = remove
+
+    def hear(self, news: tuple[int, Any]) -> None:
+        """Pass on a provider and its report."""
         if self._told is not None:
             self._told(*news)
 
+    def report(self, provider: int, value: Any) -> None:
+        """Pass on a report outside of `Telling`: a failure of the watcher is logged here."""
+        try:
+            if self._told is not None:
+                self._told(provider, value)
+        except Exception:
+            self.log.failure("a watcher of the registry failed on a heartbeat")
+
     def cancel(self) -> None:
         self._told = None
-        self._watchers.pop(self, None)
+        self._remove(self)
 
 
 class Watches:
@@ -67,7 +82,9 @@ class Watches:
         self._telling = telling
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and they rarely change: each change of the registry is told to all that there are at the time."""
-        self._load_watchers: dict[LoadWatch, None] = {}
+        self.load_watchers: tuple[ReportWatch, ...] = ()
+        self.beat_watchers: tuple[ReportWatch, ...] = ()
+        """Tuples, because they are handed to `Telling` at each report, and must not change while it works."""
         self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
@@ -77,10 +94,24 @@ class Watches:
             self._watchers[kind] += (watch,)
         return watch
 
-    def add_for_loads(self, told: Callable[[int, float], None]) -> LoadWatch:
-        """A new one who is told of loads; see `IRegistry.watch_loads`."""
-        watch = LoadWatch(self._load_watchers, told)
-        self._load_watchers[watch] = None
+    def add_for_loads(self, told: Callable[[int, float], None]) -> ReportWatch:
+        """Add a watcher of loads; see `IRegistry.watch_loads`."""
+
+        def remove(watch: ReportWatch) -> None:
+            self.load_watchers = tuple(each for each in self.load_watchers if each is not watch)
+
+        watch = ReportWatch(told, remove)
+        self.load_watchers += (watch,)
+        return watch
+
+    def add_for_beats(self, told: Callable[[int, float | None], None]) -> ReportWatch:
+        """Add a watcher of heartbeats; see `IRegistry.watch_beats`."""
+
+        def remove(watch: ReportWatch) -> None:
+            self.beat_watchers = tuple(each for each in self.beat_watchers if each is not watch)
+
+        watch = ReportWatch(told, remove)
+        self.beat_watchers += (watch,)
         return watch
 
     def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
@@ -97,8 +128,8 @@ class Watches:
         """
         self.revision = revision = self.revision + 1
         self._ring.append((revision, provider, label, load))
-        if self._load_watchers:
-            self._telling.add_all(tuple(self._load_watchers), (provider, load))
+        if self.load_watchers:
+            self._telling.add_all(self.load_watchers, (provider, load))
         if self._watchers[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None

@@ -15,7 +15,6 @@ from twisted.internet.defer import Deferred
 from broker.app.parts import Parts
 from broker.config import values
 from broker.config.zmq_endpoint import parse
-from broker.core.interfaces import Beats
 from broker.core.model import Provider, Rights
 from broker.net.endpoints import CannotListen
 from broker.net.probes import Probes
@@ -120,7 +119,6 @@ def make_dbp(
     config: values.Dbp,
     known: Iterable[Provider],
     suffix: str | None,
-    beats: Beats | None,
     parts: Parts,
     clock: Any,
     room: int,
@@ -135,7 +133,7 @@ def make_dbp(
     udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, parts.turns, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
+    catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config))
     listing = Listing(parts.registry, clock)
     commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, complaints)

@@ -57,7 +57,7 @@ def stage() -> Iterator[Any]:
             turns=Turns(reactor),
             complaints=Complaints(Counters(), reactor),
         )
-        made.append(make_dbp(config, [KEPT], None, None, parts, reactor, 100))
+        made.append(make_dbp(config, [KEPT], None, parts, reactor, 100))
         return made[-1]
 
     yield SimpleNamespace(make=make)

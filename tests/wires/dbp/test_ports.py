@@ -43,7 +43,7 @@ def listener_of(reactor: Any) -> DbpListener:
         complaints=Complaints(Counters(), reactor),
         turns=Turns(reactor),
     )
-    return make_dbp(Dbp(endpoint="tcp://127.0.0.1:0", beacon=()), [], None, None, parts, reactor, 100)
+    return make_dbp(Dbp(endpoint="tcp://127.0.0.1:0", beacon=()), [], None, parts, reactor, 100)
 
 
 def test_another_port_is_taken_where_the_first_is_not_free_for_tcp() -> None:

@@ -88,6 +88,9 @@ class Keeping:
         self.calls.append(("dismiss", resource))
         del self.readers[resource][reader]
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """Heartbeats are of no interest here."""
+
     def room(self, reader: Reader) -> None:
         self.calls.append(("room",))
 

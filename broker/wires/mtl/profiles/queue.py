@@ -150,6 +150,9 @@ class WorkQueues:
         consumer = reader.place.consumers.pop(resource)
         consumer.queue.leave(consumer)
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
+
     def room(self, reader: Reader) -> None:
         taker: _Taker = reader.place
         taker.unblock()

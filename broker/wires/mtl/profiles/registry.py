@@ -123,6 +123,10 @@ class Registry:
             for resource, view in place.items():
                 self._forget(resource, view)
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        if isinstance(flow.place, Provider):
+            flow.place.heartbeat()
+
     # readers
 
     def summon(self, reader: Reader, resource: str) -> None:

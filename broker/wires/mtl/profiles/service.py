@@ -158,6 +158,10 @@ class Services:
                 place.provider.leave()
             self._calls.gone(place.worker)
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        if flow.grant.side is Side.READER and flow.place.provider is not None:
+            flow.place.provider.heartbeat()
+
     # readers
 
     def summon(self, reader: Reader, resource: str) -> None:

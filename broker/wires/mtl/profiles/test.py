@@ -52,6 +52,9 @@ class FanOut:
     def dismiss(self, reader: Reader, resource: str) -> None:
         del reader.place[reader]
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
+
     def room(self, reader: Reader) -> None:
         """Nothing waits for it."""
 

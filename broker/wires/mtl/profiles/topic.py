@@ -112,6 +112,9 @@ class Topic:
         reader.place.pop(topic, None)
         self._space(reader.grant.principal.host).unsubscribe(topic, self, reader)
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
+
     def room(self, reader: Reader) -> None:
         for resource in list(self._owed.get(reader, ())):
             if not self._pay(reader, resource):

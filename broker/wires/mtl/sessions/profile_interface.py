@@ -108,6 +108,9 @@ class Profile(Protocol):
     def dismiss(self, reader: Reader, resource: str) -> None:
         """No Contents of that resource are wanted any more: none may be sent. What is unconfirmed stays so."""
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """Record a heartbeat of the flow's client, a Ping or a Pong, if the flow is a provider in the registry."""
+
     def room(self, reader: Reader) -> None:
         """A reader for which a Content was refused has room again, for many Contents."""
 

@@ -710,3 +710,16 @@ def test_a_change_outside_of_a_quantum_is_stamped_with_the_time_at_which_it_is_t
     farm.elko.client("server").say("client", "willserve", services=[desc("chat")])
     assert [event.event for event in got(peer)] == ["up"]
     assert peer.reading.sent == farm.mtl.leases.moment()
+
+
+def test_pings_and_pongs_of_a_writer_are_heartbeats_of_its_provider(farm: RegistryFarm) -> None:
+    beats: list[int] = []
+    farm.core.watch_beats(lambda provider, sent: beats.append(provider))
+    writer = farm.writer("service/bank")
+    writer.say(*wire.PING)
+    assert beats == [], "it is no provider yet"
+    put(writer, 1, "service/bank", desc("bank", "h:1"), type="offer")
+    [service] = farm.core.services("bank")
+    for frames in (wire.PING, wire.PONG):
+        writer.say(*frames)
+    assert beats == [service.provider] * 2
