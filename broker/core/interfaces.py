@@ -28,6 +28,11 @@ class IRegistry(Interface):
 
     revision: int = Attribute("The number of changes so far; each change raises it by one.")
 
+    epoch: int = Attribute(
+        "Random number of this registry, 1 to 2**53 - 1. Revisions begin at 0 with each registry, so only those of the "
+        "same epoch can be compared."
+    )
+
     def join(label: str, wire: str, address: str) -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never used again, not even after a restart.
 
@@ -127,8 +132,12 @@ class IRegistry(Interface):
         It is called before `beat` returns, and so out of order with changes that are still to be told.
         """
 
-    def changes_since(revision: int) -> Sequence[Change] | None:
-        """The changes after ``revision``, or None when they are no longer known: take a snapshot instead."""
+    def changes_since(epoch: int, revision: int, kinds: Collection[Kind] = ...) -> Sequence[Change] | None:
+        """Return the changes of these kinds (by default all) after ``revision`` of the registry with that ``epoch``.
+
+        None where they are not known: another epoch, a revision that is not reached yet, or one that is too old. The
+        caller takes a snapshot instead. Loads do not push other changes out of the memory.
+        """
 
 
 class ILaunchers(Interface):

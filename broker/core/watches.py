@@ -1,14 +1,16 @@
-"""The changes of the registry: their revisions, the recent ones in a ring, and who watches them.
+"""The changes of the registry: their revisions, the recent ones in two rings, and their watchers.
 
-A watcher that must not be told faster than it can take things reads `Watches.since` at its own pace; when it has fallen
-behind the ring it gets None, and takes a snapshot instead. So no change is ever buffered for a watcher.
+A watcher that resumes, or reads at its own pace, calls `Watches.since`. When it has fallen behind a ring it gets None,
+and takes a snapshot instead. So no change is buffered for a single watcher.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
 from twisted.logger import Logger
 from zope.interface import implementer
@@ -18,7 +20,10 @@ from broker.core.model import Change, Kind, Load, Service
 from broker.core.notifier import Telling
 
 RING = 4_096
-"""Changes kept for watchers that resume: some seconds of a busy farm, and at most a few megabytes."""
+"""Changes kept for watchers that resume, and as many loads: at most a few megabytes each. Loads have a ring of their
+own, since a busy farm reports thousands in a second, and would push a change of a service out within a few."""
+
+E = TypeVar("E", bound=tuple[Any, ...])
 
 
 @implementer(IWait)
@@ -74,6 +79,30 @@ class ReportWatch:
         self._remove(self)
 
 
+class Ring(Generic[E]):
+    """The last `RING` entries, each a tuple that begins with its revision.
+
+    ``lost`` is the highest revision that is not kept any more, 0 at first.
+    """
+
+    def __init__(self) -> None:
+        self._entries: deque[E] = deque()
+        self.lost = 0
+
+    def add(self, entry: E) -> None:
+        """Keep an entry, and drop the oldest one if there are too many."""
+        entries = self._entries
+        entries.append(entry)
+        if len(entries) > RING:
+            self.lost = entries.popleft()[0]
+
+    def after(self, revision: int) -> list[E]:
+        """Return the entries after a revision, in order. It costs the size of the answer, not that of the ring."""
+        found = list(takewhile(lambda entry: entry[0] > revision, reversed(self._entries)))
+        found.reverse()
+        return found
+
+
 class Watches:
     """Numbers changes, keeps the recent ones, and has them told by ``telling``."""
 
@@ -85,7 +114,9 @@ class Watches:
         self.load_watchers: tuple[ReportWatch, ...] = ()
         self.beat_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because they are handed to `Telling` at each report, and must not change while it works."""
-        self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
+        self._changes: Ring[Change] = Ring()
+        self._loads: Ring[tuple[int, int, str, float]] = Ring()
+        """Revision, provider, label and load: a `Change` is made of it only when it is asked for."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
         """A new watcher; see `IRegistry.watch`."""
@@ -118,7 +149,7 @@ class Watches:
         """Number a change and keep it."""
         self.revision += 1
         change = Change(self.revision, kind, provider, subject, why)
-        self._ring.append(change)
+        self._changes.add(change)
         return change
 
     def record_load(self, provider: int, label: str, load: float) -> Change | None:
@@ -127,7 +158,7 @@ class Watches:
         Who needs none is to be told of it when this returns.
         """
         self.revision = revision = self.revision + 1
-        self._ring.append((revision, provider, label, load))
+        self._loads.add((revision, provider, label, load))
         if self.load_watchers:
             self._telling.add_all(self.load_watchers, (provider, load))
         if self._watchers[Kind.LOAD]:
@@ -140,13 +171,18 @@ class Watches:
         if watchers:
             self._telling.add_all(watchers, change)
 
-    def since(self, revision: int) -> Sequence[Change] | None:
-        """See `IRegistry.changes_since`."""
-        missed = self.revision - revision
-        if missed < 0 or missed > len(self._ring):
+    def since(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change] | None:
+        """Return the changes of these kinds after a revision, None where not all are kept; see `IRegistry`."""
+        if not 0 <= revision <= self.revision:
             return None
-        recent = list(self._ring)[len(self._ring) - missed :]
-        return [
-            entry if isinstance(entry, Change) else Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:]))
-            for entry in recent
-        ]
+        found: list[Change] = []
+        if any(kind is not Kind.LOAD for kind in kinds):
+            if revision < self._changes.lost:
+                return None
+            found += (change for change in self._changes.after(revision) if change.kind in kinds)
+        if Kind.LOAD in kinds:
+            if revision < self._loads.lost:
+                return None
+            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
+        found.sort(key=itemgetter(0))
+        return found

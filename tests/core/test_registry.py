@@ -245,7 +245,7 @@ def test_all_services_of_a_provider_that_expires_go_for_that_reason_and_those_wh
         (Kind.WITHDRAWN, "expired"),
         (Kind.LEFT, "expired"),
     ]
-    assert registry.changes_since(revision) == changes
+    assert registry.changes_since(registry.epoch, revision) == changes
     registry.leave(id)
     assert len(changes) == 3, "the first reason counts"
 

@@ -78,7 +78,7 @@ class Keeping:
         for readers in self.readers.values():
             readers.pop(flow, None)  # type: ignore[arg-type]
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         self.calls.append(("summon", resource))
         self.readers.setdefault(resource, {})[reader] = None
         for number in range(self.snapshot):

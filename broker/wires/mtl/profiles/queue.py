@@ -136,7 +136,7 @@ class WorkQueues:
     def left(self, flow: Reader | Writer) -> None:
         flow.place.end()
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         taker: _Taker = reader.place
         try:
             queue = self._queues.open(reader.grant.principal.host, resource)

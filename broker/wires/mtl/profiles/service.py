@@ -164,7 +164,7 @@ class Services:
 
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         place: _Place = reader.place
         name = _service(resource)
         if name:

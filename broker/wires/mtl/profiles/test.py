@@ -46,7 +46,7 @@ class FanOut:
     def left(self, flow: Reader | Writer) -> None:
         flow.place.pop(flow, None)
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         reader.place[reader] = None
 
     def dismiss(self, reader: Reader, resource: str) -> None:

@@ -94,7 +94,7 @@ class Topic:
 
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         host = reader.grant.principal.host
         if self._retained.get((host, resource)) is not None:
             self._owed.setdefault(reader, {})[resource] = None

@@ -303,7 +303,7 @@ class Data:
             return
         reader.summoned[name] = None
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
-        reader.grant.profile.summon(reader, name)
+        reader.grant.profile.summon(reader, name, command.body)
 
     def _dismiss(self, client: Client, command: wire.Dismiss) -> None:
         name = command.resource

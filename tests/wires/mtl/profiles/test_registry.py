@@ -110,7 +110,7 @@ def test_a_summon_brings_what_there_is_then_synced_then_what_changes(farm: Regis
     snapshot, synced = summon(reader, "services")
     assert snapshot == Got("services", {**says, "content-type": "application/json"}, snapshot.body, 1)
     assert snapshot.json == told("bank", one, label="Bank")
-    assert synced == Got("services", {"event": "synced", "revision": revision}, b"", 2)
+    assert synced == Got("services", {"event": "synced", "revision": revision, "epoch": farm.core.epoch}, b"", 2)
     other = farm.provider(service("post", "h:2"))
     farm.core.withdraw(one, ["bank"])
     farm.core.leave(other)
