@@ -48,9 +48,9 @@ from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.logs import Level
-from broker.net.admission import Limits
 from broker.net.child_processes import Programs
 from broker.net.endpoints import CannotListen
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.listener_retry import Openings
@@ -77,6 +77,7 @@ from broker.wires.elko.open_director import DirectorPart
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, Wiring
 from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.views import views as elko_views
 
 DESCRIPTORS = 65_536
@@ -90,7 +91,7 @@ COLLECT_AFTER = (20_000, 20, 1_000)
 """Thresholds of the garbage collector. Closed connections leave nothing for it to find, and a full collection holds up
 all peers for 200 ms where 50,000 finds wait: so it only comes when very much was left."""
 
-CONSOLE_LIMITS = Limits(connections=100, rate=1, burst=20, authenticate_within=30)
+CONSOLE_LIMITS = ConnectionLimits(connections=100, rate=1, burst=20, authenticate_within=30)
 """Operators are few, and a password is not guessed at one connection a second."""
 
 
@@ -366,7 +367,11 @@ class Daemon(TwistedService):
         return succeed(None) if journal is None else journal.stop()
 
     def _factory(
-        self, wire: str, converse: Callable[[LineProtocol], tuple[Reader, Session]], limits: Limits, endpoint: Endpoint
+        self,
+        wire: str,
+        converse: Callable[[LineProtocol], tuple[Reader, Session]],
+        limits: ConnectionLimits,
+        endpoint: Endpoint,
     ) -> LineFactory:
         parts = self.parts
         return LineFactory(
@@ -390,7 +395,7 @@ class Daemon(TwistedService):
             shares += len(self._config.director.listeners)
         return max(1, (self._descriptors - spare) // max(1, shares))
 
-    def _limits(self, listener: values.Listener) -> Limits:
+    def _limits(self, listener: values.Listener) -> TransportLimits:
         limits = listener.limits
         room = self._room()
         if room < limits.connections:
@@ -400,7 +405,7 @@ class Daemon(TwistedService):
                 room=room,
                 most=self._descriptors,
             )
-        return net_limits(limits, room, 0 if listener.allow_before_auth else limits.authenticate_within)
+        return net_limits(listener, room)
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), BrokerSession(self.parts.wiring, door, peer)

@@ -6,43 +6,16 @@ from typing import Literal
 
 import attrs
 
+from broker.net.interfaces.limits import RouterLimits
+from broker.wires.elko.transports.limits import TransportLimits
+
 Role = Literal["client", "admin"]
 
 DirectorRole = Literal["user", "provider", "admin"]
 
 
 @attrs.frozen
-class ConnectionLimits:
-    """What the peers of one listener may take. Sizes in bytes, times in seconds."""
-
-    connections: int = 20_000
-    """Open connections; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 0
-    """Open connections of one address, over HTTP and RTCP its sessions; 0 is no limit."""
-    rate: float = 100.0
-    """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
-    burst: int = 1_000
-    """New connections that one address may make at once before ``rate`` counts."""
-    authenticate_within: float = 30.0
-    """Time to a successful `auth`; 0 is no limit."""
-    write_buffer: int = 4 * 1024 * 1024
-    """Output that may wait for one peer that does not read, before it is disconnected."""
-    stalled_after: float = 30.0
-    """Time that output may wait for a peer without any of it being read."""
-    http_timeout: float = 15.0
-    """Time that a session over HTTP may go without a request of its peer."""
-    http_select_wait: float = 60.0
-    """Time after which a select that nothing came for is answered all the same."""
-    rtcp_timeout: float = 60.0
-    """Silence of an RTCP peer after which its session ends; after half of it, the broker says something itself."""
-    rtcp_disconnected: float = 30.0
-    """Time that an RTCP session waits for its peer to connect again."""
-    rtcp_backlog: int = 64_000
-    """Output that may be unacknowledged in an RTCP session, before the session ends."""
-
-
-@attrs.frozen
-class Limits(ConnectionLimits):
+class Limits(TransportLimits):
     """Those of a listener of the broker."""
 
     waits: int = 1_000
@@ -52,7 +25,7 @@ class Limits(ConnectionLimits):
 
 
 @attrs.frozen
-class DirectorLimits(ConnectionLimits):
+class DirectorLimits(TransportLimits):
     """Those of a listener of the director."""
 
     watches: int = 1_000
@@ -203,7 +176,7 @@ class Mc0Rule:
 
 
 @attrs.frozen
-class Mc0:
+class Mc0(RouterLimits):
     """The mc0 wire: publish and subscribe over ZeroMQ. Sizes in bytes, times in seconds."""
 
     enabled: bool = True
@@ -220,29 +193,16 @@ class Mc0:
     configuration file; reading that makes it absolute."""
     any_key: bool = False
     """Let any client key in, as the originals do. Must be said where there are no ``client_keys``."""
-    handshake: float = 2.0
-    """Time for a handshake. A client whose key is not allowed (yet) tries again after that."""
-    stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
-    connections: int = 20_000
-    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 10_000
-    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
-    address. 0: no bound."""
     sessions: int = 10_000
     """Clients with a session."""
     subscriptions: int = 1_000
     """Topics that one session may be subscribed to."""
-    high_water: int = 1_000
-    """Messages that may wait for one peer; further ones for it are dropped."""
-    max_message: int = 16 * 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
     rules: tuple[Mc0Rule, ...] = ()
     """None: everybody may use every topic; but publish on none that begins with ``elkobroker.``."""
 
 
 @attrs.frozen
-class Dbp:
+class Dbp(RouterLimits):
     """The DBP wire: a catalogue of services over ZeroMQ, with heartbeats by UDP. Sizes in bytes, times in seconds."""
 
     enabled: bool = True
@@ -275,21 +235,10 @@ class Dbp:
     probe: float = 0.0
     """Time between questions to services without a heartbeat contract; 0: they are never asked. The original broker
     and its services abort when two requests overlap."""
-    handshake: float = 2.0
-    """Time for a handshake."""
-    stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
-    connections: int = 20_000
-    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 10_000
-    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
-    address. 0: no bound."""
     services: int = 10_000
     """Registered services."""
-    high_water: int = 1_000
-    """Messages that may wait for one peer; further ones for it are dropped."""
     max_message: int = 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
+    """As every ROUTER's."""
 
 
 @attrs.frozen
@@ -337,7 +286,7 @@ class MtlQueue:
 
 
 @attrs.frozen
-class Mtl:
+class Mtl(RouterLimits):
     """The MTL wire: a control flow in JSON and binary data flows, over ZeroMQ. Sizes in bytes, times in seconds."""
 
     enabled: bool = True
@@ -368,10 +317,6 @@ class Mtl:
     that makes it absolute."""
     any_key: bool = False
     """Let any client key in, to authenticate by SASL. Must be said where there are no ``client_keys``."""
-    handshake: float = 2.0
-    """Time for a handshake."""
-    stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
     hosts: tuple[str, ...] = ("/",)
     """The virtual hosts. The first one is where the registry and the topics of the other wires are."""
     heartbeat: float = 5.0
@@ -384,11 +329,6 @@ class Mtl:
     """A reader that asks for more gets this."""
     window_bytes: int = 4 * 1024 * 1024
     """Of Contents that a reader may have unconfirmed; one Content it may always have."""
-    connections: int = 20_000
-    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 10_000
-    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
-    address. 0: no bound."""
     sessions: int = 10_000
     """Control sessions. The one that was used least recently is forgotten, and its client must begin again."""
     flows: int = 1_000
@@ -396,8 +336,6 @@ class Mtl:
     high_water: int = 4_000
     """Messages that may wait for one peer; further ones for it are refused. A reader that confirms has
     ``most_window`` of them at most; the rest is for bursts to readers that do not."""
-    max_message: int = 16 * 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
     rules: tuple[MtlRule, ...] = ()
     """None: everybody who was let in may do everything in all hosts, but use the broker's own names."""
     queues: tuple[MtlQueue, ...] = ()

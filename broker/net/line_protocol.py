@@ -17,9 +17,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.admission import ConnectionFactory, Limits
+from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.http_guard import Opening, opening
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Reader, Session
 from broker.net.rate_limits import MAX_SHOWN, Bucket, Complaints
 from broker.net.scheduler import Turns
@@ -112,7 +113,7 @@ class LineFactory(ConnectionFactory):
         self,
         wire: str,
         converse: Callable[[LineProtocol], tuple[Reader, Session]],
-        limits: Limits,
+        limits: ConnectionLimits,
         turns: Turns,
         complaints: Complaints,
         clock: IReactorTime,

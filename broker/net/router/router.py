@@ -28,7 +28,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory, Limits
+from broker.net.admission import ConnectionFactory
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.gate import Gate
@@ -37,7 +38,7 @@ from broker.net.router.peer import APART, RouterPeer
 from broker.net.scheduler import TURN, Turns
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
 
@@ -106,8 +107,8 @@ class Router(ConnectionFactory):
         wire: str,
         mechanism: Callable[[], Mechanism],
         gate: Gate,
-        limits: Limits,
-        zmtp: ZmtpLimits,
+        limits: ConnectionLimits,
+        zmtp: FrameLimits,
         turns: Turns,
         complaints: Complaints,
         clock: IReactorTime,

@@ -21,7 +21,7 @@ from broker.net.endpoints import CannotListen
 from broker.net.probes import Probes
 from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, Terms
@@ -92,7 +92,7 @@ class DbpListener:
     def use(self, config: values.Dbp) -> None:
         """Take the keys of the configuration that a reload may change."""
         self.catalogue.use(_terms(config))
-        self.listener.router.limit(RouterSettings.of(config).limits(self.room))
+        self.listener.router.limit(config.connection_limits(self.room))
 
     def counts(self) -> Mapping[str, int]:
         """All that is counted where it happens."""
@@ -131,7 +131,7 @@ def make_dbp(
     """
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
     leases, complaints = parts.leases, parts.complaints
-    router = make_router(WIRE, RouterSettings.of(config), None, parts, clock, room)
+    router = make_router(WIRE, config, None, None, parts, clock, room)
     udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, parts.turns, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)

@@ -17,7 +17,7 @@ from broker.config import values
 from broker.config.endpoint import Endpoint
 from broker.config.validate import effective_auth
 from broker.core.model import BROKER, Auth, Service
-from broker.net.admission import Accepting, Limits
+from broker.net.admission import Accepting
 from broker.net.endpoints import CannotListen, bound, listen
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
@@ -28,6 +28,7 @@ from broker.net.tls import Certificates, TlsFactory
 from broker.net.web_origins import Origins
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from broker.wires.elko.transports.websocket import WebSockets
@@ -45,7 +46,7 @@ class Carrier(Protocol):
 
     port: Accepting | None
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: TransportLimits) -> None:
         """Other limits from now on."""
 
     def close(self) -> Deferred[None]:
@@ -104,7 +105,7 @@ def make_listener(
     listener: values.ElkoListener,
     door: Door,
     converse: Converse,
-    limits: Limits,
+    limits: TransportLimits,
     parts: Parts,
 ) -> NamedListener:
     """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
@@ -135,7 +136,7 @@ def add_listeners(
     listeners: Iterable[L],
     policy: Callable[[L], Policy],
     converse: Callable[[Door, Peer], tuple[Reader, Session]],
-    limits: Callable[[L], Limits],
+    limits: Callable[[L], TransportLimits],
     parts: Parts,
     log: Logger,
     first_required: bool = False,
@@ -196,7 +197,7 @@ def renew(
     made: Iterable[NamedListener],
     listeners: Iterable[L],
     policy: Callable[[L], Policy],
-    limits: Callable[[L], Limits],
+    limits: Callable[[L], TransportLimits],
 ) -> None:
     """Give listeners, also those that are not open yet, the rules and limits that they have from now on."""
     by_name = {listener.name: listener for listener in listeners}
@@ -216,22 +217,12 @@ def base_policy(listener: values.Listener | values.DirectorListener, config: val
     )
 
 
-def net_limits(limits: values.ConnectionLimits, room: int, authenticate_within: float) -> Limits:
+def net_limits(listener: values.Listener | values.DirectorListener, room: int) -> TransportLimits:
     """The limits of a listener that has descriptors for ``room`` connections."""
-    return Limits(
-        connections=min(limits.connections, room),
-        connections_per_address=limits.connections_per_address,
-        rate=limits.rate,
-        burst=limits.burst,
-        authenticate_within=authenticate_within,
-        write_buffer=limits.write_buffer,
-        stalled_after=limits.stalled_after,
-        http_timeout=limits.http_timeout,
-        http_select_wait=limits.http_select_wait,
-        rtcp_timeout=limits.rtcp_timeout,
-        rtcp_disconnected=limits.rtcp_disconnected,
-        rtcp_backlog=limits.rtcp_backlog,
-    )
+    limits: TransportLimits = listener.limits.fitting(room)
+    if listener.allow_before_auth:
+        return attrs.evolve(limits, authenticate_within=0.0)
+    return limits
 
 
 def _carrier(
@@ -240,7 +231,7 @@ def _carrier(
     listener: values.ElkoListener,
     endpoint: Endpoint,
     converse: Converse,
-    limits: Limits,
+    limits: TransportLimits,
     parts: Parts,
 ) -> tuple[Any, LineFactory]:
     """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
@@ -260,8 +251,8 @@ def _carrier(
         guarded=listener.transport == "tcp",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, path, origins), lines
-    return RtcpFactory(lines) if listener.transport == "rtcp" else lines, lines
+        return LongPollFactory(lines, limits, path, origins), lines
+    return RtcpFactory(lines, limits) if listener.transport == "rtcp" else lines, lines
 
 
 def _certificates(endpoint: Endpoint) -> Certificates | None:

@@ -20,7 +20,6 @@ from broker.config import values
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
 from broker.core.model import Service
-from broker.net.admission import Limits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.listener_retry import Openings
 from broker.wires.elko.codec import blocks
@@ -28,6 +27,7 @@ from broker.wires.elko.codec.director import VOCABULARY
 from broker.wires.elko.listeners import add_listeners, base_policy, net_limits, renew, services, title
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.director import DirectorSession, Wiring
+from broker.wires.elko.transports.limits import TransportLimits
 
 WIRE = "director"
 """How its connections are called in counters and the log."""
@@ -138,9 +138,8 @@ class DirectorPart:
         limits = listener.limits
         return attrs.evolve(base_policy(listener, self._config), waits=limits.watches, reservations=limits.reservations)
 
-    def _limits(self, listener: values.DirectorListener) -> Limits:
-        within = 0.0 if listener.allow_before_auth else listener.limits.authenticate_within
-        return net_limits(listener.limits, self._room, within)
+    def _limits(self, listener: values.DirectorListener) -> TransportLimits:
+        return net_limits(listener, self._room)
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)

@@ -14,7 +14,7 @@ from broker.config.validate import effective_mc0_auth
 from broker.config.zmq_endpoint import parse
 from broker.core.model import KnownSession
 from broker.net.allowed_keys import AllowedKeys
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0
@@ -47,7 +47,7 @@ class Mc0Listener:
         """Take the keys of the configuration that a reload may change, and look for new client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
-        self.listener.router.limit(_settings(config).limits(self.room))
+        self.listener.router.limit(config.connection_limits(self.room))
         if self.keys is not None:
             self.keys.refresh()
 
@@ -72,7 +72,7 @@ def make_mc0(config: values.Mc0, known: Sequence[KnownSession], parts: Parts, cl
     if curve and config.client_keys is not None:
         keys = AllowedKeys(config.client_keys, clock, parts.in_thread)
     admission = Admission(None if keys is None else keys.name_of, _rules(config))
-    router = make_router(WIRE, _settings(config), keys, parts, clock, room)
+    router = make_router(WIRE, config, config.secret_key if curve else None, keys, parts, clock, room)
     sessions = Mc0(
         router,
         parts.topics,
@@ -89,10 +89,6 @@ def make_mc0(config: values.Mc0, known: Sequence[KnownSession], parts: Parts, cl
         keys.changed.insert(0, sessions.revoke)
     sessions.restore(known, curve)
     return Mc0Listener(config, RouterListener(router, clock), room, keys, sessions, admission)
-
-
-def _settings(config: values.Mc0) -> RouterSettings:
-    return RouterSettings.of(config, config.secret_key if effective_mc0_auth(config) == "curve" else None)
 
 
 def _rules(config: values.Mc0) -> list[TopicRule]:

@@ -39,7 +39,7 @@ from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
 from broker.net.router.router import SILENCE
 from broker.wires.common.password_backoff import Delays
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.mtl.profiles.queue import WorkQueues
 from broker.wires.mtl.profiles.registry import Registry
 from broker.wires.mtl.profiles.service import Services
@@ -127,7 +127,7 @@ class MtlListener:
         self.control.review()
         self.queues.use(_queue_rules(config))
         for listener in self._listeners():
-            listener.router.limit(router_settings(config).limits(self.room))
+            listener.router.limit(config.connection_limits(self.room))
         self.work_queues.window_bytes = self.services.window_bytes = config.window_bytes
         if self.keys is not None:
             self.keys.refresh()
@@ -224,8 +224,9 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
     passwords, disk = (partial(deferToThreadPool, clock, pool) for pool in threads)
 
     shared = mtl_data_place(config) is None
-    control_router = make_router(WIRE, router_settings(config), keys, parts, clock, room)
-    data_router = control_router if shared else make_router(DATA, router_settings(config), keys, parts, clock, room)
+    secret_key = config.secret_key if mtl_curve(config) else None
+    control_router = make_router(WIRE, config, secret_key, keys, parts, clock, room)
+    data_router = control_router if shared else make_router(DATA, config, secret_key, keys, parts, clock, room)
     control_listener = RouterListener(control_router, clock)
     data_listener = control_listener if shared else RouterListener(data_router, clock)
 
@@ -293,11 +294,6 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
         threads,
         clock,
     )
-
-
-def router_settings(config: values.Mtl) -> RouterSettings:
-    """The settings of both ROUTERs."""
-    return RouterSettings.of(config, config.secret_key if mtl_curve(config) else None)
 
 
 def _settings(config: values.Mtl) -> Settings:
