@@ -15,10 +15,11 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
 from broker.net.admission import STOP_WITHIN
-from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
+from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
+from broker.net.connection_output import BATCH
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
-from broker.net.line_protocol import DEBUG_AT_ONCE, OPENING, LineProtocol
+from broker.net.line_protocol import DEBUG_AT_ONCE, MAX_OPENING, LineProtocol
 from broker.net.rate_limits import MAX_SHOWN
 from broker.net.scheduler import TURN
 from broker.net.unfinished_input import SHORT, UNFINISHED_BY_ADDRESS
@@ -78,7 +79,7 @@ def test_the_bytes_of_a_tls_handshake_close(hub: Hub, link: Link) -> None:
 
 
 def test_a_first_line_that_never_ends_closes(hub: Hub, link: Link) -> None:
-    link.protocol.dataReceived(b"x" * OPENING)
+    link.protocol.dataReceived(b"x" * MAX_OPENING)
     assert not link.wire.half_closed
     link.protocol.dataReceived(b"x")
     assert link.wire.half_closed

@@ -32,7 +32,7 @@ def test_output_for_a_peer_that_never_asks_is_bounded() -> None:
     peer = web.start()
     [line] = web.hub.factory.connections
     for _ in range(100):
-        if not line._closing:
+        if not line.life.closing:
             line.write(b"1" * 10_000 + b"\n\n")
             web.hub.later()
     assert web.hub.refused(Reason.NOT_READING) == 1
