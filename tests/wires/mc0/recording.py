@@ -20,7 +20,7 @@ from broker.core.liveness import Leases
 from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.core.topics import Topics
+from broker.core.topics import Topics, TopicsBounds
 from broker.net.interfaces.router import Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.wires.common.registry_topics import FarmTopics
@@ -35,6 +35,9 @@ STEP = 0.05
 
 REPLIES = 3
 """Answers that may wait for a peer beyond the messages: few, so that tests come to the end of them."""
+
+
+TOPICS = TopicsBounds()
 
 
 class Line:
@@ -194,7 +197,9 @@ class Mc0Farm:
         subscriptions: int = 100,
         clock: Clock | None = None,
         registry: Registry | None = None,
+        topics: TopicsBounds = TOPICS,
     ) -> None:
+        self._topics_bounds = topics
         self.clock = _clock() if clock is None else clock
         self.counters = Counters()
         self.complaints = Complaints(self.counters, self.clock)
@@ -216,7 +221,7 @@ class Mc0Farm:
     def _start(self, registry: Registry) -> None:
         self.registry = registry
         self.leases = Leases(self.clock)
-        self.topics = Topics()
+        self.topics = Topics(self._topics_bounds)
         FarmTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)

@@ -15,9 +15,10 @@ from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.registry import Registry
+from broker.wires.mtl.profiles.registry import Registry, RegistryBounds
 from broker.wires.mtl.profiles.service import Services
-from broker.wires.mtl.profiles.topic import Topic
+from broker.wires.mtl.profiles.service_bounds import ServiceBounds
+from broker.wires.mtl.profiles.topic import Topic, TopicBounds
 from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.rights import UserRights
@@ -52,12 +53,29 @@ class Got:
         return event
 
 
+@attrs.frozen
+class Bounds:
+    """Bounds of the profiles."""
+
+    service: ServiceBounds = attrs.field(factory=ServiceBounds)
+    registry: RegistryBounds = attrs.field(factory=RegistryBounds)
+    topic: TopicBounds = attrs.field(factory=TopicBounds)
+
+
+BOUNDS = Bounds()
+
+
 class ProfilesFarm(MtlFarm):
     """The data flow with the profiles. ``registry`` and ``topics`` are those of the shared virtual host."""
 
     def __init__(
-        self, registry: IRegistry | None = None, topics: ITopics | None = None, settings: Settings | None = None
+        self,
+        registry: IRegistry | None = None,
+        topics: ITopics | None = None,
+        settings: Settings | None = None,
+        bounds: Bounds = BOUNDS,
     ) -> None:
+        self._bounds = bounds
         self._registry = registry
         self._shared = topics
         super().__init__(settings)
@@ -67,10 +85,16 @@ class ProfilesFarm(MtlFarm):
         nothing = Restored((), 60.0, self.clock, lambda ids: None)
         self.core = self._registry or registry.Registry(self.clock, count(1).__next__, nothing)
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = Topic(self.data, self.space, self.complaints)
-        self.registry = Registry(self.data, self.core, self.leases, self.complaints)
+        self.topic = Topic(self.data, self.space, self.complaints, self._bounds.topic)
+        self.registry = Registry(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
         self.service = Services(
-            self.data, self.core, self.leases, self.complaints, HOST, window_bytes=self.settings.window_bytes
+            self.data,
+            self.core,
+            self.leases,
+            self.complaints,
+            HOST,
+            self.settings.window_bytes,
+            self._bounds.service,
         )
         self.told: dict[str, str] = {}
         """What the last who got a lease was told with it."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.mc0.sessions import admission as mc0_admission
 from broker.wires.mc0.sessions.admission import Admission
 from tests.wires.mc0.recording import Mc0Farm, nothing_fails
 
@@ -252,9 +251,8 @@ def test_with_any_key_a_name_cannot_be_reserved(public: Mc0Farm) -> None:
 
 
 @pytest.fixture
-def admission(monkeypatch: pytest.MonkeyPatch) -> Admission:
-    monkeypatch.setattr(mc0_admission, "MAX_BOUND", 1_000)
-    return Admission(KEYS.get)
+def admission() -> Admission:
+    return Admission(KEYS.get, max_bound=1_000)
 
 
 def test_an_identity_is_forgotten_when_many_others_have_come_since(admission: Admission) -> None:

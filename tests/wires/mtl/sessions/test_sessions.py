@@ -9,6 +9,7 @@ import gc
 import json
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS
-from broker.wires.mtl.sessions import control as control_module
 from broker.wires.mtl.sessions.control import MAX_BEHIND
 from broker.wires.mtl.sessions.sasl import SCRAM
 from broker.wires.mtl.sessions.sessions import SHARE, key_of
@@ -44,9 +44,9 @@ def _no_failures() -> Iterator[None]:
         yield
 
 
-def closed_farm(sessions: int = 100) -> ControlFarm:
+def closed_farm(sessions: int = 100, **settings: Any) -> ControlFarm:
     """Where users have to log in."""
-    return ControlFarm(Users(alice="pencil", bob="rubber"), sessions=sessions)
+    return ControlFarm(Users(alice="pencil", bob="rubber"), sessions=sessions, **settings)
 
 
 def waiting(farm: ControlFarm | None = None) -> ControlPeer:
@@ -187,9 +187,8 @@ def test_so_many_requests_may_wait_and_more_are_dropped() -> None:
     assert peer.profile("test")[0] == 200
 
 
-def test_the_requests_that_wait_have_a_bounded_size_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_module, "MAX_BEHIND_BYTES", 200_000)
-    farm = closed_farm()
+def test_the_requests_that_wait_have_a_bounded_size_in_all() -> None:
+    farm = closed_farm(max_behind_bytes=200_000)
     peers = [waiting(farm) for _ in range(2)]
     for peer in peers:
         for _ in range(3):
