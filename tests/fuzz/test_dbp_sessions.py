@@ -235,7 +235,7 @@ class Conversations(RuleBasedStateMachine):
             for frames in unasked:
                 assert frames[0] == b""
             unasked.clear()
-            connection = self.farm.commands._connections.get(peer.number)
+            connection = self.farm.commands.connections().get(peer.number)
             if connection is not None and connection.deaf:
                 self.deaf.add(peer.identity)
 
@@ -250,7 +250,8 @@ class Conversations(RuleBasedStateMachine):
     def the_registry_has_what_the_catalogue_has(self) -> None:
         farm = self.farm
         entries = list(farm.catalogue)
-        assert [entry.name for entry in entries] == list(farm.catalogue._entries)
+        assert [farm.catalogue.get(entry.name) for entry in entries] == entries
+        assert len(farm.catalogue) == len(entries)
         providers = {provider.id: provider for provider in farm.registry.providers()}
         assert sorted(providers) == sorted(entry.provider for entry in entries)
         for entry in entries:
@@ -269,7 +270,7 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def services_and_connections_know_each_other(self) -> None:
         farm = self.farm
-        known = farm.commands._connections
+        known = farm.commands.connections()
         for entry in farm.catalogue:
             connection = entry.connection
             if connection is not None:
@@ -281,7 +282,7 @@ class Conversations(RuleBasedStateMachine):
             if connection.entry is not None:
                 assert connection.entry.connection is connection
                 assert farm.catalogue.get(connection.entry.name) is connection.entry
-        places = {source: set(entries) for source, entries in farm.catalogue._sources.items()}
+        places = {source: set(farm.catalogue.at(source)) for source in farm.catalogue.sources()}
         assert places == {
             source: {entry for entry in farm.catalogue if entry.source == source}
             for source in {entry.source for entry in farm.catalogue if entry.source is not None}
@@ -289,7 +290,7 @@ class Conversations(RuleBasedStateMachine):
 
     @invariant()
     def leases_are_of_services_that_are_there(self) -> None:
-        leases: list[Lease] = [lease for slot in self.farm.leases._slots.values() for lease in slot]
+        leases: list[Lease] = list(self.farm.leases)
         held: set[Entry] = set()
         for lease in leases:
             entry = lease.leased

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -161,6 +161,8 @@ class DbpFarm:
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
         self.open: dict[bytes, int] = {}
+        self.sources: Rates[Hashable] = Rates(self.clock)
+        self.addresses: Rates[Hashable] = Rates(self.clock)
         self.voice = Voice(
             self.router,
             self.udp,
@@ -168,8 +170,8 @@ class DbpFarm:
             self.leases,
             self.clock,
             self.complaints,
-            Rates(self.clock),
-            Rates(self.clock),
+            self.sources,
+            self.addresses,
             NAME,
             BEACON_PORT,
         )

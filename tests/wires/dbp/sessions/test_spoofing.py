@@ -262,15 +262,15 @@ def test_nothing_is_answered_to_the_port_of_the_beacon_but_others_may_be_told(fa
 def sizes(farm: DbpFarm) -> dict[str, int]:
     """How much is kept, by table."""
     return {
-        "entries": len(farm.catalogue._entries),
-        "places": len(farm.catalogue._sources),
+        "entries": len(farm.catalogue),
+        "places": len(farm.catalogue.sources()),
         "connections": len(farm.commands),
-        "sources": len(farm.voice._sources._buckets),  # type: ignore[attr-defined]
-        "addresses": len(farm.voice._addresses._buckets),  # type: ignore[attr-defined]
-        "complaints": len(farm.complaints._logged),
+        "sources": len(farm.sources),
+        "addresses": len(farm.addresses),
+        "complaints": farm.complaints.logged,
         "counters": len(farm.counters.all()),
         "leases": len(farm.leases),
-        "gone": len(farm.listing._gone),
+        "gone": farm.listing.gone,
         "providers": len(farm.registry.providers()),
     }
 
@@ -383,7 +383,7 @@ def test_a_flood_of_bad_peers_takes_no_service_from_those_that_are_registered(fa
     assert len(farm.catalogue) == 50
     for service in services:
         assert {frames[0] for frames in service.take()} == {b"<3"}
-    assert len(farm.complaints._logged) <= ADDRESSES
+    assert farm.complaints.logged <= ADDRESSES
 
 
 def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:
