@@ -375,7 +375,7 @@ def main() -> int:
     arguments.add_argument(
         "--subject",
         choices=["tuned", "txzmq"],
-        help="measure this server of bench/mc0/reference.py instead of the broker; tuned tells how far ratios can be trusted",
+        help="measure this server of bench/mc0/reference.py, not the broker; tuned tells how far ratios can be trusted",
     )
     options, names = command.parsed(arguments, "rows", {row.name: row.title for row in ROWS})
     rows = [row for row in ROWS if row.name in names]
