@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 import attrs
 
-from broker.core import registry
 from broker.core.interfaces import IRegistry, ITopics
-from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
@@ -23,6 +20,7 @@ from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.rights import UserRights
 from broker.wires.mtl.sessions.settings import Settings
+from tests.recording.farm import registry_at
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 
 HOST = "/"
@@ -82,8 +80,7 @@ class ProfilesFarm(MtlFarm):
 
     def start(self) -> None:
         super().start()
-        nothing = Restored((), 60.0, self.clock, lambda ids: None)
-        self.core = self._registry or registry.Registry(self.clock, count(1).__next__, nothing)
+        self.core = self._registry or registry_at(self.clock)
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
         self.topic = Topic(self.data, self.space, self.complaints, self._bounds.topic)
         self.registry = Registry(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
@@ -129,10 +126,10 @@ class ProfilesFarm(MtlFarm):
         self.told = dict(profile.granted(grant))
         return token
 
-    def counted(self, name: str) -> int:
+    def counts(self) -> Mapping[str, int]:
         profiles = (self.topic, self.registry, self.service)
-        counts = {key: value for profile in profiles for key, value in profile.counts().items()}
-        return counts.get(name, 0) or super().counted(name)
+        own = {key: value for profile in profiles for key, value in profile.counts().items()}
+        return {**super().counts(), **own}
 
 
 def summon(peer: MtlPeer, resource: str, sequence: int = 1_000) -> list[Got]:

@@ -12,8 +12,8 @@ import pytest
 from broker.net.rate_limits import ADDRESSES
 from broker.wires.dbp.sessions.catalogue import Terms
 from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
-from tests.wires.mc0.recording import nothing_fails
 
 BEAT = b" <3 %b Rohan" % TEXT
 BYE = b" </3 %b Rohan" % TEXT
@@ -416,21 +416,21 @@ def test_who_is_deaf_is_deaf_until_its_connection_ends(farm: DbpFarm) -> None:
 
 def test_an_answer_is_sent_where_heartbeats_have_no_room(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
-    farm.router.full.add(peer.identity)
+    peer.stop_reading()
     for _ in range(3):
         assert [frames[0] for frames in peer.ask("u_U", T, "")] == [b"o_O"]
         peer.send("<3", T)
         farm.wait(2)  # the first heartbeat comes after the answer by an interval, and up to a tick
     assert peer.take() == []
     assert farm.counted("dbp_dropped.full") == 3
-    farm.router.full.clear()
+    peer.read_on()
     farm.wait(1)
     assert [frames[0] for frames in peer.take()] == [b"<3"]
 
 
 def test_a_service_that_reads_no_answer_stays_while_it_beats(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
-    farm.router.stuck.add(peer.identity)
+    peer.stop_reading(answers=False)
     for _ in range(5):
         peer.send("u_U", T, "")
         peer.send("UoU", T, {"load": 0.5})

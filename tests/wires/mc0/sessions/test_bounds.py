@@ -12,7 +12,8 @@ from twisted.logger import Logger
 
 from broker.core.topics import TopicsBounds
 from broker.wires.mc0.sessions.session import Session
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm
 
 MEBIBYTE = 1 << 20
 

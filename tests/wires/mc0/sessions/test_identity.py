@@ -8,7 +8,8 @@ import pytest
 
 from broker.core.errors import Reason, Refusal
 from broker.wires.mc0.sessions.admission import Admission
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm
 
 KEYS = {"K1": "one", "K2": "two", "K3": "three"}
 
@@ -76,7 +77,7 @@ def test_an_identity_stays_with_its_key_after_its_session(farm: Mc0Farm) -> None
 @pytest.fixture
 def unasked(farm: Mc0Farm) -> Mc0Farm:
     """A wire whose ROUTER does not ask for which key an identity is."""
-    farm.router.claims = False
+    farm.router.claim = None
     return farm
 
 
@@ -209,7 +210,8 @@ def public() -> Iterator[Mc0Farm]:
 def test_with_any_key_a_client_with_a_new_key_is_served_under_its_old_identity(
     public: Mc0Farm, end: str, claims: bool
 ) -> None:
-    public.router.claims = claims
+    if not claims:
+        public.router.claim = None
     public.peer("P", "K9").say("NOOP")
     old = public.peer("A", "K1")
     old.say("CONNECT|TTL|1000")

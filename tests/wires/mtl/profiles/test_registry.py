@@ -16,8 +16,8 @@ from broker.wires.mtl.profiles.registry import RegistryBounds
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
 from broker.wires.mtl.sessions.settings import Settings
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     Bounds,

@@ -20,7 +20,7 @@ from broker.wires.mtl.profiles.service_bounds import ServiceBounds
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
 from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,

@@ -16,7 +16,8 @@ from broker.wires.mtl.profiles.retained_values import RetainedBounds
 from broker.wires.mtl.profiles.topic import TopicBounds
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.rights import Names, UserRights
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,

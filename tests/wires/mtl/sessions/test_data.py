@@ -19,7 +19,7 @@ from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Reader
 from broker.wires.mtl.sessions.settings import Settings
 from broker.wires.mtl.sessions.shared_socket import Shared
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer
 
 NUMBERS = [0, 1, 2**31, 2**32, 2**53 + 1, 2**63, 2**64 - 1]

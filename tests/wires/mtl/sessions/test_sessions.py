@@ -20,6 +20,7 @@ from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS
 from broker.wires.mtl.sessions.control import MAX_BEHIND
 from broker.wires.mtl.sessions.sasl import SCRAM
 from broker.wires.mtl.sessions.sessions import SHARE, key_of
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,
     KEY,
@@ -29,10 +30,9 @@ from tests.wires.mtl.control_recording import (
     ControlPeer,
     Users,
     authorize,
-    nothing_fails,
     plain,
 )
-from tests.wires.mtl.recording_router import REPLIES
+from tests.wires.mtl.data_recording import REPLIES
 
 OPEN = (400, {"status": "Bad Request", "reason": "open"})
 OPENING = [b"", b"Connection.Open", json.dumps({"protocol": PROTOCOL}).encode()]
@@ -40,7 +40,7 @@ OPENING = [b"", b"Connection.Open", json.dumps({"protocol": PROTOCOL}).encode()]
 
 @pytest.fixture(autouse=True)
 def _no_failures() -> Iterator[None]:
-    with nothing_fails():
+    with nothing_fails(collect=True):
         yield
 
 
