@@ -29,7 +29,7 @@ define checks
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-MYPYPATH=bench .venv/bin/mypy bench examples
+.venv/bin/mypy examples
 .venv/bin/lint-imports
 endef
 
