@@ -28,10 +28,10 @@ from twisted.python.failure import Failure
 
 from broker.client import mtl
 from broker.client.credentials import Credentials
+from broker.client.data_flow import OnEvent
 from broker.client.errors import Closed, NotTaken
-from broker.client.flow import Told
-from broker.client.loop import Loop
 from broker.client.profiles import registry
+from broker.client.reactor_thread import ReactorThread
 from broker.client.reader import Delivery
 from broker.client.settings import Keys, Settings
 from broker.wire.mtl.client import Ready
@@ -51,9 +51,9 @@ class Client:
         keys: Keys | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._loop = Loop()
+        self._thread = ReactorThread()
         self.client = mtl.Client(
-            self._loop.reactor,
+            self._thread.reactor,
             endpoint,
             credentials,
             virtual_host=virtual_host,
@@ -62,7 +62,7 @@ class Client:
             in_thread=execute,  # it has a thread of its own
         )
         """The client that does it. It must be used in its own thread only, by `wait`."""
-        self._loop.start()
+        self._thread.start()
 
     def __enter__(self) -> Client:
         return self
@@ -73,14 +73,14 @@ class Client:
     def close(self) -> None:
         """Close everything. What is not answered is given back."""
         try:
-            self._loop.call(self.client.close)
+            self._thread.call(self.client.close)
         except Closed:
             return  # it was closed before
-        self._loop.stop()
+        self._thread.stop()
 
     def wait(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
         """Call a function in the client's thread, and wait for what it, its Deferred or its coroutine gives."""
-        return self._loop.call(function, *arguments, timeout=timeout, **named)
+        return self._thread.call(function, *arguments, timeout=timeout, **named)
 
     def open(self, timeout: float | None = None) -> Ready:
         """Be let in by the broker. Returns what it offers."""
@@ -94,16 +94,16 @@ class Client:
         *,
         confirm: Confirm | None = None,
         window: int | None = None,
-        told: Told | None = None,
+        on_event: OnEvent | None = None,
         timeout: float | None = None,
     ) -> Reader:
-        """Have the Contents of these resources come. ``told`` is called in the client's thread."""
-        reader = Reader(self._loop)
+        """Have the Contents of these resources come. ``on_event`` is called in the client's thread."""
+        reader = Reader(self._thread)
         reader.reader = self.wait(
-            self.client.read, profile, resources, reader.receive, confirm=confirm, window=window, told=told,
+            self.client.read, profile, resources, reader.receive, confirm=confirm, window=window, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip
-        self._loop.soon(reader.begin)
+        self._thread.soon(reader.begin)
         return reader
 
     def write(
@@ -112,15 +112,15 @@ class Client:
         resources: Sequence[str],
         *,
         confirm: Confirm = "full",
-        again: bool = True,
-        told: Told | None = None,
+        resend: bool = True,
+        on_event: OnEvent | None = None,
         timeout: float | None = None,
     ) -> Writer:
         """Send Contents to these resources. By default they are confirmed, and sent until they are."""
         writer = self.wait(
-            self.client.writer, profile, resources, confirm=confirm, again=again, told=told, timeout=timeout
+            self.client.writer, profile, resources, confirm=confirm, resend=resend, on_event=on_event, timeout=timeout
         )
-        return Writer(self._loop, writer)
+        return Writer(self._thread, writer)
 
     def services(self, name: str | None = None, timeout: float | None = None) -> list[registry.Service]:
         """Who serves what now, or who serves that."""
@@ -137,12 +137,12 @@ class Client:
 class Content:
     """A Content that came. Its attributes are those of `broker.client.reader.Delivery`."""
 
-    def __init__(self, loop: Loop, delivery: Delivery, done: Deferred[None]) -> None:
+    def __init__(self, loop: ReactorThread, delivery: Delivery, done: Deferred[None]) -> None:
         self.body = delivery.body
         self.resource = delivery.resource
         self.missed = delivery.missed
         self.properties = delivery.properties
-        self._loop = loop
+        self._thread = loop
         self._confirmed = not delivery.answered
         self._delivery = delivery
         self._done = done
@@ -159,11 +159,11 @@ class Content:
 
     def confirm(self) -> None:
         """It is safe."""
-        self._loop.soon(self.finish, None)
+        self._thread.soon(self.finish, None)
 
     def reject(self, *, recycle: bool) -> None:
         """It is not taken; with ``recycle`` it is to be sent again."""
-        self._loop.soon(self.finish, Failure(NotTaken(recycle=recycle)))
+        self._thread.soon(self.finish, Failure(NotTaken(recycle=recycle)))
 
     def finish(self, failure: Failure | None) -> None:
         """In the client's thread: the program is done with it."""
@@ -178,9 +178,9 @@ class Content:
 class Reader:
     """Contents that come, one after the other."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: ReactorThread) -> None:
         self.reader: mtl.Reader
-        self._loop = loop
+        self._thread = loop
         self._contents: queue.SimpleQueue[Content | Exception] = queue.SimpleQueue()
 
     def __iter__(self) -> Iterator[Content]:
@@ -217,20 +217,20 @@ class Reader:
             try:
                 function(content)
             except Exception as error:
-                self._loop.soon(content.finish, Failure(error))
+                self._thread.soon(content.finish, Failure(error))
             else:
                 content.confirm()
 
     def close(self) -> None:
         """End it. What is not answered is given back."""
-        self._loop.soon(self.reader.close)
+        self._thread.soon(self.reader.close)
 
     # in the client's thread
 
     def receive(self, delivery: Delivery) -> Deferred[None]:
         """A Content came."""
         done: Deferred[None] = Deferred()
-        self._contents.put(Content(self._loop, delivery, done))
+        self._contents.put(Content(self._thread, delivery, done))
         return done
 
     def begin(self) -> None:
@@ -245,9 +245,9 @@ class Reader:
 class Writer:
     """Sends Contents."""
 
-    def __init__(self, loop: Loop, writer: mtl.Writer) -> None:
+    def __init__(self, loop: ReactorThread, writer: mtl.Writer) -> None:
         self.writer = writer
-        self._loop = loop
+        self._thread = loop
         self._error: BaseException | None = None
 
     def send(
@@ -258,7 +258,7 @@ class Writer:
         timeout: float | None = None,
     ) -> None:
         """Send a Content, and wait until it is confirmed. It may arrive even if this raises TimeoutError."""
-        self._loop.call(self._send, body, resource, properties, timeout=timeout)
+        self._thread.call(self._send, body, resource, properties, timeout=timeout)
 
     def post(
         self,
@@ -268,18 +268,18 @@ class Writer:
         timeout: float | None = None,
     ) -> None:
         """Send a Content, and wait only until there is room for it. `flush` says what became of all."""
-        self._loop.call(self._post, body, resource, properties, timeout=timeout)
+        self._thread.call(self._post, body, resource, properties, timeout=timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything is settled that was posted. Raises the first error since the last flush."""
-        self._loop.call(self.writer.settled, timeout=timeout)
+        self._thread.call(self.writer.settled, timeout=timeout)
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def close(self) -> None:
         """End it."""
-        self._loop.call(self.writer.close)
+        self._thread.call(self.writer.close)
 
     async def _send(self, *content: Any) -> None:
         await self.writer.room()

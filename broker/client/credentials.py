@@ -2,9 +2,9 @@
 
 Rules:
 - The client chooses among the mechanisms that the broker offers, the strongest first. Where it has no proof for any of
-  them it is not let in (`NotLetIn`).
+  them it is not let in (`AuthenticationFailed`).
 - SCRAM-SHA-256 (RFC 5802, RFC 7677): the broker has to prove that it knows the user too, before the exchange ends; else
-  it is not believed (`Unproven`). There is no channel binding, since ZeroMQ has no channel to bind.
+  it is not believed (`BrokerUnverified`). There is no channel binding, since ZeroMQ has no channel to bind.
 - PLAIN (RFC 4616) shows the password to the other side. It is used only over what nobody can listen to (CURVE, ipc,
   loopback), where SCRAM is not offered; elsewhere somebody in the middle could ask for it.
 - EXTERNAL (RFC 4422, appendix A): the CURVE key of the connection is the proof. ANONYMOUS (RFC 4505): there is none.
@@ -19,7 +19,7 @@ from typing import Protocol
 import attrs
 from scramp import ScramClient, ScramException  # type: ignore[import-untyped]
 
-from broker.client.errors import NotLetIn, Unproven
+from broker.client.errors import AuthenticationFailed, BrokerUnverified
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"
@@ -39,10 +39,10 @@ class Exchange(Protocol):
         """The first response."""
 
     def answer(self, challenge: bytes) -> bytes:
-        """The response to a challenge. It may take a while. Raises `NotLetIn` or `Unproven`."""
+        """The response to a challenge. It may take a while. Raises `AuthenticationFailed` or `BrokerUnverified`."""
 
     def end(self) -> None:
-        """The broker is content. Raises `Unproven` if the client cannot be."""
+        """The broker is content. Raises `BrokerUnverified` if the client cannot be."""
 
 
 class Credentials(Protocol):
@@ -51,7 +51,7 @@ class Credentials(Protocol):
     def exchange(self, offered: Collection[str], secure: bool) -> Exchange:
         """Begin an exchange by one of those mechanisms. ``secure``: nobody else can read the connection.
 
-        Raises `NotLetIn`.
+        Raises `AuthenticationFailed`.
         """
 
 
@@ -68,7 +68,9 @@ class Password:
             return _Scram(self.user, self.password)
         if PLAIN in offered:
             if not secure and not self.plain:
-                raise NotLetIn("the broker wants the password itself, over a connection that others may read")
+                raise AuthenticationFailed(
+                    "the broker wants the password itself, over a connection that others may read"
+                )
             return _Single(PLAIN, f"\0{self.user}\0{self.password}".encode())
         raise _no_way(offered)
 
@@ -97,10 +99,10 @@ class Anonymous:
         return _Single(ANONYMOUS, self.trace.encode())
 
 
-def _no_way(offered: Collection[str]) -> NotLetIn:
+def _no_way(offered: Collection[str]) -> AuthenticationFailed:
     # Names in capitals may still be anything that somebody wrote.
     names = ", ".join(sorted(map(ascii, offered))) or "nothing"
-    return NotLetIn(f"the broker offers {names}, of which there is nothing that this client can do")
+    return AuthenticationFailed(f"the broker offers {names}, of which there is nothing that this client can do")
 
 
 class _Single:
@@ -114,7 +116,7 @@ class _Single:
         return self._response
 
     def answer(self, challenge: bytes) -> bytes:
-        raise Unproven(f"the broker has a question, as there is none in {self.mechanism}")
+        raise BrokerUnverified(f"the broker has a question, as there is none in {self.mechanism}")
 
     def end(self) -> None:
         """The broker proves nothing."""
@@ -129,7 +131,7 @@ class _Scram:
         try:
             self._client = ScramClient([SCRAM], user, password)
         except ScramException as error:
-            raise NotLetIn(f"the user or the password cannot be one: {error.args[0]}") from None
+            raise AuthenticationFailed(f"the user or the password cannot be one: {error.args[0]}") from None
         self._steps = [self._final, self._verify]
         self._proven = False
 
@@ -139,19 +141,19 @@ class _Scram:
 
     def answer(self, challenge: bytes) -> bytes:
         if not self._steps:
-            raise Unproven("the broker has more questions than SCRAM has")
+            raise BrokerUnverified("the broker has more questions than SCRAM has")
         try:
             return self._steps.pop(0)(challenge.decode())
         except ScramException as error:
             if error.server_error is not None and error.server_error.value != _OTHER:
-                raise NotLetIn(error.server_error.value) from None
-            raise Unproven(f"the broker does not speak SCRAM as it should: {error}") from None
+                raise AuthenticationFailed(error.server_error.value) from None
+            raise BrokerUnverified(f"the broker does not speak SCRAM as it should: {error}") from None
         except UnicodeDecodeError:
-            raise Unproven("the broker does not speak SCRAM as it should: a challenge is not UTF-8") from None
+            raise BrokerUnverified("the broker does not speak SCRAM as it should: a challenge is not UTF-8") from None
 
     def end(self) -> None:
         if not self._proven:
-            raise Unproven("the broker let the client in, but did not prove that it knows the user")
+            raise BrokerUnverified("the broker let the client in, but did not prove that it knows the user")
 
     def _final(self, challenge: str) -> bytes:
         self._client.set_server_first(challenge)

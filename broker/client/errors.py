@@ -16,14 +16,14 @@ class Refused(MtlError):
         self.reason = reason
 
 
-class NotLetIn(Refused):
+class AuthenticationFailed(Refused):
     """The broker wants to know who this is, and there is nothing with which it would be content."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(401, reason)
 
 
-class Unproven(MtlError):
+class BrokerUnverified(MtlError):
     """The broker did not prove that it knows the user too: it may be somebody else."""
 
 
@@ -43,7 +43,7 @@ class Full(MtlError):
     """There is no room for more Contents at the moment. `broker.client.writer.Writer.room` says when there is."""
 
 
-class Down(MtlError):
+class NotConnected(MtlError):
     """There is no flow at the moment: the client starts over."""
 
 

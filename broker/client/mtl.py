@@ -6,8 +6,8 @@
 `broker.client.profiles` says that, and more, in a line for each profile. `broker.client.blocking` is for programs
 without a reactor.
 
-Rules (those of the control flow are in `broker.client.control`, those of data flows in `broker.client.flow`, `reader`
-and `writer`):
+Rules (those of the control flow are in `broker.client.control_flow`, those of data flows in `broker.client.data_flow`,
+`reader` and `writer`):
 - A client has one control flow, and any number of data flows, in any profiles.
 - Nothing is opened before it is needed.
 - The broker may be away, or started again, at any time: the client comes back by itself.
@@ -23,11 +23,11 @@ import zmq
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
-from broker.client.control import Control, is_secure
+from broker.client.control_flow import Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
+from broker.client.data_flow import Direction, Event, Flow, Link, OnEvent, all_of
 from broker.client.dealer import Dealer
 from broker.client.errors import Closed
-from broker.client.flow import Event, Flow, Link, Part, Told, all_of
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
 from broker.client.writer import Writer
@@ -126,15 +126,15 @@ class Client:
         *,
         confirm: Confirm | None = None,
         window: int | None = None,
-        told: Told | None = None,
+        on_event: OnEvent | None = None,
     ) -> Deferred[Reader]:
         """Begin a flow of Contents to ``receive``: see `broker.client.reader`. No resources: all of the profile's.
 
         Fires when it is there; it has to summon what it wants. Without ``confirm`` it is the profile's own way.
-        ``told`` hears when it is lost, and when it is back.
+        ``on_event`` hears when it is lost, and when it is back.
         """
         reader = Reader(profile, resources, receive, confirm, window, self.settings)
-        return self._start(reader, (reader,), told)
+        return self._start(reader, (reader,), on_event)
 
     async def read(self, profile: str, resources: Sequence[str], receive: Receive, **more: Any) -> Reader:
         """The same as `reader`, and summon all of these resources."""
@@ -152,15 +152,15 @@ class Client:
         resources: Sequence[str],
         *,
         confirm: Confirm = "none",
-        again: bool = False,
-        told: Told | None = None,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
     ) -> Deferred[Writer]:
         """Begin a flow of Contents to the broker: see `broker.client.writer`. No resources: all of the profile's.
 
-        Fires when it is there. ``again``: what is not confirmed is sent again.
+        Fires when it is there. ``resend``: what is not confirmed is sent again.
         """
-        writer = Writer(profile, resources, confirm, again, self.reactor, self.settings)
-        return self._start(writer, (writer,), told)
+        writer = Writer(profile, resources, confirm, resend, self.reactor, self.settings)
+        return self._start(writer, (writer,), on_event)
 
     def both(
         self,
@@ -172,13 +172,13 @@ class Client:
         read_confirm: Confirm | None = None,
         window: int | None = None,
         write_confirm: Confirm = "none",
-        again: bool = False,
-        told: Told | None = None,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
     ) -> Deferred[tuple[Reader, Writer]]:
         """Begin a flow in both directions: they come, are lost, and end together. Else as `reader` and `writer`."""
         reader = Reader(profile, read, receive, read_confirm, window, self.settings)
-        writer = Writer(profile, write, write_confirm, again, self.reactor, self.settings)
-        return self._start((reader, writer), (reader, writer), told)
+        writer = Writer(profile, write, write_confirm, resend, self.reactor, self.settings)
+        return self._start((reader, writer), (reader, writer), on_event)
 
     def close(self) -> None:
         """Close all flows, and the control flow. What is not settled fails with `Closed`."""
@@ -193,10 +193,10 @@ class Client:
         if self._own_context and self._context is not None:
             self._context.term()
 
-    def _start(self, result: Any, parts: Sequence[Part], told: Told | None) -> Deferred[Any]:
+    def _start(self, result: Any, parts: Sequence[Direction], on_event: OnEvent | None) -> Deferred[Any]:
         if self._closed:
             raise ValueError("the client is closed")
-        flow = Flow(self._link, parts, told)
+        flow = Flow(self._link, parts, on_event)
         self._flows[flow] = None
 
         def over(outcome: Any) -> Any:

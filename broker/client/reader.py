@@ -22,8 +22,8 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.client.data_flow import Direction, all_of
 from broker.client.errors import Closed, Lost, NotTaken, Refused
-from broker.client.flow import Part, all_of
 from broker.client.settings import Settings
 from broker.wire.mtl import client as requests
 from broker.wire.mtl import data as wire
@@ -85,7 +85,7 @@ Receive = Callable[[Delivery], "Deferred[Any] | Coroutine[Any, Any, Any] | objec
 """What an application does with a Content. It is done when the Deferred or the coroutine is."""
 
 
-class Reader(Part):
+class Reader(Direction):
     """A flow of Contents to ``receive``."""
 
     takes = (wire.Content,)

@@ -22,8 +22,8 @@ class Settings:
     most_pause: float = 10.0
     """Between attempts: the pause doubles with each, from the least to the most. The least keeps a client that is
     turned away at once from keeping the broker busy; the most is what a broker that is back may be missed for."""
-    least_again: float = 0.1
-    most_again: float = 30.0
+    least_resend_pause: float = 0.1
+    most_resend_pause: float = 30.0
     """The same before a Content is sent again for which there was no room."""
     window: int = 1_000
     """Contents of one writer that may be unconfirmed."""

@@ -4,10 +4,11 @@ Rules:
 - Where the lease is for several resources, or for all, a Content names one; it names only what the lease is for (else
   ValueError).
 - Where Contents are confirmed, `Writer.send` gives a Deferred of the Confirm. It fails with `Rejected`, or with
-  `Unsettled` when the flow is lost before: nobody knows then. With ``again`` the client sends the Content once more:
+  `Unsettled` when the flow is lost before: nobody knows then. With ``resend`` the client sends the Content once more:
   after a pause when the broker had no room for it, and by the next flow when one is lost. So it may arrive twice.
 - A limited number of Contents waits for Confirms, of limited size; when there are so many, no more is taken (`Full`).
-- Where they are not confirmed a Content is gone when it is handed over; while there is no flow it is refused (`Down`).
+- Where they are not confirmed a Content is gone when it is handed over; while there is no flow it is refused
+  (`NotConnected`).
 - Confirms and Rejects of what is not outstanding are ignored.
 """
 
@@ -20,8 +21,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from broker.client.errors import Closed, Down, Full, Refused, Rejected, Unsettled
-from broker.client.flow import Event, Part
+from broker.client.data_flow import Direction, Event
+from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
 from broker.client.settings import Settings
 from broker.wire.mtl import client as requests
 from broker.wire.mtl import data as wire
@@ -53,8 +54,8 @@ class _Content:
         return len(self.tail) + len(self.body)
 
 
-class Writer(Part):
-    """A flow of Contents to the broker. ``again``: what is not confirmed is sent again."""
+class Writer(Direction):
+    """A flow of Contents to the broker. ``resend``: what is not confirmed is sent again."""
 
     takes = (wire.Confirm, wire.Reject)
 
@@ -63,7 +64,7 @@ class Writer(Part):
         profile: str,
         resources: Sequence[str],
         confirm: Confirm,
-        again: bool,
+        resend: bool,
         clock: IReactorTime,
         settings: Settings,
     ) -> None:
@@ -72,7 +73,7 @@ class Writer(Part):
         self._settings = settings
         self._resources = tuple(resources)
         self._confirmed = confirm == "full"
-        self._again = again
+        self._resend = resend
         self._unconfirmed: dict[int, _Content] = {}
         """What was sent, by its sequence; in that order."""
         self._waiting: deque[_Content] = deque()
@@ -95,8 +96,8 @@ class Writer(Part):
     ) -> Deferred[None]:
         """Send a Content. Fires when it is confirmed, or, where that was not agreed, when it is handed over.
 
-        Fails with `Rejected`, `Unsettled`, `Refused`, `Full`, `Down` or `Closed`. Raises ValueError for what cannot be
-        sent at all.
+        Fails with `Rejected`, `Unsettled`, `Refused`, `Full`, `NotConnected` or `Closed`. Raises ValueError for what
+        cannot be sent at all.
         """
         content = _Content(self._tail(resource, properties or {}), body)
         if len(body) > self._settings.max_body:
@@ -149,7 +150,7 @@ class Writer(Part):
     def _hand_over(self, content: _Content) -> Deferred[None]:
         """Send what is not confirmed."""
         if not self.up:
-            return fail(Down("there is no flow at the moment"))
+            return fail(NotConnected("there is no flow at the moment"))
         if self._blocked or not self.flow.send((wire.content_header(self.flow.next(), content.tail), content.body)):
             self._blocked = True
             return fail(Full("the broker reads too slowly"))
@@ -181,10 +182,10 @@ class Writer(Part):
 
     def on_down(self) -> None:
         lost, self._unconfirmed = self._unconfirmed, {}
-        again = [content for content in lost.values() if self._again and content.flows < MAX_FLOWS]
+        again = [content for content in lost.values() if self._resend and content.flows < MAX_FLOWS]
         self._waiting.extendleft(reversed(again))
         for content in lost.values():
-            if not self._again or content.flows >= MAX_FLOWS:
+            if not self._resend or content.flows >= MAX_FLOWS:
                 self._settle(content, Unsettled("the flow was lost before the Content was confirmed"))
 
     def on_end(self, failure: Failure) -> None:
@@ -209,7 +210,7 @@ class Writer(Part):
 
     def _reject(self, reject: wire.Reject) -> None:
         for content in self._answered(reject.sequence, reject.multiple):
-            if reject.recycle and self._again:
+            if reject.recycle and self._resend:
                 self._pause(content)
             else:
                 self._settle(content, Rejected(reject.recycle))
@@ -247,7 +248,7 @@ class Writer(Part):
     def _pause(self, content: _Content) -> None:
         """There was no room for it now."""
         settings = self._settings
-        pause = min(settings.least_again * 2**content.rejected, settings.most_again)
+        pause = min(settings.least_resend_pause * 2**content.rejected, settings.most_resend_pause)
         # A number that a pause can be computed with, however long it goes on.
         content.rejected = min(content.rejected + 1, 30)
         content.pause = self._clock.callLater(pause, self._once_more, content)

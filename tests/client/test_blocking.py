@@ -18,11 +18,11 @@ from twisted.internet.task import deferLater
 from broker.client.blocking import Client, Content, Reader
 from broker.client.credentials import Password
 from broker.client.errors import Closed, NotTaken, Refused, Rejected
-from broker.client.loop import Loop
 from broker.client.profiles import registry, service
+from broker.client.reactor_thread import ReactorThread
 from broker.wire.mtl import data
 from tests.client.scripted import FORBIDDEN, QUICK, ScriptedBroker, unauthorized
-from tests.client.test_control import Scram
+from tests.client.test_control_flow import Scram
 from tests.patience import PATIENCE
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
@@ -32,7 +32,7 @@ class Stand:
     """A scripted broker in a thread of its own, and clients of it."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = ReactorThread()
         self.loop.start()
         self.broker: ScriptedBroker = self.loop.call(ScriptedBroker, self.loop.reactor)
 
@@ -172,7 +172,7 @@ def test_many_that_are_not_taken_are_not_received(stand: Stand) -> None:
 
 def test_a_restart_in_the_middle_is_not_noticed_but_for_what_comes_twice(stand: Stand) -> None:
     events: list[str] = []
-    with jobs(stand, told=lambda event, why: events.append(event.value)) as (client, reader):
+    with jobs(stand, on_event=lambda event, why: events.append(event.value)) as (client, reader):
         stand.give(b"1", b"2")
         first = reader.take(PATIENCE)
         stand.loop.call(stand.broker.restart)
@@ -351,14 +351,14 @@ def test_a_client_leaves_no_descriptors_and_no_threads_behind(stand: Stand) -> N
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
+def loop() -> Iterator[ReactorThread]:
+    loop = ReactorThread()
     loop.start()
     yield loop
     loop.stop()
 
 
-def test_a_call_gives_what_the_function_the_deferred_or_the_coroutine_gives(loop: Loop) -> None:
+def test_a_call_gives_what_the_function_the_deferred_or_the_coroutine_gives(loop: ReactorThread) -> None:
     async def coroutine(value: int) -> int:
         await deferLater(loop.reactor, 0)
         return value
@@ -371,14 +371,14 @@ def test_a_call_gives_what_the_function_the_deferred_or_the_coroutine_gives(loop
     assert loop.call(threading.get_ident) != threading.get_ident()
 
 
-def test_what_takes_too_long_is_cancelled(loop: Loop) -> None:
+def test_what_takes_too_long_is_cancelled(loop: ReactorThread) -> None:
     cancelled = threading.Event()
     with pytest.raises(TimeoutError, match="more than"):
         loop.call(lambda: Deferred(lambda _: cancelled.set()), timeout=0.01)
     assert cancelled.is_set()
 
 
-def test_a_timeout_of_the_function_itself_is_its_own(loop: Loop) -> None:
+def test_a_timeout_of_the_function_itself_is_its_own(loop: ReactorThread) -> None:
     def late() -> None:
         raise TimeoutError("its own")
 
@@ -386,12 +386,12 @@ def test_a_timeout_of_the_function_itself_is_its_own(loop: Loop) -> None:
         loop.call(late, timeout=PATIENCE)
 
 
-def test_a_result_that_comes_in_the_last_moment_counts(loop: Loop) -> None:
+def test_a_result_that_comes_in_the_last_moment_counts(loop: ReactorThread) -> None:
     result: Deferred[str] = Deferred(lambda deferred: deferred.callback("just so"))
     assert loop.call(lambda: result, timeout=0.01) == "just so"
 
 
-def test_nothing_is_called_after_the_end(loop: Loop) -> None:
+def test_nothing_is_called_after_the_end(loop: ReactorThread) -> None:
     loop.stop()
     called: list[int] = []
     loop.soon(called.append, 1)

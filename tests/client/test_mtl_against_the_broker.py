@@ -18,11 +18,11 @@ import pytest
 
 from broker.client.blocking import Client, Content
 from broker.client.credentials import Anonymous, External, Password
-from broker.client.errors import NotLetIn, NotTaken, Refused
-from broker.client.flow import Event
+from broker.client.data_flow import Event
+from broker.client.errors import AuthenticationFailed, NotTaken, Refused
 from broker.client.mtl import Delivery, Keys, Settings
 from broker.client.profiles import queue, registry, service, test, topic
-from broker.client.profiles.service import Unserved
+from broker.client.profiles.service import RequestFailed
 from broker.wire.mtl.control import Confirm
 from tests.integration.daemon import ROOT, Daemon, environment
 from tests.patience import PATIENCE
@@ -155,7 +155,7 @@ def test_logging_in_by_scram_as_a_user(farm: Farm) -> None:
         work = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
         assert work.properties["user-id"] == "anna"
     for credentials in (Password("anna", "pen"), Password("nobody", "pencil"), Anonymous(), External(), None):
-        with farm.client(credentials) as client, pytest.raises(NotLetIn):
+        with farm.client(credentials) as client, pytest.raises(AuthenticationFailed):
             client.open(PATIENCE)
 
 
@@ -164,9 +164,9 @@ def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_pa
     with farm.client(Password("ben", "pencil")) as client:
         reader = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
         farm.run("brokerusers", "add", "--force", "users", "ben", says="crayon\n")
-        with pytest.raises(NotLetIn):
+        with pytest.raises(AuthenticationFailed):
             reader.take(PATIENCE)
-        with pytest.raises(NotLetIn):
+        with pytest.raises(AuthenticationFailed):
             client.open(PATIENCE)
         client.wait(setattr, client.client, "credentials", Password("ben", "crayon"))
         client.open(PATIENCE)
@@ -314,11 +314,11 @@ def test_calls_and_what_becomes_of_those_that_fail(farm: Farm) -> None:
         client.wait(worker.load, 0.75, timeout=PATIENCE)
         assert client.wait(caller.call, "echo", b"hello").body == b"HELLO"
         assert [each.protocol for each in client.services("echo", PATIENCE)] == ["mtl"]
-        with pytest.raises(Unserved) as caught:
+        with pytest.raises(RequestFailed) as caught:
             client.wait(caller.call, "echo", b"bad")
         assert caught.value.code == 500
         client.wait(worker.drain, timeout=PATIENCE)
-        with pytest.raises((Unserved, TimeoutError)):
+        with pytest.raises((RequestFailed, TimeoutError)):
             client.wait(partial(caller.call, timeout=0.3), "echo", b"nobody")
 
 
@@ -357,7 +357,7 @@ def test_a_restart_in_the_middle_is_survived_by_everything(farm: Farm, how: sign
 
     with farm.client() as client, farm.client() as other:
         client.wait(
-            partial(queue.worker, told=told), client.client, ["jobs"], lambda piece: done.append(piece.body),
+            partial(queue.worker, on_event=told), client.client, ["jobs"], lambda piece: done.append(piece.body),
             timeout=PATIENCE,
         )  # fmt: skip
         writer = other.write("queue", ["jobs"], timeout=PATIENCE)

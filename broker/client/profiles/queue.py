@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.flow import Told
+from broker.client.data_flow import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
 from broker.wire.mtl.table import Value
@@ -23,19 +23,21 @@ PROFILE = "queue"
 
 
 async def worker(
-    client: Client, queues: Sequence[str], work: Receive, *, window: int | None = None, told: Told | None = None
+    client: Client, queues: Sequence[str], work: Receive, *, window: int | None = None, on_event: OnEvent | None = None
 ) -> Reader:
     """Do the work of these queues: ``work`` is given one piece after the other, up to ``window`` at once.
 
     A piece is done when ``work`` returns, or when the Deferred or the coroutine is that it returned. It is not if that
     failed; `broker.client.errors.NotTaken` says that nobody else shall try either.
     """
-    return await client.read(PROFILE, queues, work, confirm="full", window=window, told=told)
+    return await client.read(PROFILE, queues, work, confirm="full", window=window, on_event=on_event)
 
 
-async def writer(client: Client, queues: Sequence[str] = (), *, again: bool = True, told: Told | None = None) -> Writer:
+async def writer(
+    client: Client, queues: Sequence[str] = (), *, resend: bool = True, on_event: OnEvent | None = None
+) -> Writer:
     """Give work to these queues, or to any."""
-    return await client.writer(PROFILE, queues, confirm="full", again=again, told=told)
+    return await client.writer(PROFILE, queues, confirm="full", resend=resend, on_event=on_event)
 
 
 def put(

@@ -22,10 +22,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.client.backoff import Backoff
+from broker.client.data_flow import Event, OnEvent
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
-from broker.client.flow import Event, Told
 from broker.client.mtl import Client, Reader, Writer
-from broker.client.pauses import Pauses
 from broker.client.reader import Delivery
 
 PROFILE = "registry"
@@ -65,7 +65,7 @@ class Load:
 
 Entry = TypeVar("Entry", bound="Service | Load")
 
-Changed = Callable[[str, Entry], object]
+OnChange = Callable[[str, Entry], object]
 """What hears of changes: "up", "update" or "down", and the entry; that of "down" is as it was."""
 
 
@@ -75,7 +75,7 @@ class View(Generic[Entry]):
     log = Logger()
 
     def __init__(
-        self, read: Callable[[Delivery], Entry], key: Callable[[Delivery], Hashable], changed: Changed[Entry] | None
+        self, read: Callable[[Delivery], Entry], key: Callable[[Delivery], Hashable], on_change: OnChange[Entry] | None
     ) -> None:
         self.entries: dict[Hashable, Entry] = {}
         self.revision = 0
@@ -85,7 +85,7 @@ class View(Generic[Entry]):
         """Fires when the first snapshot is there."""
         self._read = read
         self._key = key
-        self._changed = changed
+        self._on_change = on_change
         self._generation = 0
         self._fresh: dict[Hashable, Entry] | None = None
         """A snapshot that is coming."""
@@ -150,31 +150,31 @@ class View(Generic[Entry]):
             self._tell("up" if before is None else "update", entry)
 
     def _tell(self, event: str, entry: Entry) -> None:
-        if self._changed is not None:
+        if self._on_change is not None:
             try:
-                self._changed(event, entry)
+                self._on_change(event, entry)
             except Exception:
                 self.log.failure("the application failed to hear of a change")
 
 
 async def services(
-    client: Client, name: str | None = None, changed: Changed[Service] | None = None, told: Told | None = None
+    client: Client, name: str | None = None, on_change: OnChange[Service] | None = None, on_event: OnEvent | None = None
 ) -> View[Service]:
     """A view of all services, or of those of a name; there when the first snapshot is."""
     resource = "services" if name is None else f"service/{name}"
-    return await _view(client, resource, View(_service, _service_key, changed), told)
+    return await _view(client, resource, View(_service, _service_key, on_change), on_event)
 
 
 async def loads(
-    client: Client, name: str | None = None, changed: Changed[Load] | None = None, told: Told | None = None
+    client: Client, name: str | None = None, on_change: OnChange[Load] | None = None, on_event: OnEvent | None = None
 ) -> View[Load]:
     """A view of the loads of all providers, or of those of a service."""
     resource = "load" if name is None else f"load/{name}"
-    return await _view(client, resource, View(_load, _provider, changed), told)
+    return await _view(client, resource, View(_load, _provider, on_change), on_event)
 
 
-async def _view(client: Client, resource: str, view: View[Entry], told: Told | None) -> View[Entry]:
-    view.reader = reader = await client.reader(PROFILE, [resource], view.receive, confirm="none", told=told)
+async def _view(client: Client, resource: str, view: View[Entry], on_event: OnEvent | None) -> View[Entry]:
+    view.reader = reader = await client.reader(PROFILE, [resource], view.receive, confirm="none", on_event=on_event)
 
     def ended(outcome: Any) -> Any:
         if not view.first.called:
@@ -241,7 +241,7 @@ def _load(delivery: Delivery) -> Load:
 class Offer:
     """A service that is offered for as long as this is."""
 
-    def __init__(self, clock: Any, pauses: Pauses, descriptor: dict[str, str], load: float | None) -> None:
+    def __init__(self, clock: Any, pauses: Backoff, descriptor: dict[str, str], load: float | None) -> None:
         self.writer: Writer
         self.first: Deferred[None] = Deferred()
         """Fires when it was made for the first time."""
@@ -275,7 +275,7 @@ class Offer:
         """Make the offer, by the flow that there is now."""
         Deferred.fromCoroutine(self._make()).addErrback(self._not_made)
 
-    def told(self, event: Event, why: str) -> None:
+    def flow_changed(self, event: Event, why: str) -> None:
         """The flow is lost, or back."""
         if event is Event.BACK:
             self.make()
@@ -321,22 +321,22 @@ async def offer(
     protocol: str = "tcp",
     label: str = "",
     load: float | None = None,
-    told: Told | None = None,
+    on_event: OnEvent | None = None,
 ) -> Offer:
     """Offer a service. There when the broker has registered it; fails with `Rejected` if it does not."""
     descriptor = {"service": name, "hostport": hostport, "protocol": protocol}
     if label:
         descriptor["label"] = label
     settings = client.settings
-    offer = Offer(client.reactor, Pauses(settings.least_again, settings.most_again), descriptor, load)
+    offer = Offer(client.reactor, Backoff(settings.least_resend_pause, settings.most_resend_pause), descriptor, load)
 
     def both(event: Event, why: str) -> None:
-        offer.told(event, why)
-        if told is not None:
-            told(event, why)
+        offer.flow_changed(event, why)
+        if on_event is not None:
+            on_event(event, why)
 
     resources = [f"service/{name}", *(() if load is None else ("load",))]
-    offer.writer = await client.writer(PROFILE, resources, confirm="full", told=both)
+    offer.writer = await client.writer(PROFILE, resources, confirm="full", on_event=both)
     offer.ended.addBoth(offer.end)
     try:
         offer.make()

@@ -4,8 +4,8 @@ Rules:
 - A worker gets requests, and replies by what its function returns. It confirms a request when its reply is on the way.
   If the function fails the caller hears of it; by `broker.client.errors.NotTaken` with ``recycle`` another worker gets
   the request, where the caller allowed that (``retry``).
-- A caller gets the reply, or `Unserved` with a code: 500 (a worker refused it), 503 (no worker did it), 504 (no worker
-  had room in time). A reply that is too late for it is nobody's.
+- A caller gets the reply, or `RequestFailed` with a code: 500 (a worker refused it), 503 (no worker did it), 504
+  (no worker had room in time). A reply that is too late for it is nobody's.
 - When the flow is lost nobody knows what becomes of requests: they fail with `Unsettled`. Those that may be tried again
   (``retry``) are asked once more when it is back; so they may be done twice.
 """
@@ -21,8 +21,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.client.data_flow import Event, OnEvent
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
-from broker.client.flow import Event, Told
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery, outcome
 from broker.wire.mtl.table import Value
@@ -36,7 +36,7 @@ PATIENCE = 30.0
 """Seconds that a caller waits for a reply, if it does not say so."""
 
 
-class Unserved(MtlError):
+class RequestFailed(MtlError):
     """A request came to nothing. ``code`` and ``reason`` are the broker's."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -105,7 +105,7 @@ async def worker(
     *,
     window: int | None = None,
     loads: bool = False,
-    told: Told | None = None,
+    on_event: OnEvent | None = None,
 ) -> Worker:
     """Serve a service: ``serve`` makes the bodies of replies. With ``loads`` it can say how loaded it is."""
     worker = Worker(serve)
@@ -118,8 +118,8 @@ async def worker(
         read_confirm="full",
         window=window,
         write_confirm="full",
-        again=True,
-        told=told,
+        resend=True,
+        on_event=on_event,
     )
     try:
         await worker.reader.summon(resource)
@@ -184,7 +184,7 @@ class Caller:
     ) -> Deferred[Delivery]:
         """Ask a service. Fires with the reply.
 
-        Fails with `Unserved`, `Unsettled`, `Full`, `Closed`, or TimeoutError. ``retry``: it does no harm to do it
+        Fails with `RequestFailed`, `Unsettled`, `Full`, `Closed`, or TimeoutError. ``retry``: it does no harm to do it
         twice. It waits for a worker at most as long as for the reply, ``timeout`` seconds.
         """
         more: dict[str, Value] = {**(properties or {}), "ttl": round(timeout * 1000), "retry": retry}
@@ -214,10 +214,10 @@ class Caller:
 
     def _not_sent(self, failure: Failure, id: str) -> None:
         if failure.check(Unsettled):
-            return  # `told` decides
+            return  # `flow_changed` decides
         if isinstance(failure.value, Rejected):
             reason = "no worker has room" if failure.value.recycle else "the broker does not take the request"
-            failure = Failure(Unserved(UNAVAILABLE, reason))
+            failure = Failure(RequestFailed(UNAVAILABLE, reason))
         self._end(id, failure)
 
     def receive(self, reply: Delivery) -> None:
@@ -226,11 +226,11 @@ class Caller:
         if id not in self._calls:
             self.unexpected += 1
         elif reply.text("event") == "error":
-            self._end(id, Failure(Unserved(reply.number("code"), reply.text("reason"))))
+            self._end(id, Failure(RequestFailed(reply.number("code"), reply.text("reason"))))
         else:
             self._end(id, reply)
 
-    def told(self, event: Event, why: str) -> None:
+    def flow_changed(self, event: Event, why: str) -> None:
         """The flow is lost, or back."""
         for id, call in list(self._calls.items()):
             if event is Event.BACK:
@@ -267,14 +267,14 @@ def _late(result: Any, seconds: float) -> Any:
     return result
 
 
-async def caller(client: Client, names: Sequence[str] = (), *, told: Told | None = None) -> Caller:
+async def caller(client: Client, names: Sequence[str] = (), *, on_event: OnEvent | None = None) -> Caller:
     """Call these services, or any."""
     caller = Caller(client.reactor, client.settings.window)
 
     def both(event: Event, why: str) -> None:
-        caller.told(event, why)
-        if told is not None:
-            told(event, why)
+        caller.flow_changed(event, why)
+        if on_event is not None:
+            on_event(event, why)
 
     caller.reader, caller.writer = await client.both(
         PROFILE,
@@ -283,7 +283,7 @@ async def caller(client: Client, names: Sequence[str] = (), *, told: Told | None
         caller.receive,
         read_confirm="none",
         write_confirm="full",
-        told=both,
+        on_event=both,
     )
     caller.ended.addBoth(caller.end)
     try:

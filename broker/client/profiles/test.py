@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.client.flow import Told
+from broker.client.data_flow import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
 
@@ -11,11 +11,11 @@ RESOURCE = "resource"
 """The only one."""
 
 
-async def reader(client: Client, receive: Receive, told: Told | None = None) -> Reader:
+async def reader(client: Client, receive: Receive, on_event: OnEvent | None = None) -> Reader:
     """Have all Contents come."""
-    return await client.read(PROFILE, [RESOURCE], receive, confirm="none", told=told)
+    return await client.read(PROFILE, [RESOURCE], receive, confirm="none", on_event=on_event)
 
 
-async def writer(client: Client, told: Told | None = None) -> Writer:
+async def writer(client: Client, on_event: OnEvent | None = None) -> Writer:
     """Send Contents to all readers. What is sent while there is no flow fails."""
-    return await client.writer(PROFILE, [RESOURCE], told=told)
+    return await client.writer(PROFILE, [RESOURCE], on_event=on_event)

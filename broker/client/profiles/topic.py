@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.flow import Told
+from broker.client.data_flow import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
 from broker.wire.mtl.control import Confirm
@@ -21,9 +21,9 @@ from broker.wire.mtl.table import Value
 PROFILE = "topic"
 
 
-async def subscribe(client: Client, topics: Sequence[str], receive: Receive, told: Told | None = None) -> Reader:
-    """Have the Contents of these topics come. After `broker.client.flow.Event.BACK` some may be missing."""
-    return await client.read(PROFILE, topics, receive, confirm="none", told=told)
+async def subscribe(client: Client, topics: Sequence[str], receive: Receive, on_event: OnEvent | None = None) -> Reader:
+    """Have the Contents of these topics come. After `broker.client.data_flow.Event.BACK` some may be missing."""
+    return await client.read(PROFILE, topics, receive, confirm="none", on_event=on_event)
 
 
 async def publisher(
@@ -31,11 +31,11 @@ async def publisher(
     topics: Sequence[str] = (),
     *,
     confirm: Confirm = "none",
-    again: bool = False,
-    told: Told | None = None,
+    resend: bool = False,
+    on_event: OnEvent | None = None,
 ) -> Writer:
     """Publish on these topics, or on any. With ``confirm`` "full" it is said that who was there has got it."""
-    return await client.writer(PROFILE, topics, confirm=confirm, again=again, told=told)
+    return await client.writer(PROFILE, topics, confirm=confirm, resend=resend, on_event=on_event)
 
 
 def publish(

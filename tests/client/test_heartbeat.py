@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from broker.client.heart import Heart
+from broker.client.heartbeat import Heartbeat
 
 
 class Chest:
@@ -14,7 +14,7 @@ class Chest:
         self.clock = Clock()
         self.pings: list[float] = []
         self.died: list[float] = []
-        self.heart = Heart(self.clock, 2.0, 3, self._ping, self._dead)
+        self.heart = Heartbeat(self.clock, 2.0, 3, self._ping, self._dead)
 
     def _ping(self) -> None:
         self.pings.append(round(self.clock.seconds(), 2))

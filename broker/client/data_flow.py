@@ -27,11 +27,11 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.client.control import Connect, Control
+from broker.client.backoff import Backoff
+from broker.client.control_flow import Connect, Control
 from broker.client.dealer import LINGER, Dealer, data_endpoint
 from broker.client.errors import Closed, Lost
-from broker.client.heart import Heart
-from broker.client.pauses import Pauses
+from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
 from broker.wire.mtl import client as requests
 from broker.wire.mtl import data as wire
@@ -53,7 +53,7 @@ class Event(enum.Enum):
     """The broker did not take a Content that is not confirmed."""
 
 
-Told = Callable[[Event, str], object]
+OnEvent = Callable[[Event, str], object]
 """What hears of events, with words for people."""
 
 
@@ -69,7 +69,7 @@ class Link:
     tails: wire.Tails
 
 
-class Part:
+class Direction:
     """One direction of a flow. Those with a leading "on" are called by the flow."""
 
     takes: tuple[type[wire.Command], ...] = ()
@@ -137,7 +137,7 @@ class Flow:
 
     log = Logger()
 
-    def __init__(self, link: Link, parts: Sequence[Part], told: Told | None) -> None:
+    def __init__(self, link: Link, parts: Sequence[Direction], on_event: OnEvent | None) -> None:
         self.ended: Deferred[None] = Deferred()
         """Fires when it is closed, fails when it is over for another reason."""
         self.counts: Counter[str] = Counter()
@@ -149,9 +149,9 @@ class Flow:
         self.link = link
         self.closed = False
         self._parts = tuple(parts)
-        self._told = told
+        self._on_event = on_event
         self._dealer: Dealer | None = None
-        self._heart: Heart | None = None
+        self._heart: Heartbeat | None = None
         self._up = False
         self._listens = True
         self._over: Deferred[None] = Deferred()
@@ -212,7 +212,7 @@ class Flow:
     async def _live(self) -> None:
         clock, settings = self.link.clock, self.link.settings
         profile = self._parts[0].profile
-        pauses = Pauses(settings.least_pause, settings.most_pause)
+        pauses = Backoff(settings.least_pause, settings.most_pause)
         while True:
             began = clock.seconds()
             try:
@@ -275,7 +275,7 @@ class Flow:
             self._dealer = link.connect_to(endpoint)(self._receive, self._room, self.lose)
         except ValueError as error:
             raise Lost(str(error)) from None
-        self._heart = Heart(link.clock, link.settings.heartbeat, link.settings.dead_after, self._beat, self._dead)
+        self._heart = Heartbeat(link.clock, link.settings.heartbeat, link.settings.dead_after, self._beat, self._dead)
         self.generation += 1
         answers = [self.ask(wire.lease, lease.lease) for lease in leases]
         for answered, code in await DeferredList(answers, consumeErrors=True):
@@ -328,9 +328,9 @@ class Flow:
 
     def tell(self, event: Event, why: str) -> None:
         """Let the application hear of an event."""
-        if self._told is not None:
+        if self._on_event is not None:
             try:
-                self._told(event, why)
+                self._on_event(event, why)
             except Exception:
                 self.log.failure("the application failed to hear that a flow is {event}", event=event.value)
 

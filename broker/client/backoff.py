@@ -1,4 +1,4 @@
-"""Pauses between attempts: each twice as long as the one before, and none exactly as long as somebody else's."""
+"""Backoff between attempts: each twice as long as the one before, and none exactly as long as somebody else's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import random as any_fraction
 
 
-class Pauses:
+class Backoff:
     """How long to wait before the next attempt. ``fraction`` gives numbers from 0 up to 1.
 
     A pause has at least half of its length, and the rest of it by chance, so that clients who lost the same broker at

@@ -17,11 +17,11 @@ from twisted.python.failure import Failure
 
 from broker.client.errors import Closed
 
-GIVING_UP = 1.0
+CANCEL_TIMEOUT = 1.0
 """Seconds for what took too long to end: it is only told to, and most things do at once."""
 
 
-class Loop:
+class ReactorThread:
     """A reactor in a thread."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Loop:
                     raise  # of the function itself
             self.soon(lambda: running[0].cancel())
             try:
-                return done.result(GIVING_UP)  # it may have come in the last moment
+                return done.result(CANCEL_TIMEOUT)  # it may have come in the last moment
             except (CancelledError, Closed, TimeoutError):
                 raise TimeoutError(f"it took more than {timeout} s") from None
         finally:

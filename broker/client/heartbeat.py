@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-CLOSE = 0.001
+TOLERANCE = 0.001
 """Seconds by which a call may come early: times are rounded."""
 
 
-class Heart:
+class Heartbeat:
     """Watches over one flow. ``ping`` is called to send a Ping, ``dead`` once, when there is nobody any more."""
 
     def __init__(
@@ -75,13 +75,13 @@ class Heart:
             self._heard = now
         elif slept > self._beat / 2:
             self._heard += slept
-        if now + CLOSE >= self._heard + self._patience:
+        if now + TOLERANCE >= self._heard + self._patience:
             if slept <= self._beat / 2 or self._last_chance:
                 self._dead()
                 return
             self._last_chance = True
             self._heard = now + self._beat - self._patience
-        if now + CLOSE >= max(min(self._heard, self._said), self._pinged) + self._beat:
+        if now + TOLERANCE >= max(min(self._heard, self._said), self._pinged) + self._beat:
             self._pinged = now
             self._ping()
         self._wait()

@@ -25,21 +25,21 @@ from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
 from broker.client.dealer import Dealer
-from broker.client.errors import Closed, Lost, MtlError, NotLetIn, Refused, Unproven
-from broker.client.pauses import Pauses
+from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
 from broker.client.settings import Settings
 from broker.wire.mtl import client as wire
 
 MAX_STEPS = 10
 """Requests of one exchange: SCRAM has three. A broker that never comes to an end is none."""
 
-MAX_ROUNDS = 3
+MAX_REOPENS = 3
 """How often one request is begun anew because the broker does not know the client any more. That happens once, when
 the broker is started again; a broker that forgets at once is left alone for a while."""
 
-_SOON_OVER = frozenset((429, 500, 502, 503, 504))
+_TEMPORARY = frozenset((429, 500, 502, 503, 504))
 """Codes that may be others after a while."""
 
 Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], Dealer]
@@ -85,7 +85,7 @@ class Control:
         self._opening = wire.opening(virtual_host)
         self._secure = secure
         self._in_thread = in_thread
-        self._pauses = Pauses(settings.least_pause, settings.most_pause)
+        self._pauses = Backoff(settings.least_pause, settings.most_pause)
         self._lock = DeferredLock()
         self._dealer: Dealer | None = None
         self._answer: Deferred[wire.Reply] | None = None
@@ -111,22 +111,22 @@ class Control:
         profile = profile.lower()
         await self._lock.acquire()
         try:
-            for _ in range(MAX_ROUNDS):
+            for _ in range(MAX_REOPENS):
                 await self._enter()
                 if self._profile != profile:
                     reply = await self._ask(wire.profile(profile))
-                    if self._is_anew(reply):
+                    if self._needs_open(reply):
                         continue
                     if not isinstance(reply, wire.Ok):
                         raise _refusal(reply)
                     self._profile = profile
                 reply = await self._ask(request)
-                if self._is_anew(reply):
+                if self._needs_open(reply):
                     continue
                 if not isinstance(reply, wire.DataLease):
                     raise _refusal(reply)
                 return Granted(reply, self.session)
-            self._forget()
+            self._reset()
             raise Lost("the broker forgets the client again and again")
         finally:
             self._lock.release()
@@ -139,7 +139,7 @@ class Control:
     def close(self) -> None:
         """Nothing is asked any more."""
         self._closed = True
-        self._forget()
+        self._reset()
         if self._answer is not None and not self._answer.called:
             self._answer.errback(Closed("the client is closed"))
 
@@ -155,7 +155,7 @@ class Control:
                 if not isinstance(reply, wire.Ready):
                     raise _refusal(reply)
             except Lost as lost:
-                self._forget()
+                self._reset()
                 pause = self._pauses.next()
                 self.log.info(
                     "the broker at {endpoint} does not let the client in: {why}; again in {pause:.1f} s",
@@ -165,7 +165,7 @@ class Control:
                 )
                 await deferLater(self._clock, pause)
             except MtlError:
-                self._forget()
+                self._reset()
                 raise
             else:
                 self._pauses.reset()
@@ -176,7 +176,7 @@ class Control:
 
     async def _authorize(self, asked: wire.Unauthorized) -> wire.Reply:
         if self.credentials is None:
-            raise NotLetIn("the broker wants to know who this is, and the client has no credentials")
+            raise AuthenticationFailed("the broker wants to know who this is, and the client has no credentials")
         exchange = self.credentials.exchange(asked.mechanisms, self._secure)
         response = exchange.begin()
         for _ in range(MAX_STEPS):
@@ -185,15 +185,15 @@ class Control:
                 exchange.end()
                 return reply
             if isinstance(reply, wire.Unauthorized):
-                raise NotLetIn(reply.reason)
+                raise AuthenticationFailed(reply.reason)
             if not isinstance(reply, wire.Challenged):
                 return reply
             if reply.mechanism != exchange.mechanism:
-                raise Unproven("the broker goes on with another mechanism than it began with")
+                raise BrokerUnverified("the broker goes on with another mechanism than it began with")
             response = await self._in_thread(exchange.answer, reply.challenge)
-        raise Unproven("the broker has questions without end")
+        raise BrokerUnverified("the broker has questions without end")
 
-    def _is_anew(self, reply: wire.Reply) -> bool:
+    def _needs_open(self, reply: wire.Reply) -> bool:
         """Whether the client has to be let in once more. Then that is what happens next."""
         if isinstance(reply, wire.Unauthorized):
             self._unauthorized = reply
@@ -216,10 +216,10 @@ class Control:
             self._dealer.send((b"", *request))
             return await self._answer.addTimeout(self._settings.timeout, self._clock)
         except TimeoutError:
-            self._forget()
+            self._reset()
             raise Lost(f"no answer from {self._endpoint} in {self._settings.timeout} s") from None
         except BaseException:
-            self._forget()
+            self._reset()
             raise
         finally:
             self._answer = None
@@ -243,7 +243,7 @@ class Control:
         if self._answer is not None and not self._answer.called:
             self._answer.errback(Lost(why))
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """The session is over, as far as the client is concerned."""
         self._ready = self._unauthorized = None
         dealer, self._dealer = self._dealer, None
@@ -267,7 +267,7 @@ def _refusal(reply: wire.Reply) -> MtlError:
     """What a reply means that is not the one that was hoped for."""
     if isinstance(reply, wire.Error):
         text = reply.reason or reply.status
-        if reply.not_open or reply.code in _SOON_OVER:
+        if reply.not_open or reply.code in _TEMPORARY:
             return Lost(f"the broker says {reply.code} {text}")
         return Refused(reply.code, text)
     return Lost(f"the broker answers what was not asked: {type(reply).__name__}")
