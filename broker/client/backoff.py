@@ -1,4 +1,4 @@
-"""Backoff between attempts: each twice as long as the one before, and none exactly as long as somebody else's."""
+"""Exponential backoff with jitter: the delay between attempts doubles, and half of it is random."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from random import random as any_fraction
 
 
 class Backoff:
-    """How long to wait before the next attempt. ``fraction`` gives numbers from 0 up to 1.
+    """Delays between attempts, in seconds, from ``least`` to ``most``. ``fraction`` returns random numbers from 0 to 1.
 
-    A pause has at least half of its length, and the rest of it by chance, so that clients who lost the same broker at
-    the same moment do not all come back at the same moment.
+    A delay has at least half of its nominal length and a random rest, so that clients which lost the same broker at the
+    same
+    moment do not reconnect at the same moment.
     """
 
     def __init__(self, least: float, most: float, fraction: Callable[[], float] = any_fraction) -> None:
@@ -20,10 +21,10 @@ class Backoff:
         self._next = least
 
     def next(self) -> float:
-        """The seconds to wait now."""
+        """Return the delay before the next attempt, in seconds, and double the one after it."""
         length, self._next = self._next, min(2 * self._next, self._most)
         return length * (1 + self._fraction()) / 2
 
     def reset(self) -> None:
-        """It worked: the next pause is the shortest."""
+        """Return to the shortest delay, after an attempt that succeeded."""
         self._next = self._least

@@ -1,17 +1,17 @@
-"""A client of MTL (RFC 11), for programs with a reactor.
+"""MTL client (RFC 11) for programs that run a Twisted reactor.
 
     client = Client(reactor, "tcp://broker.example:5975", Password("worker", "secret"))
     reader = await client.read("queue", ["jobs"], work, confirm="full")
 
-`broker.client.profiles` says that, and more, in a line for each profile. `broker.client.blocking` is for programs
-without a reactor.
+`broker.client.profiles` has one function for each task of a profile. `broker.client.blocking` is for programs without
+an event loop, `broker.client.asyncio_client` for asyncio.
 
 Rules (those of the control flow are in `broker.client.control_flow`, those of data flows in `broker.client.data_flow`,
 `reader` and `writer`):
-- A client has one control flow, and any number of data flows, in any profiles.
-- Nothing is opened before it is needed.
-- The broker may be away, or started again, at any time: the client comes back by itself.
-- Whoever closes the client closes all its flows.
+- A client has one control flow and any number of data flows, in any profiles.
+- Connections are opened on demand.
+- The client reconnects automatically whenever the broker is away or restarts.
+- Closing the client closes all of its flows.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ __all__ = [
 class Client:
     """A client of one broker, as one user in one virtual host.
 
-    ``endpoint`` is that of the broker's control flow. ``context`` is pyzmq's, to be shared with others; without one the
-    client has its own, and ends it. ``in_thread`` runs a function with arguments in a thread (a password is slow to
-    prove), and gives a Deferred of the result; without it there are the reactor's own threads.
+    ``endpoint`` is the endpoint of the broker's control flow. ``context`` is a shared pyzmq context; without one the
+    client creates its own and terminates it. ``in_thread`` runs a function with arguments in a thread (SCRAM is slow)
+    and returns a Deferred of the result; the default is the reactor's thread pool. ``transport`` replaces the ZeroMQ
+    sockets: tests pass a `broker.client.testing.FakeBroker`.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Client:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What is shown the next time that the broker asks."""
+        """Credentials for the next authentication."""
         return self._control.credentials
 
     @credentials.setter
@@ -98,14 +99,14 @@ class Client:
 
     @property
     def sessions(self) -> int:
-        """How often the broker let this client in."""
+        """Number of sessions that the broker has opened for this client."""
         return self._control.session
 
     def open(self) -> Deferred[Ready]:
-        """Be let in by the broker, if that is not so already. Fires with what it offers, however long that takes.
+        """Open a session unless there is one. Fires with the broker's profiles and limits, however long that takes.
 
-        Fails with `broker.client.errors.MtlError` where trying again would not help. Nobody has to call this: flows are
-        opened without it as well.
+        Fails with `broker.client.errors.MtlError` for a permanent failure. The call is optional: flows open the session
+        themselves.
         """
         if self._closed:
             raise ValueError("the client is closed")
@@ -128,16 +129,17 @@ class Client:
         window: int | None = None,
         on_event: OnEvent | None = None,
     ) -> Deferred[Reader]:
-        """Begin a flow of Contents to ``receive``: see `broker.client.reader`. No resources: all of the profile's.
+        """Open a flow of Contents to the handler ``receive``: see `broker.client.reader`. No resources: all of the
+        profile's.
 
-        Fires when it is there; it has to summon what it wants. Without ``confirm`` it is the profile's own way.
-        ``on_event`` hears when it is lost, and when it is back.
+        Fires when the flow is established; the caller then summons resources. Without ``confirm`` the profile's default
+        mode applies. ``on_event`` is called on loss and recovery.
         """
         reader = Reader(profile, resources, receive, confirm, window, self.settings)
         return self._start(reader, (reader,), on_event)
 
     async def read(self, profile: str, resources: Sequence[str], receive: Receive, **more: Any) -> Reader:
-        """The same as `reader`, and summon all of these resources."""
+        """Open a reader and summon all of these resources. The arguments are those of `reader`."""
         reader = await self.reader(profile, resources, receive, **more)
         try:
             await all_of([reader.summon(resource) for resource in resources])
@@ -155,9 +157,9 @@ class Client:
         resend: bool = False,
         on_event: OnEvent | None = None,
     ) -> Deferred[Writer]:
-        """Begin a flow of Contents to the broker: see `broker.client.writer`. No resources: all of the profile's.
+        """Open a flow of Contents to the broker: see `broker.client.writer`. No resources: all of the profile's.
 
-        Fires when it is there. ``resend``: what is not confirmed is sent again.
+        Fires when the flow is established. ``resend``: send unconfirmed Contents again.
         """
         writer = Writer(profile, resources, confirm, resend, self.reactor, self.settings)
         return self._start(writer, (writer,), on_event)
@@ -175,13 +177,14 @@ class Client:
         resend: bool = False,
         on_event: OnEvent | None = None,
     ) -> Deferred[tuple[Reader, Writer]]:
-        """Begin a flow in both directions: they come, are lost, and end together. Else as `reader` and `writer`."""
+        """Open a flow in both directions, which are established, lost and closed together. The arguments are those of
+        `reader` and `writer`."""
         reader = Reader(profile, read, receive, read_confirm, window, self.settings)
         writer = Writer(profile, write, write_confirm, resend, self.reactor, self.settings)
         return self._start((reader, writer), (reader, writer), on_event)
 
     def close(self) -> None:
-        """Close all flows, and the control flow. What is not settled fails with `Closed`."""
+        """Close all flows and the control flow. Contents that are not settled fail with `Closed`."""
         if self._closed:
             return
         self._closed = True

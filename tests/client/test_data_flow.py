@@ -74,7 +74,7 @@ class StartingOver(Flows):
         await self.reader("jobs", "more")
         self.broker.leased.clear()
         await self.back()
-        self.assertEqual(self.events, [("lost", "the broker does not know the lease"), ("back", "")])
+        self.assertEqual(self.events, [("lost", "the broker does not know the lease (403)"), ("back", "")])
         # from Open on, whatever the control flow looks like
         self.assertEqual(self.broker.asked(), ["Open", "Profile", "Reader"])
         ours = [type(command) for command in self.broker.commands if not isinstance(command, Ping)]
@@ -170,7 +170,7 @@ class StartingOver(Flows):
 
         self.broker.answers["Summon"] = ignore
         await reader.summon("b")
-        self.assertEqual(self.events[0], ("lost", "no answer to a command in 0.2 s"))
+        self.assertEqual(self.events[0], ("lost", "no response to a command in 0.2 s"))
         self.assertEqual([command.resource for command in self.broker.of(Summon)], ["b", "a", "b"])
 
     async def test_what_cannot_be_summoned_any_more_ends_the_flow(self) -> None:

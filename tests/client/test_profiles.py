@@ -443,7 +443,7 @@ class Callers(Helpers):
         self.assertEqual((error.code, error.reason), (503, "nobody"))
 
     async def test_what_the_broker_does_not_take(self) -> None:
-        for recycle, reason in ((True, "no worker has room"), (False, "the broker does not take the request")):
+        for recycle, reason in ((True, "no worker has room"), (False, "the broker refused the request")):
             self.broker.answers["Content"] = lambda identity, command, recycle=recycle: self.broker.say(
                 identity, data.reject(command.sequence, recycle=recycle)
             )

@@ -214,7 +214,7 @@ class Unconfirmed(Flows):
         sent = await self.contents(1)
         self.say(data.response(sent[0].sequence, b"400"))
         await self.until(lambda: self.events)
-        self.assertEqual(self.events, [("refused", "400 the broker does not take the Content")])
+        self.assertEqual(self.events, [("refused", "400 the broker refused the Content")])
         self.assertTrue(writer.up)
 
     async def test_while_there_is_no_flow_nothing_is_taken(self) -> None:

@@ -1,4 +1,4 @@
-"""The profile "test": what any writer sends goes to all readers."""
+"""Profile "test": each Content of a writer goes to all readers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from broker.client.reader import Receive
 
 PROFILE = "test"
 RESOURCE = "resource"
-"""The only one."""
+"""The only resource."""
 
 
 async def reader(client: Client, receive: Receive, on_event: OnEvent | None = None) -> Reader:
-    """Have all Contents come."""
+    """Receive all Contents."""
     return await client.read(PROFILE, [RESOURCE], receive, confirm="none", on_event=on_event)
 
 
 async def writer(client: Client, on_event: OnEvent | None = None) -> Writer:
-    """Send Contents to all readers. What is sent while there is no flow fails."""
+    """Send Contents to all readers. Contents sent while there is no flow fail."""
     return await client.writer(PROFILE, [RESOURCE], on_event=on_event)
