@@ -31,7 +31,7 @@ from broker.client.credentials import Credentials
 from broker.client.dealer import Dealer
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
 from broker.client.settings import Settings
-from broker.wire.mtl import client as wire
+from broker.wires.mtl.codec import client as wire
 
 MAX_STEPS = 10
 """Requests of one authentication exchange; SCRAM has three. The limit ends an exchange with a broker that sends

@@ -24,10 +24,10 @@ from twisted.python.failure import Failure
 from broker.client.data_flow import Direction, Event
 from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
 from broker.client.settings import Settings
-from broker.wire.mtl import client as requests
-from broker.wire.mtl import data as wire
-from broker.wire.mtl import table
-from broker.wire.mtl.control import Confirm
+from broker.wires.mtl.codec import client as requests
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
+from broker.wires.mtl.codec.control import Confirm
 
 MAX_FLOWS = 10
 """Flows by which one Content may be sent. A Content that many flows did not survive may be the cause of their losses: a

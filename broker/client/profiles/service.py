@@ -25,7 +25,7 @@ from broker.client.data_flow import Event, OnEvent
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery, outcome
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.table import Value
 
 PROFILE = "service"
 REPLY = "reply"
