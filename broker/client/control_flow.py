@@ -28,9 +28,9 @@ from twisted.logger import Logger
 
 from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
-from broker.client.dealer import Dealer
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
 from broker.client.settings import Settings
+from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as wire
 
 MAX_STEPS = 10
@@ -44,7 +44,7 @@ after a third the client waits before it continues."""
 _TEMPORARY = frozenset((429, 500, 502, 503, 504))
 """Codes of errors that may pass."""
 
-Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], Dealer]
+Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], Socket]
 """Factory of the socket. Its arguments are callbacks: message received, room to send, socket failed."""
 
 
@@ -89,7 +89,7 @@ class Control:
         self._in_thread = in_thread
         self._pauses = Backoff(settings.least_pause, settings.most_pause)
         self._lock = DeferredLock()
-        self._dealer: Dealer | None = None
+        self._socket: Socket | None = None
         self._answer: Deferred[wire.Reply] | None = None
         self._ready: wire.Ready | None = None
         self._unauthorized: wire.Unauthorized | None = None
@@ -212,11 +212,11 @@ class Control:
         if self._closed:
             raise Closed("the client is closed")
         try:
-            if self._dealer is None:
-                self._dealer = self._connect(self._receive, _nothing, self._failed)
+            if self._socket is None:
+                self._socket = self._connect(self._receive, _nothing, self._failed)
             self._answer = Deferred()
             # A new socket has room for more than one message, and there is never more than one.
-            self._dealer.send((b"", *request))
+            self._socket.send((b"", *request))
             return await self._answer.addTimeout(self._settings.timeout, self._clock)
         except TimeoutError:
             self._reset()
@@ -249,7 +249,7 @@ class Control:
     def _reset(self) -> None:
         """Drop the session and the connection."""
         self._ready = self._unauthorized = None
-        dealer, self._dealer = self._dealer, None
+        dealer, self._socket = self._socket, None
         if dealer is not None:
             dealer.close()
 

@@ -29,10 +29,11 @@ from twisted.python.failure import Failure
 
 from broker.client.backoff import Backoff
 from broker.client.control_flow import Connect, Control
-from broker.client.dealer import LINGER, Dealer, data_endpoint
+from broker.client.dealer import LINGER, data_endpoint
 from broker.client.errors import Closed, Lost
 from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
+from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as requests
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
@@ -150,7 +151,7 @@ class Flow:
         self.closed = False
         self._parts = tuple(parts)
         self._on_event = on_event
-        self._dealer: Dealer | None = None
+        self._socket: Socket | None = None
         self._heart: Heartbeat | None = None
         self._up = False
         self._receiving = True
@@ -274,7 +275,7 @@ class Flow:
         if others:
             raise Lost("the broker gives two endpoints for one flow")
         try:
-            self._dealer = link.connect_to(endpoint)(self._receive, self._room, self.lose)
+            self._socket = link.connect_to(endpoint)(self._receive, self._room, self.lose)
         except ValueError as error:
             raise Lost(str(error)) from None
         self._heart = Heartbeat(link.clock, link.settings.heartbeat, link.settings.dead_after, self._beat, self._dead)
@@ -293,7 +294,7 @@ class Flow:
         if self._heart is not None:
             self._heart.stop()
             self._heart = None
-        dealer, self._dealer = self._dealer, None
+        dealer, self._socket = self._socket, None
         if dealer is not None:
             dealer.close(linger)
         self._fail_commands()
@@ -345,9 +346,9 @@ class Flow:
 
     def send(self, frames: tuple[bytes, bytes]) -> bool:
         """Send a message. Returns False if there is no room."""
-        assert self._dealer is not None
+        assert self._socket is not None
         assert self._heart is not None
-        if not self._dealer.send(frames):
+        if not self._socket.send(frames):
             return False
         self._heart.sent()
         return True
@@ -355,7 +356,7 @@ class Flow:
     def send_or_lose(self, frames: tuple[bytes, bytes]) -> None:
         """Send a message that must not be dropped. Without room the flow is lost: a broker that accepts nothing for a
         full queue of messages is not alive."""
-        if self._dealer is not None and not self.send(frames):
+        if self._socket is not None and not self.send(frames):
             self.lose("the broker does not read")
 
     def ask(self, make: Callable[[int, str], tuple[bytes, bytes]], name: str) -> Deferred[bytes]:
@@ -387,19 +388,19 @@ class Flow:
     def set_receiving(self, receiving: bool) -> None:
         """Stop or resume receiving, for backpressure."""
         self._receiving = receiving
-        if self._dealer is not None and self._heart is not None:
+        if self._socket is not None and self._heart is not None:
             self._heart.set_receiving(receiving)
             if receiving:
-                self._dealer.resume()
+                self._socket.resume()
             else:
-                self._dealer.pause()
+                self._socket.pause()
 
     def _room(self) -> None:
         for part in self._parts:
             part.on_room()
 
     def _beat(self) -> None:
-        if self._dealer is not None:
+        if self._socket is not None:
             self.send(wire.PING)
 
     def _dead(self) -> None:

@@ -189,6 +189,34 @@ class Dealer:
             self._scheduled = self._reactor.callLater(0, self._poll_now)
 
 
+class ZeroMQ:
+    """Transport by libzmq's sockets. Without a ``context`` it creates its own on demand, and terminates it."""
+
+    def __init__(self, keys: Keys | None, settings: Settings, context: zmq.Context[Any] | None = None) -> None:
+        self._keys = keys
+        self._settings = settings
+        self._own_context = context is None
+        self._context = context
+
+    def connect(
+        self,
+        reactor: Any,
+        endpoint: str,
+        receive: Callable[[list[bytes]], object],
+        room: Callable[[], object],
+        failed: Callable[[str], object],
+    ) -> Dealer:
+        """Open a `Dealer`."""
+        if self._context is None:
+            self._context = zmq.Context()
+        return Dealer(reactor, self._context, endpoint, self._keys, self._settings, receive, room, failed)
+
+    def close(self) -> None:
+        """Terminate the context, if it is the transport's own."""
+        if self._own_context and self._context is not None:
+            self._context.term()
+
+
 def _configure(socket: zmq.Socket[bytes], endpoint: str, keys: Keys | None, settings: Settings) -> None:
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.SNDHWM, settings.high_water)

@@ -20,16 +20,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
 
-from broker.client.control_flow import Control, is_secure
+from broker.client.control_flow import Connect, Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
 from broker.client.data_flow import Direction, Event, Flow, Link, OnEvent, all_of
-from broker.client.dealer import Dealer
+from broker.client.dealer import ZeroMQ
 from broker.client.errors import Closed
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
+from broker.client.transport import Socket, Transport
 from broker.client.writer import Writer
 from broker.wires.mtl.codec.client import Ready
 from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
@@ -71,13 +73,12 @@ class Client:
         settings: Settings | None = None,
         context: zmq.Context[Any] | None = None,
         in_thread: Callable[..., Deferred[Any]] | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.settings = settings = settings or Settings()
         self.reactor = reactor
-        self._keys = keys
-        self._own_context = context is None
-        self._context: zmq.Context[Any] | None = context
+        self.transport = transport or ZeroMQ(keys, settings, context)
         self._closed = False
         self._flows: dict[Flow, None] = {}
         self._opening: dict[Deferred[Ready], None] = {}
@@ -115,6 +116,8 @@ class Client:
 
         def done(result: Any) -> Any:
             self._opening.pop(opened, None)
+            if self._closed and isinstance(result, Failure) and result.check(CancelledError):
+                return Failure(Closed("the client is closed"))
             return result
 
         return opened.addBoth(done)
@@ -193,8 +196,7 @@ class Client:
         for opening in list(self._opening):
             opening.cancel()
         self._control.close()
-        if self._own_context and self._context is not None:
-            self._context.term()
+        self.transport.close()
 
     def _start(self, result: Any, parts: Sequence[Direction], on_event: OnEvent | None) -> Deferred[Any]:
         if self._closed:
@@ -209,17 +211,15 @@ class Client:
         flow.ended.addBoth(over)
         return flow.start().addCallback(lambda _: result)
 
-    def _connect_to(self, endpoint: str) -> Callable[..., Dealer]:
+    def _connect_to(self, endpoint: str) -> Connect:
         def connect(
             receive: Callable[[list[bytes]], object],
             room: Callable[[], object],
             failed: Callable[[str], object],
-        ) -> Dealer:
+        ) -> Socket:
             if self._closed:
                 raise Closed("the client is closed")
-            if self._context is None:
-                self._context = zmq.Context()
-            return Dealer(self.reactor, self._context, endpoint, self._keys, self.settings, receive, room, failed)
+            return self.transport.connect(self.reactor, endpoint, receive, room, failed)
 
         return connect
 
