@@ -1,253 +1,160 @@
-"""The client of MTL for programs without a reactor: everything waits until it is done.
-
-    with Client("tcp://broker.example:5975", Password("worker", "secret")) as client:
-        for work in client.read("queue", ["jobs"], confirm="full"):
-            do(work.body)
-            work.confirm()
-
-Rules:
-- The client has a thread of its own, which answers Pings and comes back after restarts of the broker, while the program
-  does something else. Any threads of the program may use it.
-- A Content of a reader waits until the program takes it; where Contents are confirmed, until the program has answered
-  it. When too many wait, no further ones are received.
-- What takes longer than ``timeout`` raises TimeoutError. Without one it waits for as long as it takes: brokers come
-  back.
-- `Client.wait` makes all that `broker.client.mtl` and `broker.client.profiles` have usable here.
-"""
+"""Contents for blocking programs: readers take them, and writers send them."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
-from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from broker.client import mtl
-from broker.client.credentials import Credentials
-from broker.client.data_flow import OnEvent
 from broker.client.errors import Closed, NotTaken
-from broker.client.profiles import registry
 from broker.client.reactor_thread import ReactorThread
 from broker.client.reader import Delivery
-from broker.client.settings import Keys, Settings
-from broker.wires.mtl.codec.client import Ready
-from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
 from broker.wires.mtl.codec.table import Value
 
 
-class Client:
-    """A client of one broker: see `broker.client.mtl.Client`. It is there from the beginning on, until `close`."""
-
-    def __init__(
-        self,
-        endpoint: str,
-        credentials: Credentials | None = None,
-        *,
-        virtual_host: str = DEFAULT_HOST,
-        keys: Keys | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        self._thread = ReactorThread()
-        self.client = mtl.Client(
-            self._thread.reactor,
-            endpoint,
-            credentials,
-            virtual_host=virtual_host,
-            keys=keys,
-            settings=settings,
-            in_thread=execute,  # it has a thread of its own
-        )
-        """The client that does it. It must be used in its own thread only, by `wait`."""
-        self._thread.start()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close everything. What is not answered is given back."""
-        try:
-            self._thread.call(self.client.close)
-        except Closed:
-            return  # it was closed before
-        self._thread.stop()
-
-    def wait(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """Call a function in the client's thread, and wait for what it, its Deferred or its coroutine gives."""
-        return self._thread.call(function, *arguments, timeout=timeout, **named)
-
-    def open(self, timeout: float | None = None) -> Ready:
-        """Be let in by the broker. Returns what it offers."""
-        ready: Ready = self.wait(self.client.open, timeout=timeout)
-        return ready
-
-    def read(
-        self,
-        profile: str,
-        resources: Sequence[str],
-        *,
-        confirm: Confirm | None = None,
-        window: int | None = None,
-        on_event: OnEvent | None = None,
-        timeout: float | None = None,
-    ) -> Reader:
-        """Have the Contents of these resources come. ``on_event`` is called in the client's thread."""
-        reader = Reader(self._thread)
-        reader.reader = self.wait(
-            self.client.read, profile, resources, reader.receive, confirm=confirm, window=window, on_event=on_event,
-            timeout=timeout,
-        )  # fmt: skip
-        self._thread.soon(reader.begin)
-        return reader
-
-    def write(
-        self,
-        profile: str,
-        resources: Sequence[str],
-        *,
-        confirm: Confirm = "full",
-        resend: bool = True,
-        on_event: OnEvent | None = None,
-        timeout: float | None = None,
-    ) -> Writer:
-        """Send Contents to these resources. By default they are confirmed, and sent until they are."""
-        writer = self.wait(
-            self.client.writer, profile, resources, confirm=confirm, resend=resend, on_event=on_event, timeout=timeout
-        )
-        return Writer(self._thread, writer)
-
-    def services(self, name: str | None = None, timeout: float | None = None) -> list[registry.Service]:
-        """Who serves what now, or who serves that."""
-
-        async def look() -> list[registry.Service]:
-            view = await registry.services(self.client, name)
-            view.close()
-            return list(view.entries.values())
-
-        services: list[registry.Service] = self.wait(look, timeout=timeout)
-        return services
-
-
 class Content:
-    """A Content that came. Its attributes are those of `broker.client.reader.Delivery`."""
+    """A Content that was received. Its attributes are those of `broker.client.reader.Delivery`."""
 
-    def __init__(self, loop: ReactorThread, delivery: Delivery, done: Deferred[None]) -> None:
+    def __init__(self, thread: ReactorThread, delivery: Delivery, done: Deferred[Any]) -> None:
         self.body = delivery.body
         self.resource = delivery.resource
         self.missed = delivery.missed
         self.properties = delivery.properties
-        self._thread = loop
+        self._thread = thread
         self._confirmed = not delivery.answered
         self._delivery = delivery
         self._done = done
 
     @property
     def stale(self) -> bool:
-        """Whether an answer would come too late: the flow was lost, and the broker gives it to somebody again."""
+        """True if an answer would be void: the flow was lost, and the broker delivers the Content again."""
         return self._confirmed and self._delivery.answered
 
     def take(self) -> None:
-        """The program has it. Where Contents are not confirmed, that is all."""
+        """Record that the program has the Content. Without confirmation that settles it."""
         if not self._confirmed:
             self.confirm()
 
     def confirm(self) -> None:
-        """It is safe."""
-        self._thread.soon(self.finish, None)
+        """Confirm the Content."""
+        self.settle(None)
 
     def reject(self, *, recycle: bool) -> None:
-        """It is not taken; with ``recycle`` it is to be sent again."""
-        self._thread.soon(self.finish, Failure(NotTaken(recycle=recycle)))
+        """Reject the Content; with ``recycle`` the broker delivers it again."""
+        self.settle(Failure(NotTaken(recycle=recycle)))
 
-    def finish(self, failure: Failure | None) -> None:
-        """In the client's thread: the program is done with it."""
+    def settle(self, result: bytes | Failure | None) -> None:
+        """Settle the Content with the result of its handler. The first result counts."""
+        self._thread.soon(self._settle, result)
+
+    def _settle(self, result: bytes | Failure | None) -> None:
+        # In the client's thread: Deferreds are not thread-safe.
         if self._done.called:
             return
-        if failure is None:
-            self._done.callback(None)
+        if isinstance(result, Failure):
+            self._done.errback(result)
         else:
-            self._done.errback(failure)
+            self._done.callback(result)
 
 
-class Reader:
-    """Contents that come, one after the other."""
+Item = TypeVar("Item", bound=Content)
 
-    def __init__(self, loop: ReactorThread) -> None:
-        self.reader: mtl.Reader
-        self._thread = loop
-        self._contents: queue.SimpleQueue[Content | Exception] = queue.SimpleQueue()
 
-    def __iter__(self) -> Iterator[Content]:
-        """All that come, until it is closed. Raises what else ends it."""
+class Inbox(Generic[Item]):
+    """Received Contents, in order, until the flow ends.
+
+    Several threads may take from one inbox; each Content goes to one of them.
+    """
+
+    def __init__(self, thread: ReactorThread, make: Callable[[ReactorThread, Delivery, Deferred[Any]], Item]) -> None:
+        self._thread = thread
+        self._make = make
+        # Unbounded here: the reader bounds the number of Contents that are not settled, and stops receiving.
+        self._contents: queue.SimpleQueue[Item | Exception] = queue.SimpleQueue()
+
+    def __iter__(self) -> Iterator[Item]:
+        """Iterate over the Contents until the flow is closed. Raises the error that ends it otherwise."""
         while True:
             try:
                 yield self.take()
             except Closed:
                 return
 
-    def take(self, timeout: float | None = None) -> Content:
-        """The next Content. Raises TimeoutError, `Closed`, or what else has ended the flow."""
+    def take(self, timeout: float | None = None) -> Item:
+        """Return the next Content. Raises TimeoutError, `Closed`, or the error that has ended the flow."""
         end = None if timeout is None else monotonic() + timeout
         while True:
             try:
                 content = self._contents.get(timeout=None if end is None else max(0.0, end - monotonic()))
             except queue.Empty:
-                raise TimeoutError(f"nothing came in {timeout} s") from None
+                raise TimeoutError(f"no Content in {timeout} s") from None
             if isinstance(content, Exception):
-                self._contents.put(content)  # for whoever asks next
+                self._contents.put(content)  # for the next caller
                 raise content
             if not content.stale:
                 content.take()
                 return content
+            # The flow was lost while the Content waited here. Its answer is void; it only frees the reader's slot.
             content.confirm()
-
-    def work(self, function: Callable[[Content], object]) -> None:
-        """Give all that come to a function, and answer for it: a Content is confirmed when it returns.
-
-        If it raises, the Content is rejected: with recycle, unless it is `broker.client.errors.NotTaken`, which says.
-        Returns when the reader is closed.
-        """
-        for content in self:
-            try:
-                function(content)
-            except Exception as error:
-                self._thread.soon(content.finish, Failure(error))
-            else:
-                content.confirm()
-
-    def close(self) -> None:
-        """End it. What is not answered is given back."""
-        self._thread.soon(self.reader.close)
 
     # in the client's thread
 
-    def receive(self, delivery: Delivery) -> Deferred[None]:
-        """A Content came."""
-        done: Deferred[None] = Deferred()
-        self._contents.put(Content(self._thread, delivery, done))
+    def receive(self, delivery: Delivery) -> Deferred[Any]:
+        """Queue a Content. The Deferred fires when the program settles it."""
+        done: Deferred[Any] = Deferred()
+        self._contents.put(self._make(self._thread, delivery, done))
         return done
 
-    def begin(self) -> None:
-        """It is there; hear of its end."""
-        self.reader.ended.addBoth(self._end)
+    def end_with(self, ended: Deferred[None]) -> None:
+        """End the inbox when the flow ends."""
+        ended.addBoth(self._end)
 
     def _end(self, outcome: Failure | None) -> None:
         error = Closed("the flow is closed") if outcome is None else outcome.value
         self._contents.put(error if isinstance(error, Exception) else Closed(str(error)))
 
 
-class Writer:
-    """Sends Contents."""
+class Reader(Inbox[Content]):
+    """Reader of Contents."""
 
-    def __init__(self, loop: ReactorThread, writer: mtl.Writer) -> None:
+    def __init__(self, thread: ReactorThread) -> None:
+        super().__init__(thread, Content)
+        self.reader: mtl.Reader
+
+    def work(self, function: Callable[[Content], object]) -> None:
+        """Call a function for each Content and answer it: confirm when the function returns, reject when it raises.
+
+        `broker.client.errors.NotTaken` chooses between redelivery and discarding; any other exception is redelivered.
+        Returns when the reader is closed. Several threads may call it to process Contents concurrently.
+        """
+        for content in self:
+            try:
+                function(content)
+            except Exception as error:
+                content.settle(Failure(error))
+            else:
+                content.confirm()
+
+    def drain(self) -> None:
+        """Stop delivery. `take`, `work` and iteration end after the Contents that have arrived are settled."""
+        self._thread.soon(self.reader.drain)
+
+    def close(self) -> None:
+        """Close the reader. Unanswered Contents are returned to the broker."""
+        self._thread.soon(self.reader.close)
+
+
+class Writer:
+    """Writer of Contents."""
+
+    def __init__(self, thread: ReactorThread, writer: mtl.Writer) -> None:
         self.writer = writer
-        self._thread = loop
+        self._thread = thread
         self._error: BaseException | None = None
 
     def send(
@@ -257,7 +164,7 @@ class Writer:
         properties: Mapping[str, Value] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Send a Content, and wait until it is confirmed. It may arrive even if this raises TimeoutError."""
+        """Send a Content and wait until it is confirmed. After TimeoutError it may still arrive."""
         self._thread.call(self._send, body, resource, properties, timeout=timeout)
 
     def post(
@@ -267,18 +174,18 @@ class Writer:
         properties: Mapping[str, Value] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Send a Content, and wait only until there is room for it. `flush` says what became of all."""
+        """Send a Content and wait only for room. `flush` waits for the confirms."""
         self._thread.call(self._post, body, resource, properties, timeout=timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything is settled that was posted. Raises the first error since the last flush."""
+        """Wait until all posted Contents are settled. Raises the first error since the last flush."""
         self._thread.call(self.writer.settled, timeout=timeout)
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def close(self) -> None:
-        """End it."""
+        """Close the writer."""
         self._thread.call(self.writer.close)
 
     async def _send(self, *content: Any) -> None:
