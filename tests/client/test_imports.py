@@ -10,7 +10,7 @@ from tests.patience import PATIENCE
 
 SCRIPT = """
 import sys
-import broker.client.blocking, broker.client.mtl
+import broker.client.asyncio_client, broker.client.blocking, broker.client.mtl, broker.client.testing
 from broker.client.profiles import queue, registry, service, test, topic
 print(*sorted(sys.modules), sep="\\n")
 """
