@@ -27,7 +27,8 @@ class ReactorThread:
     def __init__(self) -> None:
         self.reactor: Any = PollReactor()
         self._thread = threading.Thread(target=self._run, name="mtl", daemon=True)
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may call `soon` while it interrupts a call of the same thread.
+        self._lock = threading.RLock()
         self._running = False
         self._waiting: set[Future[Any]] = set()
 
