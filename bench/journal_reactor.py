@@ -35,7 +35,7 @@ from twisted.python.threadpool import ThreadPool
 from broker.app.daemon import COLLECT_AFTER
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.export.disk import Disk
 from broker.export.feed import Feed, FullLoads
 from broker.export.journal import Journal

@@ -15,9 +15,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.session.mtl import accounts, stored
-from broker.session.mtl.accounts import BadUsers
-from broker.session.mtl.stored import BadPassword, Stored
+from broker.wires.mtl.sessions import accounts, password_verifiers
+from broker.wires.mtl.sessions.accounts import BadUsers
+from broker.wires.mtl.sessions.password_verifiers import BadPassword, Stored
 
 MODE = 0o600
 """Of a new file: whoever can read it can try passwords."""
@@ -60,11 +60,11 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
 
     Returns a sentence. Raises `Failed` or `BadUsers`.
     """
-    if not stored.is_user(name):
+    if not password_verifiers.is_user(name):
         raise Failed(f"{name!r} is no name for a user: {accounts.NO_NAME}")
     _check_new(path, name, force)
     try:
-        kept = stored.of(password())
+        kept = password_verifiers.of(password())
     except BadPassword as error:
         raise Failed(f"the password {error}") from None
     with _alone(path) as path:
@@ -166,7 +166,7 @@ def asked(name: str) -> str:
     """The password of that user: asked for twice on a terminal, else a line of standard input. Raises `Failed`."""
     if not sys.stdin.isatty():
         # as much as a line may have, its end, and a byte that shows that there is more
-        return _decoded(sys.stdin.buffer.readline(stored.MAX_PASSWORD + 3))
+        return _decoded(sys.stdin.buffer.readline(password_verifiers.MAX_PASSWORD + 3))
     try:
         first = getpass.getpass(f"Password of {name}: ")
         if first != getpass.getpass("Once more: "):

@@ -89,9 +89,9 @@ class Options(usage.Options):
 
     def _check_ports(self, config: Config) -> int:
         """Say which listeners cannot be opened now. Returns the exit status."""
-        from broker.app import ports
+        from broker.app import port_check
 
-        obstacles = ports.obstacles(config)
+        obstacles = port_check.obstacles(config)
         for text in obstacles:
             print(f"error: {text}")
         return 1 if obstacles else 0

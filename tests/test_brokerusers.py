@@ -17,9 +17,9 @@ import pytest
 
 from broker import brokerusers
 from broker.brokerusers import INTERRUPTED, Failed, add, main, remove, users
-from broker.session.mtl import accounts, stored
-from broker.session.mtl.accounts import BadUsers
-from broker.session.mtl.stored import MAX_PASSWORD, Stored
+from broker.wires.mtl.sessions import accounts, password_verifiers
+from broker.wires.mtl.sessions.accounts import BadUsers
+from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, Stored
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -313,7 +313,7 @@ def test_the_longest_password_is_taken_with_any_end_of_line(file: Path) -> None:
 
 def test_a_new_password_takes_its_time_to_check(file: Path) -> None:
     add(str(file), "anna", lambda: "pencil", force=False)
-    assert users(str(file))["anna"].iterations == stored.ITERATIONS == 100_000
+    assert users(str(file))["anna"].iterations == password_verifiers.ITERATIONS == 100_000
 
 
 def typed(file: Path, *answers: bytes | None) -> tuple[int, str]:

@@ -21,19 +21,19 @@ from functools import partial
 import attrs
 import msgspec
 
-from broker.admin.commands import BROKER, DIRECTOR, Commands
-from broker.admin.reader import Line, Negotiation
+from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.session.auth import Door, Policy
-from broker.session.backoff import Guesses
-from broker.session.elko_broker import BrokerSession, Wiring
-from broker.session.elko_director import DirectorSession
-from broker.session.elko_director import Wiring as DirectorWiring
-from broker.session.peer import Peer, Session
-from broker.wire.elko import lenient
-from broker.wire.elko.broker import LoadReport, WillServe, WontServe
-from broker.wire.elko.common import Auth
-from broker.wire.elko.vocabulary import Message
+from broker.net.interfaces.peer import Peer, Session
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.codec import lenient
+from broker.wires.elko.codec.broker import LoadReport, WillServe, WontServe
+from broker.wires.elko.codec.common import Auth
+from broker.wires.elko.codec.vocabulary import Message
+from broker.wires.elko.commands import BROKER, DIRECTOR, Commands
+from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, Wiring
+from broker.wires.elko.sessions.director import DirectorSession
+from broker.wires.elko.sessions.director import Wiring as DirectorWiring
 
 POLICY = Policy(diagnostics=False, orders_must_reach=True)
 """The console itself says what was wrong."""

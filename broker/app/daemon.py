@@ -22,23 +22,10 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
-from broker.admin import listeners as listener_views
+from broker.admin import listener_views
 from broker.admin.console import ConsoleSession, Shown
-from broker.admin.elko import views as elko_views
-from broker.admin.reader import ConsoleReader
-from broker.app.director import DirectorPart
+from broker.admin.telnet import ConsoleReader
 from broker.app.journal import JournalWriter, open_journal
-from broker.app.listeners import (
-    Carrier,
-    NamedListener,
-    StreamListener,
-    add_listeners,
-    base_policy,
-    certificates,
-    net_limits,
-    renew,
-    services,
-)
 from broker.app.parts import Parts
 from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import elko_places, places, status, version
@@ -57,27 +44,40 @@ from broker.core.liveness import Leases
 from broker.core.model import Launcher, Rights, Service, Snapshot
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.logs import Level
 from broker.net.admission import Limits
-from broker.net.limits import Complaints
-from broker.net.lines import LineFactory, LineProtocol
-from broker.net.listen import CannotListen
-from broker.net.opening import Openings
+from broker.net.child_processes import Programs
+from broker.net.endpoints import CannotListen
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.listener_retry import Openings
 from broker.net.probes import MOST as MOST_PROBES
-from broker.net.programs import Programs
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
 from broker.net.sdnotify import SystemdNotifier
-from broker.net.turns import Turns
-from broker.session.auth import Door, Policy
-from broker.session.backoff import Guesses
-from broker.session.elko_broker import BrokerSession, Wiring
-from broker.session.elko_notices import Notices
-from broker.session.farm_topics import FarmTopics
-from broker.session.peer import Peer, Reader, Session
-from broker.wire.elko import blocks
-from broker.wire.elko.broker import VOCABULARY
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.common.registry_topics import FarmTopics
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.listeners import (
+    Carrier,
+    NamedListener,
+    StreamListener,
+    add_listeners,
+    base_policy,
+    certificates,
+    net_limits,
+    renew,
+    services,
+)
+from broker.wires.elko.open_director import DirectorPart
+from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, Wiring
+from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.views import views as elko_views
 
 DESCRIPTORS = 65_536
 """File descriptors asked for, within what the system allows: one for each connection, and some."""
@@ -147,7 +147,7 @@ class Daemon(TwistedService):
         """Start, or raise `StartFailed` with nothing left running.
 
         The start fails over the first Elko listener, and where no listener at all can be opened; others may be opened
-        later (`broker.net.opening`), unless ``broker.strict_listeners`` is set.
+        later (`broker.net.listener_retry`), unless ``broker.strict_listeners`` is set.
         """
         super().startService()  # type: ignore[no-untyped-call]
         # First of all, since SIGHUP ends a process that has no handler of it; the reload comes when the reactor turns.

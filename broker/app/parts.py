@@ -13,12 +13,12 @@ from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
 from broker.core.recorder import Recorder
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.core.topics import Topics
-from broker.net.limits import Complaints
-from broker.net.programs import Programs
-from broker.net.turns import Turns
-from broker.session.elko_broker import Wiring
+from broker.net.child_processes import Programs
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
+from broker.wires.elko.sessions.broker import Wiring
 
 
 @attrs.frozen

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from importlib import metadata
 
 from broker.app.journal import JournalWriter
-from broker.app.listeners import NamedListener, StreamListener
 from broker.app.parts import Parts
 from broker.net.admission import ConnectionFactory
-from broker.net.listen import bound
+from broker.net.endpoints import bound
+from broker.wires.elko.listeners import NamedListener, StreamListener
 
 
 def version() -> str:

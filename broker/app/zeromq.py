@@ -9,24 +9,24 @@ from typing import Any
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.admin import dbp as dbp_views
-from broker.admin import mc0 as mc0_views
-from broker.admin import mtl as mtl_views
-from broker.app.dbp import DbpListener, make_dbp
-from broker.app.mc0 import Mc0Listener, make_mc0
-from broker.app.mtl import MtlListener, make_mtl
 from broker.app.parts import Parts
-from broker.app.routers import RouterListener
 from broker.app.status import occupied
 from broker.config import values
 from broker.config.validate import effective_mc0_auth, effective_mtl_auth, mtl_curve, mtl_data_place
-from broker.config.zendpoint import parse
+from broker.config.zmq_endpoint import parse
 from broker.core.counters import Counters
 from broker.core.database import StateError
 from broker.core.interfaces import Beats
 from broker.core.model import KnownSession, Provider, Snapshot
-from broker.net.listen import CannotListen
-from broker.net.opening import Openings
+from broker.net.endpoints import CannotListen
+from broker.net.listener_retry import Openings
+from broker.wires.common.router_listener import RouterListener
+from broker.wires.dbp import views as dbp_views
+from broker.wires.dbp.open import DbpListener, make_dbp
+from broker.wires.mc0 import views as mc0_views
+from broker.wires.mc0.open import Mc0Listener, make_mc0
+from broker.wires.mtl import views as mtl_views
+from broker.wires.mtl.open import MtlListener, make_mtl
 
 
 def sockets(config: values.Config) -> int:

@@ -34,9 +34,9 @@ from broker.client.loop import Loop
 from broker.client.profiles import registry
 from broker.client.reader import Delivery
 from broker.client.settings import Keys, Settings
-from broker.wire.mtl.client import Ready
-from broker.wire.mtl.control import DEFAULT_HOST, Confirm
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.client import Ready
+from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
+from broker.wires.mtl.codec.table import Value
 
 
 class Client:

@@ -30,7 +30,7 @@ from broker.client.dealer import Dealer
 from broker.client.errors import Closed, Lost, MtlError, NotLetIn, Refused, Unproven
 from broker.client.pauses import Pauses
 from broker.client.settings import Settings
-from broker.wire.mtl import client as wire
+from broker.wires.mtl.codec import client as wire
 
 MAX_STEPS = 10
 """Requests of one exchange: SCRAM has three. A broker that never comes to an end is none."""

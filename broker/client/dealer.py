@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from broker.client.errors import Lost
 from broker.client.settings import Keys, Settings
-from broker.wire.mtl.data import MAX_HEADER
+from broker.wires.mtl.codec.data import MAX_HEADER
 
 QUANTUM = 100
 """Messages that are received before others in the reactor have their turn: some milliseconds' work."""

@@ -33,9 +33,9 @@ from broker.client.errors import Closed, Lost
 from broker.client.heart import Heart
 from broker.client.pauses import Pauses
 from broker.client.settings import Settings
-from broker.wire.mtl import client as requests
-from broker.wire.mtl import data as wire
-from broker.wire.mtl.faults import IllFormed
+from broker.wires.mtl.codec import client as requests
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec.faults import IllFormed
 
 ConnectTo = Callable[[str], Connect]
 """What makes sockets to an endpoint."""

@@ -31,10 +31,10 @@ from broker.client.flow import Event, Flow, Link, Part, Told, all_of
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
 from broker.client.writer import Writer
-from broker.wire.mtl.client import Ready
-from broker.wire.mtl.control import DEFAULT_HOST, Confirm
-from broker.wire.mtl.data import Tails
-from broker.wire.mtl.table import MAX_EXTENDED
+from broker.wires.mtl.codec.client import Ready
+from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
+from broker.wires.mtl.codec.data import Tails
+from broker.wires.mtl.codec.table import MAX_EXTENDED
 
 __all__ = [
     "Anonymous",

@@ -25,10 +25,10 @@ from twisted.python.failure import Failure
 from broker.client.errors import Closed, Lost, NotTaken, Refused
 from broker.client.flow import Part, all_of
 from broker.client.settings import Settings
-from broker.wire.mtl import client as requests
-from broker.wire.mtl import data as wire
-from broker.wire.mtl import table
-from broker.wire.mtl.control import Confirm
+from broker.wires.mtl.codec import client as requests
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
+from broker.wires.mtl.codec.control import Confirm
 
 MOST_PENDING = 10_000
 """Contents that the application may be busy with, however large the window that the broker set."""

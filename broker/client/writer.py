@@ -23,10 +23,10 @@ from twisted.python.failure import Failure
 from broker.client.errors import Closed, Down, Full, Refused, Rejected, Unsettled
 from broker.client.flow import Event, Part
 from broker.client.settings import Settings
-from broker.wire.mtl import client as requests
-from broker.wire.mtl import data as wire
-from broker.wire.mtl import table
-from broker.wire.mtl.control import Confirm
+from broker.wires.mtl.codec import client as requests
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
+from broker.wires.mtl.codec.control import Confirm
 
 MAX_FLOWS = 10
 """Flows by which one Content may be sent. One that so many flows did not survive may be the cause of that: a broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 
-from broker.config import endpoint, files, zendpoint
+from broker.config import endpoint, files, zmq_endpoint
 from broker.config.endpoint import Endpoint
 from broker.config.validate import (
     effective_auth,
@@ -18,7 +18,6 @@ from broker.config.validate import (
     mtl_curve,
     mtl_data_place,
 )
-from broker.config.validate_transport import FOR_BROWSERS
 from broker.config.values import (
     Config,
     Console,
@@ -31,7 +30,8 @@ from broker.config.values import (
     Mc0,
     Mtl,
 )
-from broker.config.zendpoint import ZEndpoint
+from broker.config.zmq_endpoint import ZEndpoint
+from broker.wires.elko.validate_transport import FOR_BROWSERS
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
@@ -119,7 +119,7 @@ def _zbound(where: ZEndpoint) -> str:
 def _mc0(mc0: Mc0) -> str:
     if not mc0.enabled:
         return "mc0: off"
-    where = zendpoint.parse(mc0.endpoint)
+    where = zmq_endpoint.parse(mc0.endpoint)
     parts = [f"bound to {_zbound(where)}", f"auth {effective_mc0_auth(mc0)}"]
     if mc0.client_keys is not None:
         parts.append(f"client keys {mc0.client_keys}")
@@ -132,7 +132,7 @@ def _mc0(mc0: Mc0) -> str:
 def _dbp(dbp: Dbp) -> str:
     if not dbp.enabled:
         return "dbp: off"
-    where = zendpoint.parse(dbp.endpoint)
+    where = zmq_endpoint.parse(dbp.endpoint)
     beacon = " ".join(f"{address}:{dbp.beacon_port}" for address in effective_dbp_beacon(dbp)) or "none"
     parts = (
         f"bound to tcp {where.where}",
@@ -146,7 +146,7 @@ def _dbp(dbp: Dbp) -> str:
 def _mtl(mtl: Mtl) -> str:
     if not mtl.enabled:
         return "mtl: off"
-    where = zendpoint.parse(mtl.endpoint)
+    where = zmq_endpoint.parse(mtl.endpoint)
     data = mtl_data_place(mtl)
     parts = [f"bound to {_zbound(where)}", f"data {'there too' if data is None else data.where}"]
     if mtl.data_endpoint is not None:
@@ -244,7 +244,7 @@ def _open(listener: Listener, where: Endpoint) -> Iterator[str]:
 
 
 def _mc0_warnings(mc0: Mc0) -> Iterator[str]:
-    where = zendpoint.parse(mc0.endpoint)
+    where = zmq_endpoint.parse(mc0.endpoint)
     unkeyed = effective_mc0_auth(mc0) == "open"
     if unkeyed and not where.loopback:
         what = "do what mc0.rules allow to peers without a key" if mc0.rules else "read and write every topic"
@@ -276,7 +276,7 @@ def _rule_warnings(mc0: Mc0, unkeyed: bool) -> Iterator[str]:
 
 
 def _dbp_warnings(dbp: Dbp) -> Iterator[str]:
-    where = zendpoint.parse(dbp.endpoint)
+    where = zmq_endpoint.parse(dbp.endpoint)
     offer = effective_dbp_offer(dbp)
     if not where.loopback:
         yield f"dbp: open: anybody who reaches {where.where} may find every service"
@@ -292,7 +292,7 @@ def _dbp_warnings(dbp: Dbp) -> Iterator[str]:
 
 
 def _mtl_warnings(mtl: Mtl) -> Iterator[str]:
-    where = zendpoint.parse(mtl.endpoint)
+    where = zmq_endpoint.parse(mtl.endpoint)
     if not where.loopback:
         if effective_mtl_auth(mtl) == "open" or mtl.anonymous:
             what = "do what mtl.rules allow to users without a name" if mtl.rules else "read and write everything"

@@ -78,7 +78,7 @@ class Endpoint:
     @property
     def path(self) -> str | None:
         """The path of a unix endpoint. One that begins with a zero byte is a name in Linux's abstract namespace, which
-        only `broker.config.zendpoint` makes."""
+        only `broker.config.zmq_endpoint` makes."""
         return self.args[0] if self.kind == "unix" else None
 
     @property

@@ -20,8 +20,8 @@ from broker.config import files
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import BadFile
 from broker.config.keys import table
-from broker.config.lines import line_of, lines
 from broker.config.structure import structure
+from broker.config.toml_lines import line_of, lines
 from broker.config.validate import Problem, found
 from broker.config.values import Config, ElkoListener
 

@@ -15,13 +15,13 @@ from broker.config import endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.files import MAX_SECRET, BadFile, check_tls
 from broker.config.problem import Problem, in_range, in_ranges
-from broker.config.validate_dbp import dbp_place, dbp_problems, effective_dbp_beacon, effective_dbp_offer
 from broker.config.validate_journal import effective_journal_name, journal_problems
-from broker.config.validate_mc0 import effective_mc0_auth, mc0_place, mc0_problems
-from broker.config.validate_mtl import effective_mtl_auth, mtl_curve, mtl_data_place, mtl_place, mtl_problems
-from broker.config.validate_transport import transport_problems
 from broker.config.values import Config, Console, Director, DirectorListener, ElkoListener, Launchers, Listener
-from broker.config.zendpoint import ZEndpoint
+from broker.config.zmq_endpoint import ZEndpoint
+from broker.wires.dbp.validation import dbp_place, dbp_problems, effective_dbp_beacon, effective_dbp_offer
+from broker.wires.elko.validate_transport import transport_problems
+from broker.wires.mc0.validation import effective_mc0_auth, mc0_place, mc0_problems
+from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve, mtl_data_place, mtl_place, mtl_problems
 
 __all__ = [
     "Problem",

@@ -23,11 +23,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.database import StateError, StateFull
+from broker.core.disk_errors import Trouble
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Change, Kind, KnownSession
 from broker.core.store import Store
-from broker.core.trouble import Trouble
 
 FLUSH_SECONDS = 0.25
 """How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""

@@ -33,8 +33,8 @@ from broker.core.model import (
     Service,
     checked_load,
 )
-from broker.core.restored import Restored
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
+from broker.core.restored_services import Restored
 from broker.core.waits import Waits
 from broker.core.watches import Watches
 

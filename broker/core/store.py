@@ -18,10 +18,10 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.core import session_rows
+from broker.core import session_table
 from broker.core.database import Database, Design, StateFull, StateInUse
+from broker.core.disk_reserve import Reserve, is_full
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
-from broker.core.room import Reserve, is_full
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
@@ -34,7 +34,7 @@ INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
-    session_rows.TABLE,
+    session_table.TABLE,
 )
 """The tables of version 1, and what makes each further version out of the one before."""
 
@@ -107,7 +107,7 @@ class Store:
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
-            session_rows.write(connection, sessions, sessions_gone)
+            session_table.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
 
         self._write(work)
@@ -182,7 +182,7 @@ class Store:
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
         # A database of an older version is read as it is where the disk is full.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        sessions = session_rows.read(connection) if version >= SESSIONS_SINCE else ()
+        sessions = session_table.read(connection) if version >= SESSIONS_SINCE else ()
         return Snapshot(counter[0], providers, launchers, sessions)
 
     def _release(self) -> None:

@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, Service
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
 
 RING = 4_096
 """Changes kept for watchers that resume: some seconds of a busy farm, and at most a few megabytes."""

@@ -28,11 +28,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.room import is_full
+from broker.core.disk_reserve import is_full
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.rest import rest
 from broker.export.segments import Segments
-from broker.export.trouble import Seldom, tell, trouble
+from broker.export.write_errors import Seldom, tell, trouble
 
 FLUSH_SECONDS = 1.0
 """How long records gather before they are appended: a kill of the broker loses no more than these."""

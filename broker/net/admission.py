@@ -13,9 +13,9 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import StreamConnection
-from broker.net.limits import Complaints, Deadlines, Rates
-from broker.net.turns import Turns
-from broker.net.unfinished import UnfinishedInput
+from broker.net.rate_limits import Complaints, Deadlines, Rates
+from broker.net.scheduler import Turns
+from broker.net.unfinished_input import UnfinishedInput
 
 STOP_WITHIN = 5.0
 """Seconds that all connections together may take to close when the listener stops."""

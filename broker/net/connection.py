@@ -4,7 +4,7 @@
 ``reader.feed`` → `receive` → the session → `write`.
 
 Rules:
-- Input is handled by the scheduler (`turns.py`), a quantum of time at a go.
+- Input is handled by the scheduler (`scheduler.py`), a quantum of time at a go.
 - Output is gathered while input is handled, and written at once when that is done. What another connection must receive
   first (`write_first`) is written before.
 - While a peer does not read, nothing more of it is handled or read. What it must be told meanwhile (notices) is kept up
@@ -28,12 +28,12 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.direct import nothing_waits, plain_socket, send_now, unsent
-from broker.net.limits import Bucket
-from broker.net.scheduled import STRIKES, Scheduled
-from broker.net.streams import TcpStream
-from broker.net.unfinished import SHORT
-from broker.session.peer import Reader
+from broker.net.epoll_streams import TcpStream
+from broker.net.fast_write import nothing_waits, plain_socket, send_now, unsent
+from broker.net.interfaces.peer import Reader
+from broker.net.rate_limits import Bucket
+from broker.net.scheduled_input import STRIKES, Scheduled
+from broker.net.unfinished_input import SHORT
 
 if TYPE_CHECKING:
     from broker.net.admission import ConnectionFactory

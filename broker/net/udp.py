@@ -1,7 +1,7 @@
 """A UDP socket in the reactor: whatever comes in is read in bounded pieces, and what goes wrong is counted.
 
 Rules:
-- It takes its turns like the other sockets that many peers share (`broker.net.turns`).
+- It takes its turns like the other sockets that many peers share (`broker.net.scheduler`).
 - Nothing but `UdpSocket.close` ends it: an error that the network told of costs nothing, a failing datagram costs that
   datagram, and after any other error it is read again after `RETRY`.
 - A datagram that is too long is given on like the others, cut to one byte more than the longest: who receives it sees
@@ -26,8 +26,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.net.limits import Seldom
-from broker.net.turns import Turns
+from broker.net.rate_limits import Seldom
+from broker.net.scheduler import Turns
 
 BUFFER = 4 * 1024 * 1024
 """Bytes asked of the kernel for what was not read yet. Linux grants twice that, and takes some 830 for a small one: so

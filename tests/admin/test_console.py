@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.commands import WIDTH
 from broker.admin.console import ConsoleSession, Shown
-from broker.admin.reader import MAX_LINE, ConsoleReader, Line
+from broker.admin.telnet import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
-from broker.session.backoff import FREE, STEPS
-from broker.wire.elko.broker import VOCABULARY
-from tests.session.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
+from broker.wires.common.password_backoff import FREE, STEPS
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.commands import WIDTH
+from tests.wires.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 NOP, ARE_YOU_THERE, INTERRUPT, TIMING_MARK, NAWS, ECHO = 241, 246, 244, 6, 31, 1

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.admin.commands import DIRECTOR, WIDTH
 from broker.admin.console import PRETTY, ConsoleSession, Shown
-from broker.admin.reader import ConsoleReader
-from broker.wire.elko.director import ADMIN
+from broker.admin.telnet import ConsoleReader
+from broker.wires.elko.codec.director import ADMIN
+from broker.wires.elko.commands import DIRECTOR, WIDTH
 from tests.admin.test_console import Operator, enter
-from tests.session.director_recording import DirectorFarm, opens, reserve
-from tests.session.recording import Farm, RecordingPeer
+from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
+from tests.wires.recording import Farm, RecordingPeer
 
 
 @pytest.fixture

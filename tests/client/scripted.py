@@ -22,8 +22,8 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker.client.mtl import Client, Settings
-from broker.wire.mtl import data
-from broker.wire.mtl.table import EMPTY, encode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.table import EMPTY, encode
 from tests.patience import PATIENCE
 
 LOOK_EVERY = 0.002

@@ -20,7 +20,7 @@ from broker.client.credentials import Password
 from broker.client.errors import Closed, NotTaken, Refused, Rejected
 from broker.client.loop import Loop
 from broker.client.profiles import registry, service
-from broker.wire.mtl import data
+from broker.wires.mtl.codec import data
 from tests.client.scripted import FORBIDDEN, QUICK, ScriptedBroker, unauthorized
 from tests.client.test_control import Scram
 from tests.patience import PATIENCE

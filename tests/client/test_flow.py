@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from broker.client.dealer import data_endpoint
 from broker.client.errors import Closed, Lost, NotLetIn, Refused
 from broker.client.mtl import Delivery, Password, Reader
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Lease, Ping, Pong, Summon
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Lease, Ping, Pong, Summon
 from tests.client.scripted import FORBIDDEN, QUICK, READY, ScriptedBroker, Stage, unauthorized
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)

@@ -11,8 +11,8 @@ import attrs
 from twisted.internet.task import deferLater
 
 from broker.client.mtl import Delivery
-from broker.wire.mtl import data
-from broker.wire.mtl.table import encode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.table import encode
 from tests.client.scripted import QUICK, READY, Stage
 
 MESSAGES = 1_500

@@ -23,7 +23,7 @@ from broker.client.flow import Event
 from broker.client.mtl import Delivery, Keys, Settings
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import Unserved
-from broker.wire.mtl.control import Confirm
+from broker.wires.mtl.codec.control import Confirm
 from tests.integration.daemon import ROOT, Daemon, environment
 from tests.patience import PATIENCE
 

@@ -12,9 +12,9 @@ from broker.client.errors import Closed, Full, NotTaken, Refused, Rejected, Unse
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.registry import Load, Service
 from broker.client.profiles.service import Unserved
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Confirm, Content, Dismiss, Reject, Summon
-from broker.wire.mtl.table import decode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Confirm, Content, Dismiss, Reject, Summon
+from broker.wires.mtl.codec.table import decode
 from tests.client.scripted import QUICK, Stage
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from broker.client.errors import Closed, NotTaken, Refused
 from broker.client.mtl import Delivery, Reader
 from broker.client.reader import MOST_PENDING
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Confirm, Dismiss, Lease, Reject, Summon
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Confirm, Dismiss, Lease, Reject, Summon
 from tests.client.scripted import QUICK, Stage
 
 

@@ -11,9 +11,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from broker.client.errors import Closed, Down, Full, Refused, Rejected, Unsettled
 from broker.client.mtl import Writer
 from broker.client.writer import MAX_FLOWS
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Content
-from broker.wire.mtl.table import decode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Content
+from broker.wires.mtl.codec.table import decode
 from tests.client.scripted import QUICK, Stage
 
 

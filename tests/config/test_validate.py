@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import zendpoint
+from broker.config import zmq_endpoint
 from broker.config.errors import BadConfig
 from broker.config.load import parse
 from broker.config.validate import (
@@ -22,9 +22,9 @@ from broker.config.validate import (
     hostport,
     problems,
 )
-from broker.config.validate_mc0 import MC0_RANGES, OWN_TOPICS
 from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Mc0, Mc0Rule
 from broker.core.model import OWN_PREFIX
+from broker.wires.mc0.validation import MC0_RANGES, OWN_TOPICS
 from tests.config.certificates import certificate
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
@@ -362,4 +362,4 @@ def test_any_values_of_mc0_are_judged(mc0: Mc0) -> None:
         curve = effective_mc0_auth(mc0) == "curve"
         assert (mc0.secret_key is not None) is curve
         assert (mc0.client_keys is not None) + mc0.any_key == curve
-        assert curve or mc0.auth == "open" or not mc0.enabled or zendpoint.parse(mc0.endpoint).loopback
+        assert curve or mc0.auth == "open" or not mc0.enabled or zmq_endpoint.parse(mc0.endpoint).loopback

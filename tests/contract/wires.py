@@ -12,12 +12,12 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from broker.session.mtl.grants import Confirm, Side
-from tests.session.dbp_recording import DbpFarm, DbpPeer, T
-from tests.session.mc0_recording import Mc0Farm, Mc0Peer
-from tests.session.mtl_data_recording import MtlPeer
-from tests.session.mtl_profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
-from tests.session.recording import Client, Farm, desc
+from broker.wires.mtl.sessions.grants import Confirm, Side
+from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
+from tests.wires.mtl.data_recording import MtlPeer
+from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
+from tests.wires.recording import Client, Farm, desc
 
 
 class Offering(Protocol):

@@ -16,6 +16,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from broker.core.database import StateFull, StateUnusable
+from broker.core.disk_errors import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Refusal
 from broker.core.model import BROKER, KnownSession, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (
@@ -25,9 +26,8 @@ from broker.core.recorder import (
     Recorder,
 )
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.core.store import DATABASE, Store
-from broker.core.trouble import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from tests.full_disk import no_room
 from tests.threads import Thread
 

@@ -18,7 +18,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
 from broker.core.registry import MAX_SERVICES, Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 
 FREE = Rights(services=1_000_000)
 

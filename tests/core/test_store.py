@@ -21,8 +21,8 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
+from broker.core.disk_reserve import RESERVE
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
-from broker.core.room import RESERVE
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
 from tests.full_disk import no_room, on_a_small_disk
 
@@ -444,7 +444,7 @@ def test_the_reserve_lets_a_full_disk_be_written_and_is_taken_again(tmp_path: Pa
 import os, sys
 from broker.core.database import StateFull
 from broker.core.model import Provider
-from broker.core.room import RESERVE, RESERVE_BYTES
+from broker.core.disk_reserve import RESERVE, RESERVE_BYTES
 from broker.core.store import Store
 
 state = os.path.join(sys.argv[1], "state")

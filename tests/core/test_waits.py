@@ -9,7 +9,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 from broker.core.model import Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.core.waits import MAX_WAITS, Waits
 
 

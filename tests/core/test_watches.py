@@ -8,9 +8,9 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.model import Change, Kind, Load, Rights, Service
+from broker.core.notifier import Telling
 from broker.core.registry import Registry
-from broker.core.restored import Restored
-from broker.core.telling import Telling
+from broker.core.restored_services import Restored
 from broker.core.watches import RING, Watches
 
 

@@ -15,10 +15,10 @@ from twisted.internet.task import Clock
 
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Rights, Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, Feed, FullLoads
 from broker.export.records import Record, microseconds
-from tests.session.mc0_recording import nothing_fails
+from tests.wires.mc0.recording import nothing_fails
 
 START = 1_795_246_600.25
 """What the clock says at the beginning: seconds of the epoch."""

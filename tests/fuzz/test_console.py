@@ -15,14 +15,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from broker.admin.commands import BROKER, DIRECTOR
 from broker.admin.console import WORDS, ConsoleSession, Shown
-from broker.admin.elko import views
-from broker.admin.reader import ConsoleReader
+from broker.admin.telnet import ConsoleReader
 from broker.core.errors import Reason
 from broker.core.model import Launcher
-from tests.session.director_recording import DirectorFarm, opens
-from tests.session.recording import Client, Farm, RecordingPeer, desc
+from broker.wires.elko.commands import BROKER, DIRECTOR
+from broker.wires.elko.views import views
+from tests.wires.elko.director_recording import DirectorFarm, opens
+from tests.wires.recording import Client, Farm, RecordingPeer, desc
 
 IAC = 255
 

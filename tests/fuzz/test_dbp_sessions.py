@@ -26,13 +26,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.core.liveness import TICK, Lease
 from broker.core.model import Rights
-from broker.session.dbp.catalogue import Terms
-from broker.session.dbp.entry import Entry
-from broker.session.dbp.places import hostport
-from broker.wire.dbp.info import ERROR
+from broker.wires.dbp.codec.info import ERROR
+from broker.wires.dbp.sessions.addresses import hostport
+from broker.wires.dbp.sessions.catalogue import Terms
+from broker.wires.dbp.sessions.service_state import Entry
 from tests.fuzz.test_dbp import frame_lists
-from tests.session.dbp_recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
-from tests.session.mc0_recording import nothing_fails
+from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
+from tests.wires.mc0.recording import nothing_fails
 
 NAMES = ["Rohan", "Gondor"] * 4 + ["Mordor", "elkobroker", "Error", "no\x00", "n" * 255]
 

@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.wire.elko.director import VOCABULARY
-from tests.session.director_recording import DirectorFarm
-from tests.session.recording import Client
+from broker.wires.elko.codec.director import VOCABULARY
+from tests.wires.elko.director_recording import DirectorFarm
+from tests.wires.recording import Client
 
 SERVERS, LINKS = 2, 3
 """Servers, and connections that each may have."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.elko.lenient import EXCERPT, Balance, objects
+from broker.wires.elko.codec.lenient import EXCERPT, Balance, objects
 
 BLOCK = 1 << 20
 """Characters of the longest block that a peer may send."""

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Malformed, Reason
-from broker.net.longpoll import LongPollFactory
-from broker.net.origins import Origins
-from broker.net.rtcp import RtcpFactory
-from broker.wire.elko import longpoll, rtcp
-from broker.wire.elko.blocks import MAX_BLOCK
-from tests.net.carried_links import HANDSHAKE, CarriedLink, WordHub, masked, web_hub
+from broker.net.web_origins import Origins
+from broker.wires.elko.codec import long_poll, rtcp
+from broker.wires.elko.codec.blocks import MAX_BLOCK
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
+from tests.wires.elko.transports.virtual_links import HANDSHAKE, CarriedLink, WordHub, masked, web_hub
 
 TOKENS = [
     b"start\n", b"resume ", b"ack ", b"end ", b"error", b"\n", b"\n\n", b"\r", b"\0", b" ", b"0", b"1", b"2", b"17",
@@ -48,14 +48,14 @@ def test_requests_of_rtcp_do_not_depend_on_the_pieces(data: bytes, places: list[
 @given(st.text(max_size=60), st.sampled_from(["/", "/admin", "/a/b/"]))
 def test_any_path_is_a_request_or_none(uri: str, root: str) -> None:
     for path in (uri, f"{root.rstrip('/')}/{uri}"):
-        request = longpoll.request(path, root)
-        assert request is None or isinstance(request, longpoll.Request)
+        request = long_poll.request(path, root)
+        assert request is None or isinstance(request, long_poll.Request)
 
 
 @given(st.binary(max_size=80), st.sampled_from(["", "application/x-www-form-urlencoded", "a;b"]))
 def test_any_body_is_blocks_or_malformed(body: bytes, content_type: str) -> None:
     try:
-        blocks = longpoll.messages(body, content_type)
+        blocks = long_poll.messages(body, content_type)
     except Malformed as malformed:
         assert malformed.reason is Reason.SYNTAX
     else:

@@ -12,17 +12,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.session.mtl.grants import Confirm, Side
-from broker.wire.elko.broker import VOCABULARY
-from broker.wire.mtl import data, table
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.mtl.codec import data, table
+from broker.wires.mtl.sessions.grants import Confirm, Side
 from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl
-from tests.session.dbp_recording import DbpFarm
-from tests.session.mc0_recording import Mc0Farm, nothing_fails
-from tests.session.mtl_control_recording import ControlFarm, Users
-from tests.session.mtl_profiles_recording import ProfilesFarm
-from tests.session.recording import Farm, desc
+from tests.wires.dbp.recording import DbpFarm
+from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.wires.mtl.control_recording import ControlFarm, Users
+from tests.wires.mtl.profiles_recording import ProfilesFarm
+from tests.wires.recording import Farm, desc
 
 # Elko
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.mc0 import (
+from broker.wires.mc0.codec.messages import (
     MAX_TOPIC,
     MAX_TTL,
     BadMessage,
@@ -26,7 +26,7 @@ from broker.wire.mc0 import (
     ok,
     parse,
 )
-from tests.wire.mc0_examples import CONVERSATIONS, read_as_the_connector
+from tests.wires.mc0.codec.examples import CONVERSATIONS, read_as_the_connector
 
 VERBS = [b"CONNECT", b"DISCONNECT", b"SUB", b"UNSUB", b"PUT", b"NOOP"]
 KEYS = [b"ID", b"TOPIC", b"TTL", b"VERSION", b"X-REPLY-TO", b"X-A", b"id", b"ID\0x"]

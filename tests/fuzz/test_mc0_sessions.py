@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.liveness import SLACK
-from broker.session.mc0 import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
-from broker.session.topic_rules import TopicRights, TopicRule, rights_of
-from broker.wire import mc0 as wire
+from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
+from broker.wires.mc0.codec import messages as wire
+from broker.wires.mc0.sessions.conversation import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
 from tests.fuzz.test_mc0 import frame_lists
-from tests.session.mc0_recording import STEP, Mc0Farm, Mc0Peer, nothing_fails
-from tests.wire.mc0_examples import read_as_the_connector
+from tests.wires.mc0.codec.examples import read_as_the_connector
+from tests.wires.mc0.recording import STEP, Mc0Farm, Mc0Peer, nothing_fails
 
 KEYS = {"K0": "web1", "K1": "web2", "K2": "operator"}
 

@@ -14,9 +14,9 @@ import pamqp.decode
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.wire.mtl import bodies, control, data
-from broker.wire.mtl.control import Authorize, Invalid, Open, Profile, Reader, Writer
-from broker.wire.mtl.data import (
+from broker.wires.mtl.codec import bodies, control, data
+from broker.wires.mtl.codec.control import Authorize, Invalid, Open, Profile, Reader, Writer
+from broker.wires.mtl.codec.data import (
     MAX_HEADER,
     Command,
     Confirm,
@@ -30,9 +30,9 @@ from broker.wire.mtl.data import (
     Summon,
     Tails,
 )
-from broker.wire.mtl.faults import Fault, IllFormed
-from broker.wire.mtl.frames import Request, is_data, split
-from broker.wire.mtl.table import (
+from broker.wires.mtl.codec.faults import Fault, IllFormed
+from broker.wires.mtl.codec.frames import Request, is_data, split
+from broker.wires.mtl.codec.table import (
     EMPTY,
     MAX_EXTENDED,
     Timestamp,

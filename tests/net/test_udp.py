@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
-from broker.net.limits import COMPLAIN_EVERY
-from broker.net.turns import MESSAGES_ALONE, TURN, Turns
+from broker.net.rate_limits import COMPLAIN_EVERY
+from broker.net.scheduler import MESSAGES_ALONE, TURN, Turns
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.waiting import reactor, there_are, turn, until
 from tests.net.words import TickingClock

@@ -16,10 +16,10 @@ from twisted.python.failure import Failure
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.admission import Limits
-from broker.net.limits import Complaints
-from broker.net.lines import LineFactory, LineProtocol
-from broker.net.turns import QUANTUM, TURN, Turns
-from broker.session.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import QUANTUM, TURN, Turns
 
 COST = TURN / 199.5
 """Seconds that a word takes where work takes time (`Heard.cost`)."""

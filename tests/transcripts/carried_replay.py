@@ -17,11 +17,11 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.net.admission import Limits
-from broker.net.lines import LineFactory
-from broker.net.longpoll import LongPollFactory
-from broker.net.origins import Origins
-from broker.net.rtcp import RtcpFactory
-from broker.session.auth import Policy
+from broker.net.line_protocol import LineFactory
+from broker.net.web_origins import Origins
+from broker.wires.elko.sessions.authentication import Policy
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
 from tests.transcripts.recordings import Event, Recording
 from tests.transcripts.replay import ABORTED, CLOSED, Broker, Setting, Transport
 

@@ -25,20 +25,20 @@ from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.net.admission import Limits
-from broker.net.limits import Complaints
-from broker.net.lines import LineFactory, LineProtocol
-from broker.net.turns import Turns
-from broker.session import elko_director
-from broker.session.auth import Door, Policy
-from broker.session.backoff import Guesses
-from broker.session.elko_broker import BrokerSession, Wiring
-from broker.session.elko_notices import Notices
-from broker.session.peer import Peer, Reader, Session
-from broker.wire.elko import blocks
-from broker.wire.elko.broker import VOCABULARY
-from broker.wire.elko.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.wires.elko.sessions import director as elko_director
+from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, Wiring
+from broker.wires.elko.sessions.change_notices import Notices
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"

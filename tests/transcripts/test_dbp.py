@@ -17,9 +17,9 @@ import attrs
 import pytest
 
 from broker.core.model import Rights, Service
-from broker.session.dbp.beacon import EVERY
-from broker.session.dbp.catalogue import Terms
-from tests.session.dbp_recording import BEACON_PORT, HERE, THERE, DbpFarm, DbpPeer, T
+from broker.wires.dbp.sessions.beacon import EVERY
+from broker.wires.dbp.sessions.catalogue import Terms
+from tests.wires.dbp.recording import BEACON_PORT, HERE, THERE, DbpFarm, DbpPeer, T
 
 RECORDINGS = Path(__file__).parent / "dbp"
 

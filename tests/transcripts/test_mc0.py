@@ -12,9 +12,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from broker.session.mc0 import NOOP_AFTER
-from tests.session.mc0_recording import Mc0Farm, Mc0Peer, nothing_fails
-from tests.wire.mc0_examples import read_as_the_connector
+from broker.wires.mc0.sessions.conversation import NOOP_AFTER
+from tests.wires.mc0.codec.examples import read_as_the_connector
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
 
 HERE = Path(__file__).parent / "mc0"
 

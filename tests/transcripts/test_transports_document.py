@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.net.longpoll import LongPollFactory
-from broker.net.origins import Origins
-from broker.net.rtcp import RtcpFactory
-from broker.session.auth import Policy
-from tests.net.carried_links import CarriedLink
+from broker.net.web_origins import Origins
+from broker.wires.elko.sessions.authentication import Policy
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
 from tests.transcripts.replay import Broker, Setting
+from tests.wires.elko.transports.virtual_links import CarriedLink
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/protocols/elko-transports.md").read_text()
 

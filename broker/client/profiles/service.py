@@ -25,7 +25,7 @@ from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Uns
 from broker.client.flow import Event, Told
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery, outcome
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.table import Value
 
 PROFILE = "service"
 REPLY = "reply"

@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 from broker.client.flow import Told
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
-from broker.wire.mtl.control import Confirm
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.control import Confirm
+from broker.wires.mtl.codec.table import Value
 
 PROFILE = "topic"
 

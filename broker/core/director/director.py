@@ -12,8 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.director.choosing import Choosing
-from broker.core.director.dumping import by_load, dump
+from broker.core.director.dump import by_load, dump
 from broker.core.director.farm import Farm
 from broker.core.director.interfaces import (
     ALL,
@@ -34,13 +33,14 @@ from broker.core.director.interfaces import (
     Shutdown,
     UserPlace,
 )
-from broker.core.director.link import Link
 from broker.core.director.names import check_name
+from broker.core.director.placement import Choosing
 from broker.core.director.reservations import Reservations
+from broker.core.director.server_link import Link
 from broker.core.director.state import Server
 from broker.core.director.targets import targets
 from broker.core.errors import Reason, Refusal
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
 
 
 @implementer(IDirector)

@@ -20,16 +20,16 @@ from collections.abc import Iterator
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.clearing import Clearing
+from broker.core.director.capacity_hints import Shapes
+from broker.core.director.cleanup import Clearing
 from broker.core.director.interfaces import Close
 from broker.core.director.limits import MAX_LATE, MAX_LINKS
-from broker.core.director.loads import Openings
+from broker.core.director.presence import Whereabouts
 from broker.core.director.reservations import Reservations
-from broker.core.director.shapes import Shapes
+from broker.core.director.server_selection import Openings
 from broker.core.director.state import OpenContext, Said, Server
-from broker.core.director.whereabouts import Whereabouts
 from broker.core.errors import Reason, Refusal
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
 
 
 class Farm:

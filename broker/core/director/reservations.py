@@ -22,9 +22,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.director.limits import EXPIRED_AT_ONCE
-from broker.core.director.multi import Multi
+from broker.core.director.multimap import Multi
 from broker.core.director.names import context_set
-from broker.core.director.shares import Shares
+from broker.core.director.reservation_quotas import Shares
 from broker.core.director.state import Holder, OpenContext, Place, Placement, Reservation, Server
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from broker.core.director.names import check_name
+from broker.core.director.presence import Whereabouts
 from broker.core.director.state import OpenContext, Server
-from broker.core.director.whereabouts import Whereabouts
 from broker.core.errors import Reason, Refusal
 
 

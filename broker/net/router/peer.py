@@ -21,14 +21,14 @@ from twisted.python.failure import Failure
 from broker import curve
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
-from broker.net.direct import nothing_waits, send_now
-from broker.net.unfinished import SHORT
+from broker.net.fast_write import nothing_waits, send_now
+from broker.net.interfaces.router import Sent
+from broker.net.unfinished_input import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command, Encoder
 from broker.net.zmtp.machine import Output
 from broker.net.zmtp.mechanism import Claim
-from broker.session.router import Sent
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router

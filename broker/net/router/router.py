@@ -1,6 +1,6 @@
 """A ROUTER: the connections of a wire, each with its identity, and the output of each.
 
-Meaning (`broker.session.router` has the interface):
+Meaning (`broker.net.interfaces.router` has the interface):
 - A peer is let in at the end of its handshake: it gets a number and its identity (`identities`), and may be sent
   messages from then on, before it says anything.
 - `Conversation.closed` is called once for each connection that was let in. When a connection is replaced it is called
@@ -29,17 +29,17 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory, Limits
-from broker.net.limits import Complaints
+from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
+from broker.net.rate_limits import Complaints
 from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
 from broker.net.router.peer import APART, RouterPeer
-from broker.net.turns import TURN, Turns
+from broker.net.scheduler import TURN, Turns
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
 from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
-from broker.session.router import NUMBER, Conversation, N, Part, R, Sender, Sent
 
 HIGH_WATER = 1_000
 """Messages that may wait for one peer; libzmq's own default."""
@@ -130,7 +130,7 @@ class Router(ConnectionFactory):
         """Those of them that are written last."""
         self._scheduled = False
         self.at_end: Callable[[Callable[[], object]], bool] = lambda call: False
-        """Makes a call at the end of a round of reads, or returns False; see `broker.net.streams.Streams.at_end`."""
+        """Makes a call at the end of a round of reads, or returns False; see `Streams.at_end`."""
         self._slow: set[RouterPeer] = set()
         """Connections whose peers do not read."""
         self._waiting = 0
@@ -227,7 +227,7 @@ class Router(ConnectionFactory):
     # from sessions
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
@@ -246,14 +246,14 @@ class Router(ConnectionFactory):
         return Sent.SENT
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
         return self.answer(peer, peer.encoder.message(frames))
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         if self._sealing is not None:
             size = sum(map(len, frames))
             failed: list[tuple[R, Sent]] = []
@@ -300,7 +300,7 @@ class Router(ConnectionFactory):
     def send_each(
         self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
-        """See `broker.session.router.NumberingRouter`."""
+        """See `broker.net.interfaces.router.NumberingRouter`."""
         if self._sealing is not None:
             size = len(frame) + len(body)
             failed: list[tuple[N, Sent]] = []
@@ -348,13 +348,13 @@ class Router(ConnectionFactory):
         return failed
 
     def sender(self) -> Sender:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         peer = self.current
         assert peer is not None
         return Sender(peer.host, peer.key, peer.socket_type)
 
     def key(self) -> str:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         assert self.current is not None
         return self.current.key
 
@@ -407,7 +407,7 @@ class Router(ConnectionFactory):
         peer.flush()
 
     def abort(self) -> None:
-        """See `broker.net.turns.Gathering`: a defect met in a flush costs no connection."""
+        """See `broker.net.scheduler.Gathering`: a defect met in a flush costs no connection."""
 
     # inside
 

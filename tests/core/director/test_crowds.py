@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.director.crowds import EVERY, FEW
+from broker.core.director.batched_notices import EVERY, FEW
 from broker.core.director.interfaces import ContextPlace, UserPlace
 from tests.core.director.rig import Peer, Rig, Side
 

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.core.director import clearing
+from broker.core.director import cleanup
 from broker.core.director.interfaces import Close, Granted, Settings
 from broker.core.director.state import Reservation
 from broker.core.errors import Reason, Refusal
@@ -246,12 +246,12 @@ class SlowModel(Model):
     """The same, where what is gone is put away so slowly that everything else happens meanwhile."""
 
     def __init__(self) -> None:
-        self._steps = clearing.STEPS
-        clearing.STEPS = 1
+        self._steps = cleanup.STEPS
+        cleanup.STEPS = 1
         super().__init__()
 
     def teardown(self) -> None:
-        clearing.STEPS = self._steps
+        cleanup.STEPS = self._steps
         self.rig.clock.advance(0)
         self.the_tables_agree()
         self.what_is_reported_is_open_and_what_is_not_is_not()

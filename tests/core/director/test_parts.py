@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core.director.capacity_hints import Shape, Shapes
 from broker.core.director.interfaces import UNLIMITED
 from broker.core.director.limits import MAX_SHAPES
-from broker.core.director.loads import LeastLoaded, Openings
-from broker.core.director.multi import Multi
+from broker.core.director.multimap import Multi
 from broker.core.director.names import context_set, family, user_set
-from broker.core.director.shapes import Shape, Shapes
+from broker.core.director.server_selection import LeastLoaded, Openings
 from broker.core.director.state import OpenContext, Said, Server
 
 

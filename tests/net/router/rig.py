@@ -16,15 +16,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.trial.unittest import SkipTest, TestCase
 
 from broker import curve
-from broker.app.routers import RouterListener
-from broker.config import zendpoint
+from broker.config import zmq_endpoint
 from broker.core.counters import Counters
 from broker.core.errors import Reason
 from broker.net.admission import Limits
-from broker.net.limits import Complaints
+from broker.net.interfaces.router import Sender, Sent
+from broker.net.rate_limits import Complaints
 from broker.net.router.gate import Gate, Keys
 from broker.net.router.router import HIGH_WATER, Claim, Router
-from broker.net.turns import Turns
+from broker.net.scheduler import Turns
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.limits import Limits as ZmtpLimits
@@ -32,7 +32,7 @@ from broker.net.zmtp.machine import Machine, Output, State
 from broker.net.zmtp.mechanism import Claim as Claimed
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
-from broker.session.router import Sender, Sent
+from broker.wires.common.router_listener import RouterListener
 from tests.net.pyzmq_peers import Peer
 from tests.net.waiting import reactor, until
 from tests.net.zmtp.curve_sides import helper, sealing_of
@@ -107,17 +107,17 @@ class Server:
         self.address = ""
 
     def receive(self, identity: bytes, frames: list[bytes], connection: int) -> None:
-        """See `broker.session.router.Conversation`."""
+        """See `broker.net.interfaces.router.Conversation`."""
         self.told.append((identity, frames, connection))
         self.react(identity, frames, connection)
 
     def closed(self, connection: int) -> None:
-        """See `broker.session.router.Conversation`."""
+        """See `broker.net.interfaces.router.Conversation`."""
         self.told.append(connection)
         self.ended(connection)
 
     def room(self, identity: bytes) -> None:
-        """See `broker.session.router.Conversation`."""
+        """See `broker.net.interfaces.router.Conversation`."""
         self.told.append(identity)
         self.roomy(identity)
 
@@ -289,7 +289,7 @@ class Rig(TestCase):
         for deadlines in (router.logins, router.stalls, router.closes, router.lingering):
             self.addCleanup(deadlines.stop)
         self.addCleanup(server.listener.close)
-        server.address = server.listener.bind(zendpoint.parse(address))
+        server.address = server.listener.bind(zmq_endpoint.parse(address))
         return server
 
     def peer(self, server: Server, identity: bytes | None = None, pair: Pair = OWN, **options: Any) -> Peer:

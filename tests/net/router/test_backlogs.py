@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from broker.core.errors import Reason
+from broker.net.interfaces.router import Sent
 from broker.net.router import router as routers
 from broker.net.router.router import ANSWERS, BACKLOG, LARGE
-from broker.session.router import Sent
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers
 from tests.net.waiting import until

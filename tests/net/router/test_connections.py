@@ -7,7 +7,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.net.admission import Limits
-from broker.session.router import Sent
+from broker.net.interfaces.router import Sent
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers
 from tests.net.waiting import there_are, turn, until
 from tests.net.zmtp_peers import greeting, message, ready

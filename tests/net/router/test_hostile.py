@@ -9,10 +9,10 @@ import zmq
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net import unfinished
+from broker.net import unfinished_input
 from broker.net.admission import Limits
+from broker.net.interfaces.router import Sent
 from broker.net.zmtp.limits import Limits as ZmtpLimits
-from broker.session.router import Sent
 from tests.net.process import script
 from tests.net.router.rig import MEBIBYTE, Pair, Rig
 from tests.net.waiting import reactor, there_are, turn, until
@@ -191,7 +191,7 @@ class Lengths(Rig):
         self.assertEqual(server.router.unfinished.held, 0)
 
     async def test_unfinished_messages_of_an_address_are_bounded(self) -> None:
-        self.patch(unfinished, "UNFINISHED_BY_ADDRESS", 10 * MEBIBYTE)
+        self.patch(unfinished_input, "UNFINISHED_BY_ADDRESS", 10 * MEBIBYTE)
         server = self.serve()
         good = await self.known(server, b"good")
         peers = []

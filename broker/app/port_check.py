@@ -1,0 +1,89 @@
+"""A trial of the ports of a configuration: the listeners that could not be opened now, without a daemon.
+
+Every address is bound by a plain socket and given back. A port that is free now may be taken at the start, and the
+sockets that systemd passes are not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+
+from broker.config import endpoint, zmq_endpoint
+from broker.config.endpoint import Endpoint
+from broker.config.validate import mtl_data_place
+from broker.config.values import Config
+from broker.net.unix_socket import check_free
+from broker.wires.elko.listeners import title
+
+Trial = tuple[str, str, Callable[[ExitStack], None]]
+"""The name of a listener, its address, and what binds it until the stack is closed, or raises OSError."""
+
+
+def obstacles(config: Config) -> list[str]:
+    """A sentence for each listener of ``config`` that cannot be bound. All are bound at the same time."""
+    found = []
+    with ExitStack() as bound:
+        for name, where, bind in _trials(config):
+            try:
+                bind(bound)
+            except OSError as error:
+                found.append(f"{name}: cannot listen on {where}: {error.strerror or error}")
+    return found
+
+
+def _trials(config: Config) -> Iterator[Trial]:
+    for listener in config.elko.listeners:
+        yield _stream(title("elko", listener), endpoint.parse(listener.endpoint))
+    if config.director.enabled:
+        for each in config.director.listeners:
+            yield _stream(title("director", each), endpoint.parse(each.endpoint))
+    if config.console.enabled:
+        yield _stream("console", endpoint.parse(config.console.endpoint))
+    if config.mc0.enabled:
+        yield _stream("mc0", zmq_endpoint.parse(config.mc0.endpoint).stream)
+    if config.dbp.enabled:
+        where = zmq_endpoint.parse(config.dbp.endpoint)
+        yield _stream("dbp", where.stream)
+        port = (where.port or 0) if config.dbp.udp_port is None else config.dbp.udp_port
+        host = where.where.rpartition(":")[0]
+        yield "dbp", f"udp {host}:{port}", partial(_inet, socket.SOCK_DGRAM, host, port)
+    if config.mtl.enabled:
+        yield _stream("mtl", zmq_endpoint.parse(config.mtl.endpoint).stream)
+        data = mtl_data_place(config.mtl)
+        if data is not None:
+            yield _stream("mtl", data.stream)
+
+
+def _stream(name: str, where: Endpoint) -> Trial:
+    if where.kind == "systemd":
+        return name, where.where, lambda bound: None
+    if where.path is not None:
+        return name, where.where, partial(_unix, where.path)
+    return name, where.where, partial(_inet, socket.SOCK_STREAM, where.interface or "0.0.0.0", where.port or 0)
+
+
+def _inet(kind: socket.SocketKind, host: str, port: int, bound: ExitStack) -> None:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=kind)[0]
+    opened = bound.enter_context(socket.socket(family, kind))
+    if kind == socket.SOCK_STREAM:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listeners do
+    opened.bind(address)
+    if kind == socket.SOCK_STREAM:
+        opened.listen()
+
+
+def _unix(path: str, bound: ExitStack) -> None:
+    if path.startswith("\0"):
+        bound.enter_context(socket.socket(socket.AF_UNIX)).bind(path)
+        return
+    check_free(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)

@@ -1,0 +1,159 @@
+"""The wiring of DBP: its ROUTER, its UDP socket, the beacon, and the services that outlast a restart.
+
+Order at the start: services from before a restart, so that the first answer has them; the sockets; the beacon. At the
+stop all services are sent a DISCONNECT, and the sockets are closed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from broker.app.parts import Parts
+from broker.config import values
+from broker.config.zmq_endpoint import parse
+from broker.core.interfaces import Beats
+from broker.core.model import Provider, Rights
+from broker.net.endpoints import CannotListen
+from broker.net.probes import Probes
+from broker.net.rate_limits import Rates
+from broker.net.udp import UdpSocket
+from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
+from broker.wires.dbp.sessions.beacon import Beacon
+from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, Terms
+from broker.wires.dbp.sessions.commands import Commands
+from broker.wires.dbp.sessions.datagrams import Datagrams
+from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.outbound import BROKER, Voice
+from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
+
+PORTS_TRIED = 10
+"""Ports that are tried where any will do: one that is free for UDP may be taken by a TCP connection."""
+
+
+@attrs.define
+class DbpListener:
+    """The wire. ``udp_address`` is where heartbeats go, empty before `bind`."""
+
+    config: values.Dbp
+    name: str
+    clock: Any
+    listener: RouterListener
+    room: int
+    udp: UdpSocket
+    probes: Probes
+    catalogue: Catalogue
+    listing: Listing
+    commands: Commands
+    datagrams: Datagrams
+    beacon: Beacon | None = None
+    udp_address: str = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the ROUTER, empty before `bind`."""
+        return self.listener.address
+
+    def bind(self) -> str:
+        """Bind both sockets, and begin to call. Returns the ROUTER's address.
+
+        Raises `CannotListen` with neither bound; it may be tried again. UDP comes first: no peer of it has a connection
+        that would be lost if the ROUTER cannot be bound.
+        """
+        config = self.config
+        where = parse(config.endpoint)
+        host = where.where.rpartition(":")[0]
+        heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
+        # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
+        chosen = where.port == 0 and config.udp_port is None
+        for left in reversed(range(PORTS_TRIED if chosen else 1)):
+            try:
+                udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
+            try:
+                self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
+                break
+            except CannotListen:
+                self.udp.close()
+                if not left:
+                    raise
+        self.udp_address = f"{host}:{udp_port}"
+        port = int(self.address.rpartition(":")[2])
+        addresses = effective_dbp_beacon(config)
+        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.name)
+        self.beacon.start()
+        return self.address
+
+    def use(self, config: values.Dbp) -> None:
+        """Take the keys of the configuration that a reload may change."""
+        self.catalogue.use(_terms(config))
+        self.listener.router.limit(RouterSettings.of(config).limits(self.room))
+
+    def counts(self) -> Mapping[str, int]:
+        """All that is counted where it happens."""
+        counts: dict[str, int] = {}
+        for each in (self.commands, self.datagrams, self.udp, self.probes):
+            counts.update(each.counts())
+        return counts
+
+    def close(self) -> Deferred[None]:
+        """Send all services a DISCONNECT, and stop. Fires when all connections are closed."""
+        if self.beacon is not None:
+            self.beacon.stop()
+        self.catalogue.part_all()
+        self.listing.close()
+        self.probes.close()
+        self.udp.close()
+        return self.listener.close()
+
+    def abandon(self) -> None:
+        """Stop where the reactor does not run."""
+        self.close()
+
+
+def make_dbp(
+    config: values.Dbp,
+    known: Iterable[Provider],
+    suffix: str | None,
+    beats: Beats | None,
+    parts: Parts,
+    clock: Any,
+    room: int,
+) -> DbpListener:
+    """Make the wire, for ``room`` connections at most, without opening it.
+
+    ``known`` are the providers from before a restart; ``suffix`` makes the name of this broker.
+    """
+    name = BROKER if suffix is None else f"{BROKER}-{suffix}"
+    leases, complaints = parts.leases, parts.complaints
+    router = make_router(WIRE, RouterSettings.of(config), None, parts, clock, room)
+    udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
+    probes = Probes(clock, clock, parts.turns, complaints, WIRE)
+    voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
+    catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
+    listing = Listing(parts.registry, clock)
+    commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
+    datagrams = Datagrams(catalogue, voice, complaints)
+    router.serve(commands)
+    catalogue.restore(known)
+    listener = RouterListener(router, clock)
+    return DbpListener(config, name, clock, listener, room, udp, probes, catalogue, listing, commands, datagrams)
+
+
+def _terms(config: values.Dbp) -> Terms:
+    return Terms(
+        rights=Rights(effective_dbp_offer(config)),
+        services=config.services,
+        check_address=config.check_address,
+        interval=config.interval,
+        least_interval=config.least_interval,
+        most_interval=config.most_interval,
+        liveness=config.liveness,
+        fall_back=config.fall_back,
+        probe=config.probe,
+    )

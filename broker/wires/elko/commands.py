@@ -1,0 +1,207 @@
+"""The ops of an Elko protocol as commands that operators type, with their parameters."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from typing import get_args
+
+import attrs
+import msgspec
+from msgspec.structs import FieldInfo
+
+from broker.core.errors import Malformed, Reason
+from broker.wires.elko.codec import broker, director
+from broker.wires.elko.codec.common import COMMON, Auth
+from broker.wires.elko.codec.vocabulary import Message, Vocabulary
+
+WIDTH = 100
+"""Characters of a line of help."""
+
+
+@attrs.frozen(eq=False)
+class Commands:
+    """Those of one protocol.
+
+    ``prefix`` is the word before them, if there is one; ``to`` the object that a message is for, by its op, where that
+    is not ``admin``. ``argument`` is the parameter that a word without ``=`` stands for, ``named`` another one for
+    words with a certain beginning, where the op has it, and ``alone`` what an op means to which nothing was added;
+    those of ``never_alone`` mean nothing then. ``about`` says what each op does.
+    """
+
+    prefix: str
+    vocabulary: Vocabulary
+    to: Mapping[str, str]
+    argument: Mapping[str, str]
+    named: Mapping[str, str]
+    alone: Mapping[str, Mapping[str, object]]
+    never_alone: Collection[str]
+    messages: Mapping[str, type[Message]]
+    about: Mapping[str, str]
+
+    def message(self, members: dict[str, object]) -> Message:
+        """The message that was typed as JSON; ``to`` may be left out. Raises `Malformed`."""
+        op = members.get("op")
+        members.setdefault("to", self.to.get(op, "admin") if isinstance(op, str) else "admin")
+        return self.vocabulary.message(members)
+
+    def typed(self, op: str, words: Sequence[str]) -> Message:
+        """The message that was typed as words. Raises `Malformed`."""
+        if op not in self.messages:
+            raise Malformed(Reason.UNKNOWN_OP, f"there is no command {self.name(op)[:40]!r}; try help")
+        parameters: dict[str, object] = {}
+        for word in words:
+            name, value = self._parameter(op, word)
+            if name in parameters:
+                raise Malformed(Reason.PARAMETER, f"{op}: {name} is given twice, the second time by {word[:40]!r}")
+            parameters[name] = value
+        parameters = parameters or dict(self.alone.get(op, {}))
+        missing = [f.encode_name for f in self._fields(op).values() if f.required and f.encode_name not in parameters]
+        if missing or (op in self.never_alone and not parameters):
+            what = f"{missing[0]} is missing" if missing else "a parameter is missing"
+            raise Malformed(Reason.PARAMETER, f"{op}: {what}; try help {self.name(op)}")
+        return self.message({"op": op, **parameters})
+
+    def name(self, op: str) -> str:
+        """An op as it is typed."""
+        return f"{self.prefix} {op}".strip()
+
+    def list(self) -> list[str]:
+        """All ops with their parameters."""
+        return [self._usage(op) for op in sorted(self.messages)]
+
+    def help(self, op: str) -> str:
+        """One op with its parameters, and what it does."""
+        about = self.about[op]
+        if op in self.argument:
+            about += f" A word without = is the {self.argument[op]}."
+        text = textwrap.fill(about, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+        return f"{self._usage(op)}\n{text}"
+
+    def _usage(self, op: str) -> str:
+        shown = [f"{name}=..." if f.required else f"[{name}=...]" for name, f in self._fields(op).items()]
+        return " ".join((self.name(op), *shown))
+
+    def _fields(self, op: str) -> dict[str, FieldInfo]:
+        """The parameters of an op, by name."""
+        return {f.encode_name: f for f in msgspec.structs.fields(self.messages[op]) if f.name != "to"}
+
+    def _parameter(self, op: str, word: str) -> tuple[str, object]:
+        """``name=value``; the value is a string, or JSON where another type is wanted."""
+        fields = self._fields(op)
+        name, equals, value = word.partition("=")
+        if not equals:
+            if op not in self.argument:
+                raise Malformed(Reason.PARAMETER, f"{op}: {word[:40]!r} is not NAME=VALUE")
+            other = (field for start, field in self.named.items() if word.startswith(start) and field in fields)
+            name, value = next(other, self.argument[op]), word
+        if name == "to":
+            return name, value
+        if name not in fields:
+            raise Malformed(Reason.PARAMETER, f"{op}: there is no parameter {name[:40]!r}; try help {self.name(op)}")
+        type_ = fields[name].type
+        if type_ in (str, str | None):
+            return name, value
+        try:
+            decoded: object = msgspec.json.decode(value)
+            msgspec.convert(decoded, type_)
+        except (msgspec.MsgspecError, RecursionError):
+            raise Malformed(Reason.PARAMETER, f"{op}: {name} must be {_kind(type_)}, not {value[:40]!r}") from None
+        return name, decoded
+
+
+def _kind(type_: object) -> str:
+    """The values of a type, in words."""
+    types = set(get_args(type_) or (type_,))
+    if bool in types:
+        return "true or false"
+    return "a number" if float in types else "JSON of the protocol's form"
+
+
+def _by_op(*messages: type[Message]) -> dict[str, type[Message]]:
+    return {str(message.__struct_config__.tag): message for message in messages}
+
+
+def _without_auth(*messages: type[Message]) -> dict[str, type[Message]]:
+    """All but `auth`: the console is an administrator already, and a second one would close it."""
+    return _by_op(*(message for message in messages if message is not Auth))
+
+
+_COMMON = {
+    "debug": "Writes a line to the broker's log.",
+    "disconnect": "Ends the session.",
+    "ping": "Is answered by pong, with the same tag.",
+    "pong": "Does nothing.",
+}
+
+BROKER = Commands(
+    prefix="",
+    vocabulary=broker.VOCABULARY,
+    to=dict.fromkeys(_by_op(*broker.CLIENT), "client"),
+    argument={
+        **dict.fromkeys(("servicedesc", "loaddesc", "find"), "service"),
+        **dict.fromkeys(("reinit", "shutdown"), "server"),
+        "launch": "name",
+        "load": "factor",
+        "ping": "tag",
+    },
+    named={},
+    alone={"watch": {"services": True, "load": True}},
+    never_alone=("reinit", "shutdown"),
+    messages=_without_auth(*broker.VOCABULARY.messages),
+    about={
+        **_COMMON,
+        "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits so many "
+        "seconds for one, -1 for ever. monitor=true: shows each further one.",
+        "launch": "Starts a program of the launcher table, and switches its launcher on.",
+        "launcherdesc": "Shows the launcher table.",
+        "load": "Reports the load of the services that the console offers.",
+        "loaddesc": "Shows the loads of all providers, of those of a service, or of those that server names.",
+        "reinit": "Tells Elko servers to reinitialize: those that have the label, hostport or id server, or all. "
+        "self=true: the broker reads its configuration again.",
+        "servicedesc": "Shows all services, or those of a name (and protocol, by default tcp).",
+        "shutdown": "Tells Elko servers to shut down: those that have the label, hostport or id server, or all; with "
+        "kill=true at once. Their launchers are switched off, but for cluster=true. self=true: ends the broker itself.",
+        "watch": "Shows all services and loads, and from then on each change of them. services=true or load=true: only "
+        "these; services=false or load=false: shows no more of them.",
+        "willserve": "Offers services, which makes the console a provider: "
+        """willserve 'services=[{"service":"bank","hostport":"h:1"}]'.""",
+        "wontserve": """Withdraws services that the console offered: wontserve 'services=["bank"]'.""",
+    },
+)
+"""Those of the Elko Broker."""
+
+DIRECTOR = Commands(
+    prefix="director",
+    vocabulary=director.VOCABULARY,
+    to={"reserve": "director"},
+    argument={
+        **dict.fromkeys(("find", "watch", "unwatch", "close", "say", "relay", "reserve"), "context"),
+        **dict.fromkeys(("reinit", "shutdown"), "provider"),
+        "dump": "depth",
+        "ping": "tag",
+    },
+    named={"user-": "user"},
+    alone={"dump": {"depth": 1}},
+    never_alone=("reinit", "shutdown"),
+    messages=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
+    about={
+        **_COMMON,
+        "close": "Closes a context, or throws a user out.",
+        "dump": "Shows the farm. depth: 0 for numbers only, 1 with providers, 2 with their contexts, 3 with the users.",
+        "find": "Shows where a context or a user is.",
+        "listcontexts": "Shows the open contexts.",
+        "listproviders": "Shows the Context Servers, by their labels.",
+        "listusers": "Shows the users that are in some context.",
+        "reinit": "Tells Context Servers to reinitialize: those that have the label or hostport provider, or all. "
+        "director=true: the director is announced anew.",
+        "relay": "Sends a message to the servers of a context or user: director relay context-a 'msg={...}'.",
+        "reserve": "Asks for a reservation, as a user does.",
+        "say": "Speaks to all in a context, or to a user: director say context-a text='Hello there'.",
+        "shutdown": "Tells Context Servers to shut down: those that have the label or hostport provider, or all; with "
+        "kill=true at once. director=true: ends the director.",
+        "unwatch": "Ends one watch.",
+        "watch": "Shows where a context or a user is, and from then on each change of that.",
+    },
+)
+"""Those of the Elko Director, without what only Context Servers say. A word such as user-joe is a user."""

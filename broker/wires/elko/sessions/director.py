@@ -1,0 +1,366 @@
+"""The Elko Director protocol: one session for each connection.
+
+Rules (the Director document; where real peers differ, see docs/protocols/elko-director.md):
+- Authentication and the ops common to all objects: see `broker.wires.elko.sessions.session`.
+- The objects are ``director`` (users), ``provider`` (Context Servers, which may call it ``session``; answers say
+  ``provider``) and ``admin``. `reserve` is for all three roles, at ``director`` and ``provider``.
+- A provider joins the farm at `auth`, and leaves it when its connection or its input ends. Whether it is a server that
+  is connected already, the director decides by its addresses. Its reports have no answers.
+- A provider is not disconnected for what is refused, unless that is fatal: real servers do not come back by themselves.
+- Who asks for a reservation is answered in every case: what is wrong with the request is a reason to deny it.
+- A message concerns a context or a user: exactly one of them must be there.
+- Long answers are written page by page; what is said after them waits until they are sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Protocol
+
+import attrs
+from msgspec import UNSET
+from twisted.internet.interfaces import IReactorTime
+
+from broker.core.director import interfaces as core
+from broker.core.director.interfaces import IContextServer, IDirector
+from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.peer import Peer
+from broker.wires.elko.codec import director as wire
+from broker.wires.elko.codec.blocks import encode
+from broker.wires.elko.codec.common import Auth, Disconnect
+from broker.wires.elko.sessions.authentication import Door, Role
+from broker.wires.elko.sessions.director_messages import Words, context_found, user_found
+from broker.wires.elko.sessions.director_pages import Outbox, Parts, Scribe, dump_parts, list_parts
+from broker.wires.elko.sessions.session import COMMON, ElkoSession, Needs, Objects, Operation
+
+CONTEXT, USER = "context", "user"
+
+
+class Control(Protocol):
+    """What an administrator may do to the director itself."""
+
+    def reinitialize(self) -> None:
+        """Read the configuration again, and announce the director anew: servers that lost it come back."""
+
+    def shut_down(self) -> None:
+        """End the director: no listener, no connection. What else the daemon does goes on."""
+
+
+@attrs.frozen
+class Wiring:
+    """What all sessions of the director share."""
+
+    director: IDirector
+    control: Control
+    scribe: Scribe
+    words: Words = attrs.field(factory=Words)
+
+    @classmethod
+    def of(cls, director: IDirector, control: Control, clock: IReactorTime) -> Wiring:
+        """The wiring of a director."""
+        return cls(director, control, Scribe(clock))
+
+
+class DirectorSession(ElkoSession):
+    """One peer's conversation with the director."""
+
+    __slots__ = ("_outbox", "_server", "_watched", "_watcher", "_wiring")
+
+    def __init__(self, wiring: Wiring, door: Door, peer: Peer) -> None:
+        super().__init__(_OBJECTS, door, peer)
+        self._wiring = wiring
+        # Users, who are many, need neither of these.
+        self._outbox: Outbox | None = None
+        self._server: IContextServer | None = None
+        self._watcher: _Told | None = None
+        self._watched: Counter[tuple[str, str]] | None = None
+
+    # what the connection calls
+
+    def input_ended(self) -> bool:
+        """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
+        self._withdraw()
+        self._ended = True
+        return self._outbox is not None and self._outbox.asked > 0
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._withdraw()
+        self._ended = True
+        if self._outbox is not None:
+            self._outbox.clear()
+
+    # authentication
+
+    def _admit(self, role: Role, message: Auth) -> None:
+        if self._server is not None:
+            self._server.relabel(self._label)
+        if role == "provider":
+            try:
+                self._server = self._wiring.director.join(self._label, _Told(self))
+            except Refusal as refusal:
+                if refusal.reason.fatal:
+                    raise
+                # A server that stayed would think that it serves.
+                raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"auth: {refusal.text}") from None
+        elif role == "admin":
+            self._watcher = _Told(self)
+            self._watched = Counter()
+            self._outbox = Outbox(self._wiring.scribe, self._peer, self._emptied)
+            self.write = self._outbox.write
+
+    def _spared(self) -> bool:
+        return self._server is not None
+
+    def _disconnect(self, message: Disconnect) -> None:
+        if self.input_ended():
+            self._objects = _NOTHING
+        else:
+            self._peer.close()
+
+    # whoever authenticated
+
+    def _reserve(self, message: wire.Reserve) -> None:
+        to = self._answers_as(message)
+        user = UNSET if message.user is None else message.user
+        tag = UNSET if message.tag is None else message.tag
+        patient = True
+        try:
+            answer = self._wiring.director.reserve(
+                self,
+                message.protocol,
+                message.context,
+                message.user,
+                internal=self._server is not None,
+                most=self._door.policy.reservations,
+            )
+        except Refusal as refusal:
+            # A gatekeeper whose users come all at once is over its limit, and speaks the protocol.
+            patient = self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
+            answer = core.Denied(message.context, refusal.text)
+        if isinstance(answer, core.Granted):
+            reply: wire.Reserved | wire.Denied = wire.Reserved(
+                to=to,
+                context=answer.context,
+                user=user,
+                hostport=answer.hostport,
+                reservation=answer.reservation,
+                tag=tag,
+            )
+        else:
+            reply = wire.Denied(to=to, context=answer.context, user=user, deny=answer.why, tag=tag)
+        self.write(encode(reply))
+        if not patient and not self._spared():
+            self._peer.close()
+
+    # provider
+
+    def _address(self, message: wire.Address) -> None:
+        self._serving().address(message.protocol, message.hostport)
+
+    def _will_serve(self, message: wire.WillServe) -> None:
+        self._serving().will_serve(message.context, _capacity(message.capacity), message.restricted is True)
+
+    def _load(self, message: wire.LoadReport) -> None:
+        self._serving().load(message.factor)
+
+    def _context(self, message: wire.ContextReport) -> None:
+        server = self._serving()
+        if not message.open:
+            server.closed(message.context)
+            return
+        maxcap = _capacity(message.maxcap)
+        basecap = maxcap if message.basecap is None else _capacity(message.basecap)
+        server.opened(message.context, message.yours, maxcap, basecap, message.restricted is True)
+
+    def _gate(self, message: wire.Gate) -> None:
+        self._serving().gate(message.context, message.open, message.reason)
+
+    def _user(self, message: wire.UserReport) -> None:
+        server = self._serving()
+        if message.on:
+            server.entered(message.context, message.user)
+        else:
+            server.exited(message.context, message.user)
+
+    def _relay(self, message: wire.Relay) -> None:
+        """Of a provider, whose own server is left out, or of an administrator."""
+        _one_of("relay", message.context, message.user)
+        sender = None if message.to == "admin" else self._serving()
+        self._wiring.director.relay(message.context, message.user, message.msg, sender)
+
+    # admin
+
+    def _close(self, message: wire.Close) -> None:
+        _one_of("close", message.context, message.user)
+        self._wiring.director.close(message.context, message.user)
+
+    def _say(self, message: wire.Say) -> None:
+        _one_of("say", message.context, message.user)
+        self._wiring.director.say(message.context, message.user, message.text)
+
+    def _find(self, message: wire.Find) -> None:
+        kind, name = _one_of("find", message.context, message.user)
+        director = self._wiring.director
+        if kind == CONTEXT:
+            self.write(encode(context_found(director.find_context(name))))
+        else:
+            self.write(encode(user_found(director.find_user(name))))
+
+    def _watch(self, message: wire.Watch) -> None:
+        place = _one_of("watch", message.context, message.user)
+        watcher, watched = self._watching()
+        most = self._door.policy.waits
+        if watched.total() >= most:
+            raise Refusal(Reason.LIMIT, f"watch: this peer watches {most} contexts and users, and may watch no more")
+        director = self._wiring.director
+        kind, name = place
+        if kind == CONTEXT:
+            self.write(encode(context_found(director.watch_context(watcher, name))))
+        else:
+            self.write(encode(user_found(director.watch_user(watcher, name))))
+        watched[place] += 1
+
+    def _unwatch(self, message: wire.Unwatch) -> None:
+        place = _one_of("unwatch", message.context, message.user)
+        watcher, watched = self._watching()
+        if place not in watched:
+            return
+        watched[place] -= 1
+        if not watched[place]:
+            del watched[place]
+        director = self._wiring.director
+        kind, name = place
+        if kind == CONTEXT:
+            director.unwatch_context(watcher, name)
+        else:
+            director.unwatch_user(watcher, name)
+
+    def _list_contexts(self, message: wire.ListContexts) -> None:
+        self._answer(list_parts("contexts", self._wiring.director.contexts))
+
+    def _list_providers(self, message: wire.ListProviders) -> None:
+        self._answer(list_parts("providers", self._wiring.director.providers))
+
+    def _list_users(self, message: wire.ListUsers) -> None:
+        self._answer(list_parts("users", self._wiring.director.users))
+
+    def _dump(self, message: wire.DumpRequest) -> None:
+        depth = int(message.depth)
+        ask = partial(self._wiring.director.dump, depth, message.provider, message.context)
+        self._answer(dump_parts(ask, depth))
+
+    def _reinit(self, message: wire.Reinit) -> None:
+        if message.provider is not None:
+            self._reached("reinit", message.provider, self._wiring.director.reinit(message.provider))
+        if message.director:
+            self._wiring.control.reinitialize()
+
+    def _shutdown(self, message: wire.Shutdown) -> None:
+        if message.provider is not None:
+            told = self._wiring.director.shutdown(message.provider, message.kill is True)
+            self._reached("shutdown", message.provider, told)
+        if message.director:
+            self._wiring.control.shut_down()
+
+    # inside
+
+    def _serving(self) -> IContextServer:
+        assert self._server is not None, "only providers are let here"
+        return self._server
+
+    def _watching(self) -> tuple[_Told, Counter[tuple[str, str]]]:
+        """As whom it watches, and what how often."""
+        assert self._watcher is not None, "only administrators are let here"
+        assert self._watched is not None
+        return self._watcher, self._watched
+
+    def _answer(self, parts: Parts) -> None:
+        """Send an answer that may be long."""
+        assert self._outbox is not None, "only administrators are let here"
+        self._outbox.answer(parts)
+
+    def _emptied(self) -> None:
+        """The last long answer was sent."""
+        if self._ended:
+            self._peer.close()
+
+    def _withdraw(self) -> None:
+        """It serves and watches nothing any more."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.leave()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            self._wiring.director.forget(watcher)
+
+
+class _Told:
+    """A session as the director knows it, as a link of a server or as a watcher."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: DirectorSession) -> None:
+        self._session = session
+
+    def hear(self, told: core.Order | core.ContextPlace | core.UserPlace) -> None:
+        """Pass it on. A server knows of a reservation before its user does, who may use it at once."""
+        session = self._session
+        write = session.write_first if isinstance(told, core.DoReserve) else session.write
+        write(session._wiring.words.of(told))
+
+
+def _one_of(op: str, context: str | None, user: str | None) -> tuple[str, str]:
+    """What a message concerns: the kind, and the name. Raises `Refusal` unless exactly one is given."""
+    if context is not None and user is not None:
+        raise Refusal(Reason.PARAMETER, f"{op}: context and user are mutually exclusive")
+    if context is not None:
+        return CONTEXT, context
+    if user is not None:
+        return USER, user
+    raise Refusal(Reason.PARAMETER, f"{op}: context or user is missing")
+
+
+def _capacity(given: int | float | None) -> int:
+    return core.UNLIMITED if given is None else int(given)
+
+
+_RESERVE = (DirectorSession._reserve, ("user", "provider", "admin"))
+
+_ALL: Needs = {**COMMON, Disconnect: (DirectorSession._disconnect, ())}
+_DIRECTOR: Needs = {**_ALL, wire.Reserve: _RESERVE}
+_PROVIDER: Needs = {
+    **_ALL,
+    wire.Reserve: _RESERVE,
+    wire.Address: (DirectorSession._address, ("provider",)),
+    wire.ContextReport: (DirectorSession._context, ("provider",)),
+    wire.Gate: (DirectorSession._gate, ("provider",)),
+    wire.LoadReport: (DirectorSession._load, ("provider",)),
+    wire.Relay: (DirectorSession._relay, ("provider",)),
+    wire.UserReport: (DirectorSession._user, ("provider",)),
+    wire.WillServe: (DirectorSession._will_serve, ("provider",)),
+}
+_ADMIN: Needs = {
+    **_ALL,
+    wire.Close: (DirectorSession._close, ("admin",)),
+    wire.DumpRequest: (DirectorSession._dump, ("admin",)),
+    wire.Find: (DirectorSession._find, ("admin",)),
+    wire.ListContexts: (DirectorSession._list_contexts, ("admin",)),
+    wire.ListProviders: (DirectorSession._list_providers, ("admin",)),
+    wire.ListUsers: (DirectorSession._list_users, ("admin",)),
+    wire.Reinit: (DirectorSession._reinit, ("admin",)),
+    wire.Relay: (DirectorSession._relay, ("admin",)),
+    wire.Say: (DirectorSession._say, ("admin",)),
+    wire.Shutdown: (DirectorSession._shutdown, ("admin",)),
+    wire.Unwatch: (DirectorSession._unwatch, ("admin",)),
+    wire.Watch: (DirectorSession._watch, ("admin",)),
+}
+_OBJECTS = Objects(
+    {"director": _DIRECTOR, "provider": _PROVIDER, "session": _PROVIDER, "admin": _ADMIN, "error": _ALL},
+    {"director": "user", "provider": "provider", "session": "provider", "admin": "admin"},
+    answers_as={"session": "provider"},
+)
+_IGNORE: Operation = DirectorSession._pong
+_NOTHING = {name: dict.fromkeys(operations, _IGNORE) for name, operations in _OBJECTS.all.items()}
+"""For a peer that has said good-bye, and is still to be sent what it asked for."""

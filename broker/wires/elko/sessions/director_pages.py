@@ -1,0 +1,234 @@
+"""Long answers of the director, written page by page, so that nobody else waits for a dump of a large farm.
+
+Rules:
+- An answer is put together a page in each turn of the reactor, and sent whole, as one message, when it is complete. So
+  it holds up nobody, and what is sent meanwhile to its receiver is never in its middle.
+- What its receiver is to be sent after it waits until it is sent: answers come in the order of the questions.
+- One answer is written at a time, for all receivers together: that bounds the memory. Its first page is written at
+  once, where no other answer is being written; mostly it is the only one.
+- The next answer for a receiver is not begun while it has still to read of what it was sent. It is not disconnected for
+  having asked for more than it could read at once.
+- Receivers take turns: one that asks for many answers waits for those of the others between its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from broker.core.director.interfaces import ContextDump, Dump, ProviderDump
+from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.peer import Peer
+from broker.wires.elko.codec import director as wire
+from broker.wires.elko.codec.blocks import END, encode_part
+
+PAGE = 64 * 1024
+"""Bytes of a page: a thousand contexts, which take some milliseconds."""
+
+NAMES = 1_000
+"""Names of a list that are encoded together."""
+
+MAX_ASKED = 16
+"""Answers that may wait for one receiver: more than one at a time is of no use to anybody."""
+
+MAX_BEHIND = 4 * 1024 * 1024
+"""Bytes that may wait behind an answer: as much as may wait for a peer that does not read."""
+
+LOOK_AGAIN = 0.05
+"""Seconds after which it is looked whether a receiver has read what it was sent."""
+
+Parts = Iterator[bytes]
+"""An answer in parts, none of which takes long."""
+
+
+class Scribe:
+    """Writes the answers of all receivers, a page in each turn."""
+
+    log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._waiting: deque[Outbox] = deque()
+        self._due: IDelayedCall | None = None
+        self._resting = False
+        """Whether all who wait for an answer have still to read."""
+
+    def add(self, outbox: Outbox) -> None:
+        """This receiver waits for an answer."""
+        self._waiting.append(outbox)
+        if self._due is None:
+            self._write()
+        elif self._resting:
+            self._due.reset(0)
+
+    def _write(self) -> None:
+        """A page of the answer that is being written."""
+        self._resting = not self._find_ready()
+        if self._resting:
+            self._due = self._clock.callLater(LOOK_AGAIN, self._write)
+            return
+        self._due = self._clock.callLater(0, self._write)
+        outbox = self._waiting[0]
+        try:
+            complete = outbox.write_page()
+        except Exception:
+            # A defect of ours: it costs this receiver his answers, and not all others theirs.
+            self.log.failure("an answer of the director was not written")
+            outbox.clear()
+            complete = True
+        if complete:
+            self._waiting.popleft()
+            if outbox.asked:
+                self._waiting.append(outbox)
+        if not self._waiting:
+            self._due.cancel()
+            self._due = None
+
+    def _find_ready(self) -> bool:
+        """Bring to the front who can be sent an answer now. Returns whether there is one."""
+        for _ in range(len(self._waiting)):
+            if self._waiting[0].ready:
+                return True
+            self._waiting.rotate(-1)
+        return False
+
+
+class Outbox:
+    """What one receiver is sent."""
+
+    __slots__ = ("_behind", "_behind_size", "_emptied", "_pages", "_parts", "_peer", "_scribe", "asked")
+
+    def __init__(self, scribe: Scribe, peer: Peer, emptied: Callable[[], None]) -> None:
+        self._scribe = scribe
+        self._peer = peer
+        self._emptied = emptied
+        self._parts: Parts | None = None
+        self._pages: list[bytes] = []
+        self._behind: deque[bytes | Parts] = deque()
+        self._behind_size = 0
+        self.asked = 0
+        """Answers that are not sent yet."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether its answer is begun, or may be; or there is none any more."""
+        return bool(self._pages) or not self.asked or not self._peer.behind
+
+    def write(self, data: bytes) -> None:
+        """Send a message, after the answers that were asked for before."""
+        if not self.asked:
+            self._peer.write(data)
+            return
+        self._behind.append(data)
+        self._behind_size += len(data)
+        if self._behind_size > MAX_BEHIND:
+            self._peer.refused(Refusal(Reason.NOT_READING, "too much waits behind a long answer: disconnected"))
+            self._peer.close()
+
+    def answer(self, parts: Parts) -> None:
+        """Send a message that is made of parts. Raises `Refusal` LIMIT if too many are asked for."""
+        if self.asked >= MAX_ASKED:
+            raise Refusal(Reason.LIMIT, f"{MAX_ASKED} long answers are not sent yet: ask when they have come")
+        self.asked += 1
+        if self.asked > 1:
+            self._behind.append(parts)
+        else:
+            self._parts = parts
+            self._scribe.add(self)
+
+    def write_page(self) -> bool:
+        """Write a page of the answer that is due. Returns whether it is complete: then it was sent."""
+        parts = self._parts
+        size = 0
+        while parts is not None and size < PAGE:
+            part = next(parts, None)
+            if part is None:
+                parts = None
+            else:
+                self._pages.append(part)
+                size += len(part)
+        if parts is not None:
+            return False
+        if self.asked:
+            self._send()
+        return True
+
+    def clear(self) -> None:
+        """The receiver is gone."""
+        self.asked = 0
+        self._parts = None
+        self._pages.clear()
+        self._behind.clear()
+        self._behind_size = 0
+
+    def _send(self) -> None:
+        """Send the answer, and what has waited behind it up to the next one."""
+        answer = b"".join(self._pages)
+        self._pages.clear()
+        self._parts = None
+        self.asked -= 1
+        self._peer.write(answer)
+        while self._behind:
+            next_one = self._behind.popleft()
+            if not isinstance(next_one, bytes):
+                self._parts = next_one
+                return
+            self._behind_size -= len(next_one)
+            self._peer.write(next_one)
+        self._emptied()
+
+
+def dump_parts(ask: Callable[[], Dump], depth: int) -> Parts:
+    """The answer to a dump. ``ask`` is asked when it is begun."""
+    dump = ask()
+    head = wire.DumpHead(numproviders=dump.providers, numcontexts=dump.contexts, numusers=dump.users)
+    yield encode_part(head)[:-1]
+    opened = b',"providers":['
+    in_provider = in_contexts = False
+    for piece in dump.pieces:
+        if isinstance(piece, ProviderDump):
+            yield (b"]}," if in_contexts else b"},") if in_provider else opened
+            in_provider, in_contexts = True, False
+            yield encode_part(_provider(piece))[:-1]
+        else:
+            yield b"," if in_contexts else b',"contexts":['
+            in_contexts = True
+            yield encode_part(_context(piece, depth))
+    if in_provider:
+        yield b"]}]" if in_contexts else b"}]"
+    yield b"}" + END
+
+
+def list_parts(member: str, ask: Callable[[], Sequence[str]]) -> Parts:
+    """The answer to ``listcontexts``, ``listproviders`` or ``listusers``: ``member`` is how it calls what it lists."""
+    names = ask()
+    yield f'{{"to":"admin","op":"list{member}","{member}":['.encode()
+    for start in range(0, len(names), NAMES):
+        yield (b"," if start else b"") + encode_part(names[start : start + NAMES])[1:-1]
+    yield b"]}" + END
+
+
+def _provider(piece: ProviderDump) -> wire.ProviderDesc:
+    return wire.ProviderDesc(
+        provider=piece.label,
+        numcontexts=piece.contexts,
+        numusers=piece.users,
+        load=piece.load,
+        capacity=piece.capacity,
+        hostports=piece.hostports,
+        protocols=piece.protocols,
+        serving=piece.serving,
+    )
+
+
+def _context(piece: ContextDump, depth: int) -> wire.ContextDesc:
+    if depth <= USERS_FROM:
+        return wire.ContextDesc(context=piece.context, numusers=piece.count)
+    return wire.ContextDesc(context=piece.context, numusers=piece.count, users=piece.users)
+
+
+USERS_FROM = 2
+"""The depth above which a dump tells the users of each context."""

@@ -1,0 +1,207 @@
+"""What a session of any Elko protocol does: authentication, the ops common to all objects, refusals.
+
+Rules (both documents; where real peers differ, both are served):
+- A message is for an object (``to``). Each object that can be authenticated to is a role; some have two names.
+- Anything but `auth` first closes the connection, unless the listener says ``allow_before_auth``: then the operations
+  that need no role are served, unknown ones are answered, and only an operation of a role that was not authenticated
+  closes. An `auth` with an ill-typed parameter is answered, and may be tried again.
+- A role is authenticated once; several may be, on one connection.
+- Peers that authenticated by password, or from this machine, are trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain, combinations
+from typing import Any
+
+import attrs
+import msgspec
+
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.model import ANONYMOUS, MAX_TEXT
+from broker.net.interfaces.peer import Peer
+from broker.wires.elko.codec import common as wire
+from broker.wires.elko.codec.blocks import encode
+from broker.wires.elko.codec.vocabulary import Message
+from broker.wires.elko.sessions.authentication import Door, Role
+
+ALL = "all"
+"""The name in an administrator's order that means every server."""
+
+Operation = Callable[[Any, Any], None]
+"""A method of a session, and the message that it takes."""
+
+Operations = dict[type[Message], Operation]
+
+Needs = Mapping[type[Message], tuple[Operation, Collection[str]]]
+"""What an object does, each for peers that have one of these roles; for all, where there are none."""
+
+
+@attrs.frozen(init=False)
+class Objects:
+    """The objects of a protocol, and what they do for whom.
+
+    ``roles`` has the role of each object that can be authenticated to; ``answers_as`` the name by which an object
+    answers, where it is not the one that the message used.
+    """
+
+    roles: Mapping[str, Role]
+    answers_as: Mapping[str, str]
+    of: Mapping[frozenset[Role], dict[str, Operations]]
+    strict: dict[str, Operations]
+    all: dict[str, Operations]
+
+    def __init__(
+        self, objects: Mapping[str, Needs], roles: Mapping[str, Role], answers_as: Mapping[str, str] | None = None
+    ) -> None:
+        every = frozenset(roles.values())
+        of = {
+            frozenset(some): {name: _allowed(needs, frozenset(some)) for name, needs in objects.items()}
+            for some in chain.from_iterable(combinations(every, count) for count in range(len(every) + 1))
+        }
+        auth: Operations = {wire.Auth: ElkoSession._auth}
+        self.__attrs_init__(roles, answers_as or {}, of, dict.fromkeys(objects, auth), of[every])
+
+
+def _allowed(needs: Needs, roles: frozenset[Role]) -> Operations:
+    return {message: op for message, (op, wanted) in needs.items() if not wanted or roles.intersection(wanted)}
+
+
+class ElkoSession:
+    """One peer's conversation. A protocol adds its operations, as `Objects`, and what a role means to it."""
+
+    __slots__ = ("_door", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
+
+    def __init__(self, tables: Objects, door: Door, peer: Peer) -> None:
+        self._tables = tables
+        self._door = door
+        self._peer = peer
+        self.write = peer.write
+        """Send one encoded message."""
+        self._label = ANONYMOUS
+        self._roles: frozenset[Role] = frozenset()
+        self._ended = False
+        self.trusted = False
+        self._objects = tables.of[self._roles] if door.policy.allow_before_auth else tables.strict
+
+    # what the connection calls
+
+    def receive(self, message: Message) -> None:
+        """Take one message."""
+        operations = self._objects.get(message.to)
+        operation = None if operations is None else operations.get(message.__class__)
+        if operation is None:
+            self.refuse(self._why_not(message))
+            return
+        try:
+            operation(self, message)
+        except Refusal as refusal:
+            self.refuse(refusal)
+
+    def malformed(self, malformed: Malformed) -> None:
+        """Take what could not be read as a message."""
+        if self._objects is self._tables.strict and malformed.op != "auth":
+            self.refuse(Refusal(Reason.NOT_AUTHENTICATED, f"the first message must be auth, but: {malformed.text}"))
+        else:
+            self.refuse(malformed)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell the peer what is refused, if the listener has diagnostics on; close if that is fatal."""
+        patient = self._peer.refused(refusal)
+        if not patient and not refusal.reason.fatal and self._spared():
+            return
+        if self._door.policy.diagnostics and not (self._door.policy.allow_before_auth and refusal.reason in _SILENT):
+            text = refusal.text if patient else f"{refusal.text} (too much is refused: closing)"
+            self.write(encode(wire.Diagnostic(msg=text)))
+        if refusal.reason.fatal or not patient:
+            self._peer.close()
+
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any other peer is sent from now on."""
+        self._peer.write_first(data)
+
+    # what a protocol says
+
+    def _admit(self, role: Role, message: wire.Auth) -> None:
+        """The peer has this role from now on. Raises `Refusal` if it may not."""
+        raise NotImplementedError
+
+    def _spared(self) -> bool:
+        """Whether the peer stays connected, however much is refused."""
+        return False
+
+    def _reached(self, op: str, to: str, servers: int) -> None:
+        """An order to those that ``to`` names was given to so many servers. Raises `Refusal` where none is an error."""
+        if not servers and to != ALL and self._door.policy.orders_must_reach:
+            raise Refusal(Reason.NOT_REGISTERED, f"{op}: no server is called {to[:40]!r}")
+
+    # common to all objects
+
+    def _auth(self, message: wire.Auth) -> None:
+        policy = self._door.policy
+        role = self._tables.roles.get(message.to)
+        if role is None:
+            raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the object {message.to!r} has no role")
+        if role in self._roles:
+            raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
+        self._door.check(role, message.auth, self._peer.address)
+        self.trusted = policy.code is not None or self._peer.local
+        self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
+        self._admit(role, message)
+        self._roles = self._roles | {role}
+        self._objects = self._tables.of[self._roles]
+        self._peer.authenticated()
+
+    def _disconnect(self, message: wire.Disconnect) -> None:
+        self._peer.close()
+
+    def _ping(self, message: wire.Ping) -> None:
+        tag = message.tag
+        self.write(encode(wire.PongOut(self._answers_as(message), "pong", msgspec.UNSET if tag is None else tag)))
+
+    def _pong(self, message: wire.Pong) -> None:
+        pass
+
+    def _debug(self, message: wire.Debug) -> None:
+        self._peer.debug(self._label, message.msg)
+
+    # inside
+
+    def _answers_as(self, message: Message) -> str:
+        """The object that answers a message."""
+        names = self._tables.answers_as
+        return names.get(message.to, message.to) if names else message.to
+
+    def _why_not(self, message: Message) -> Refusal:
+        """Why a message that the present state does not take is refused."""
+        known = self._tables.all.get(message.to)
+        op = message.__struct_config__.tag
+        if self._objects is self._tables.strict:
+            text = f"the first message must be auth, not {op!r}"
+            if op == "auth":
+                text = f"auth: there is no object {message.to[:40]!r}"
+            return Refusal(Reason.NOT_AUTHENTICATED, text)
+        if known is None:
+            return Refusal(Reason.UNKNOWN_TARGET, f"there is no object {message.to[:40]!r}")
+        if type(message) not in known:
+            return Refusal(Reason.UNKNOWN_OP, f"the object {message.to!r} has no op {op!r}")
+        return Refusal(Reason.NOT_AUTHENTICATED, f"{op}: not authenticated to {message.to!r}")
+
+
+_SILENT = {
+    Reason.NOT_AUTHENTICATED,
+    Reason.WRONG_CREDENTIALS,
+    Reason.TOO_MANY_GUESSES,
+    Reason.ALREADY_AUTHENTICATED,
+}
+"""What the original closes the connection for without a word, and so do listeners that behave like it."""
+
+COMMON: Needs = {
+    wire.Auth: (ElkoSession._auth, ()),
+    wire.Disconnect: (ElkoSession._disconnect, ()),
+    wire.Ping: (ElkoSession._ping, ()),
+    wire.Pong: (ElkoSession._pong, ()),
+    wire.Debug: (ElkoSession._debug, ()),
+}
+"""What every object does."""

@@ -1,0 +1,1 @@
+"""mc0 sessions: one state machine for each identity."""

@@ -1,0 +1,54 @@
+"""Which frames are a request of the control flow, and which a command of the data flow.
+
+Rules:
+- A request is an envelope, a command and a body. The envelope are the routing frames that proxies and REQ sockets put
+  before it, up to and including the first empty frame. It goes back whole, before the reply.
+- A data command is a header that is not empty, and a body. There is no empty frame before it, so that nobody can tell
+  where routing frames would end: a data flow cannot pass a proxy.
+- So both can come by one socket: two frames of which the first is not empty are data, everything else is control.
+
+The identity of the peer, which a ROUTER puts before all, is not among the frames here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from broker.wires.mtl.codec.faults import Fault, IllFormed
+
+MAX_HOPS = 16
+"""Routing frames of one request, without the empty one: a REQ socket puts one there, and so does each proxy."""
+
+MAX_ENVELOPE = 1_024
+"""Bytes of an envelope. It is what sessions are known by, so that thousands are kept; real frames have 5 bytes."""
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """The frames of a request. ``envelope`` is what to send back before the reply; it ends with an empty frame."""
+
+    envelope: tuple[bytes, ...]
+    command: bytes
+    body: bytes
+
+
+def is_data(frames: Sequence[bytes]) -> bool:
+    """Whether these frames, at a socket that carries both flows, are meant for the data flow."""
+    return len(frames) == 2 and bool(frames[0])
+
+
+def split(frames: Sequence[bytes]) -> Request:
+    """The parts of a request. Raises `IllFormed`."""
+    for at in range(min(len(frames), MAX_HOPS + 1)):
+        if not frames[at]:
+            break
+    else:
+        if len(frames) > MAX_HOPS:
+            raise IllFormed(Fault.ENVELOPE, f"the request has more than {MAX_HOPS} routing frames, or no empty frame")
+        raise IllFormed(Fault.DELIMITER, "the request has no empty frame before the command")
+    if len(frames) != at + 3:
+        raise IllFormed(Fault.FRAMES, "the empty frame is not followed by exactly a command and a body")
+    if at and sum(map(len, frames[:at])) > MAX_ENVELOPE:
+        raise IllFormed(Fault.ENVELOPE, f"the routing frames have more than {MAX_ENVELOPE} bytes")
+    return Request(tuple(frames[: at + 1]), frames[at + 1], frames[at + 2])

@@ -1,0 +1,396 @@
+"""The profile "queue": work queues, of which each Content goes to one reader after the other until one confirms it.
+
+Rules (what queues do by themselves is in `broker.core.queues.queue`):
+- A resource is a queue. It is made by its first use, in the virtual host of who uses it.
+- A Content is confirmed when it is queued; in a durable queue when it is on the disk, or when a reader has confirmed
+  it. Confirms go out together, as one for many where no earlier Content is undecided.
+- A Content that there is no room for now is rejected with recycle ("send it again"); one that can never be queued
+  without. From a writer that is not confirmed, what finds no room is lost, and counted.
+- A reader that confirms has a window. One that does not is given Contents as long as it reads, some at a time, and each
+  is over when it is handed to the transport.
+- What a reader confirms is over. What it rejects with recycle is sent again: to another reader if one has room, and
+  else after a pause. What it rejects without is dead.
+- After a Dismiss the reader still has what it was sent, and answers it. When a flow ends, what it has not answered goes
+  back to its place.
+- A Content is sent with its properties, and with those that are the broker's: ``user-id`` where its writer has a name,
+  ``redelivered``, ``delivery-count`` from 1 on, and ``death-reason`` where it is dead. What a writer says there is not
+  passed on. ``ttl`` (milliseconds) and ``message-id`` are read.
+- A reader that reads too slowly keeps its place; what it was not sent goes to others, or waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.router import Sent
+from broker.wires.mtl.codec.data import Content, make_tail
+from broker.wires.mtl.codec.table import members, with_members, without_members
+from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+from broker.wires.mtl.sessions.send_window import Window
+
+MAX_NAME = 250
+"""Bytes of a queue's name: that of its dead messages is longer by five, and must be a short string too."""
+
+DEAD = ".dead"
+"""What the names of queues of dead messages end with."""
+
+MOST_AT_ONCE = 100
+"""Contents that a reader without a window is sent before others have their turn: some milliseconds' work."""
+
+MOST_PREPARED = 32
+"""Different tails of Contents that are remembered of a writer: it has few queues, and its properties are often the
+same."""
+
+MAX_PREPARED = 2_048
+"""Bytes of a tail that is remembered, as in `broker.wires.mtl.codec.data.MAX_TAIL`."""
+
+LONGEST_TTL = 10 * 365 * 86_400.0
+"""Seconds; what may live longer than this may live for ever."""
+
+
+_Prepared = tuple[bytes, float | None, str | None]
+"""What a Content's tail leads to: the one that it is sent with, how many seconds it may wait, and its id."""
+
+
+class Message(Protocol):
+    """A message as the queues have it. ``head`` is the tail that it is sent with the first time."""
+
+    head: bytes
+    body: Any
+    count: int
+    death: Any
+    queue: Any
+    size: int
+
+
+class Queue(Protocol):
+    """A queue: see `broker.core.queues.queue.Queue`."""
+
+    def put(
+        self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any
+    ) -> bool: ...
+
+    def join(self, taker: Any) -> Any: ...
+
+    def leave(self, consumer: Any) -> None: ...
+
+
+class Queues(Protocol):
+    """All queues: see `broker.core.queues.queues.Queues`."""
+
+    def open(self, space: str, name: str) -> Queue: ...
+
+    def serve(self, taker: Any) -> None: ...
+
+    def give_back(self, messages: Iterable[Any]) -> None: ...
+
+    def counts(self) -> Mapping[str, int]: ...
+
+
+class WorkQueues:
+    """See `broker.wires.mtl.sessions.profile_interface.Profile`."""
+
+    name = "queue"
+    confirms: Mapping[Side, tuple[Confirm, ...]] = {
+        Side.READER: (Confirm.FULL, Confirm.NONE),
+        Side.WRITER: (Confirm.FULL, Confirm.NONE),
+    }
+    sole: str | None = None
+
+    def __init__(self, queues: Queues, flows: Flows, clock: IReactorTime, window_bytes: int) -> None:
+        self._queues = queues
+        self._flows = flows
+        self._clock = clock
+        self.window_bytes = window_bytes
+        """What a reader may have of unconfirmed Contents. A change is for flows that begin later."""
+        self._unanswered: dict[_Author, None] = {}
+        """Writers to whom Confirms are to be sent."""
+        self._answering: IDelayedCall | None = None
+
+    # the profile
+
+    def check(self, principal: Principal, side: Side, resource: str) -> None:
+        if len(resource.removesuffix(DEAD).encode()) > MAX_NAME:
+            raise Refusal(Reason.PARAMETER, f"the name of a queue has more than {MAX_NAME} bytes")
+        if not principal.allowed.may(side, self.name, resource):
+            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that queue")
+
+    def granted(self, grant: Grant) -> Mapping[str, str]:
+        return {}
+
+    def joined(self, flow: Reader | Writer) -> None:
+        grant = flow.grant
+        if grant.side is Side.WRITER:
+            flow.place = _Author(flow)  # type: ignore[arg-type]
+        elif grant.confirm is Confirm.FULL:
+            flow.place = _Windowed(self._queues, flow, Window(grant.window, self.window_bytes))  # type: ignore[arg-type]
+        else:
+            flow.place = _Unconfirmed(self._queues, flow, self._clock)  # type: ignore[arg-type]
+
+    def left(self, flow: Reader | Writer) -> None:
+        flow.place.end()
+
+    def summon(self, reader: Reader, resource: str) -> None:
+        taker: _Taker = reader.place
+        try:
+            queue = self._queues.open(reader.grant.principal.host, resource)
+        except Refusal:
+            # Its Summon was answered already. It may come again when there are fewer queues.
+            self._flows.end(reader, "limit")
+            return
+        taker.consumers[resource] = queue.join(taker)
+
+    def dismiss(self, reader: Reader, resource: str) -> None:
+        consumer = reader.place.consumers.pop(resource)
+        consumer.queue.leave(consumer)
+
+    def room(self, reader: Reader) -> None:
+        taker: _Taker = reader.place
+        taker.unblock()
+        self._queues.serve(taker)
+
+    def content(self, writer: Writer, resource: str, content: Content) -> None:
+        author: _Author = writer.place
+        sequence = content.sequence
+        head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
+        try:
+            queue = self._queues.open(author.host, resource)
+            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence)
+        except Refusal as refusal:
+            author.refuse(sequence, recycle=refusal.reason is Reason.LIMIT)
+            return
+        if author.waits is not None:
+            if safe:
+                author.done.append(sequence)
+                if self._answering is None or author not in self._unanswered:
+                    self._answer_soon(author)
+            else:
+                author.undecided.append(sequence)
+
+    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+        taker: _Windowed = reader.place
+        for message in taker.window.answered(sequence, multiple):
+            message.queue.settle(message)
+        taker.look()
+        if taker.parked:
+            self._queues.serve(taker)
+
+    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+        taker: _Windowed = reader.place
+        messages = taker.window.answered(sequence, multiple)
+        taker.look()
+        for message in messages:
+            if recycle:
+                message.queue.recycle(message, taker)
+            else:
+                message.queue.reject(message)
+        if taker.parked:
+            self._queues.serve(taker)
+
+    def counts(self) -> Mapping[str, int]:
+        return {f"mtl_queue.{name}": count for name, count in self._queues.counts().items()}
+
+    def close(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            self._answer()
+
+    # Confirms to writers
+
+    def _answer_soon(self, author: _Author) -> None:
+        """Send a writer its Confirms when the messages that have come already were taken."""
+        self._unanswered[author] = None
+        if self._answering is None:
+            self._answering = self._clock.callLater(0, self._answer)
+
+    def _answer(self) -> None:
+        self._answering = None
+        unanswered, self._unanswered = self._unanswered, {}
+        for author in unanswered:
+            author.answer()
+
+
+class _Author:
+    """The place of a writer."""
+
+    __slots__ = ("_writer", "done", "host", "prepared", "undecided", "user", "waits")
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer: Writer | None = writer
+        self.host = writer.grant.principal.host
+        self.user = writer.grant.principal.user
+        self.waits = self if writer.grant.confirm is Confirm.FULL else None
+        """Who hears of durable messages."""
+        self.done: list[int] = []
+        """Sequences to be confirmed."""
+        self.undecided: deque[int] = deque()
+        """Sequences of messages that are on their way to the disk, and get there in this order."""
+        self.prepared: dict[bytes, _Prepared] = {}
+        """What the tails of the last Contents led to: the next ones are often the same."""
+
+    def prepare(self, resource: str, content: Content) -> _Prepared:
+        """See what the properties of a Content say, and make those that it is sent with."""
+        table = without_members(content.table, "user-id", "death-reason")
+        own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
+        if self.user:
+            own["user-id"] = self.user
+        head = make_tail(resource, with_members(table, **own))
+        said = members(content.table, "ttl", "message-id")
+        ttl, id = said.get("ttl"), said.get("message-id")
+        seconds = None
+        # A Boolean is a number in Python.
+        if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 <= ttl <= LONGEST_TTL * 1000:
+            seconds = ttl / 1000
+        if len(self.prepared) >= MOST_PREPARED:
+            self.prepared.clear()
+        prepared = head, seconds, id if isinstance(id, str) else None
+        if len(head) <= MAX_PREPARED:
+            self.prepared[content.tail] = prepared
+        return prepared
+
+    def refuse(self, sequence: int, recycle: bool) -> None:
+        """Reject a Content, after the Confirms of those before it."""
+        if self._writer is not None:
+            self.answer()
+            self._writer.reject(sequence, recycle=recycle)
+
+    def kept(self, tokens: Sequence[int]) -> None:
+        """These are safe."""
+        for sequence in tokens:
+            self.undecided.remove(sequence)  # the first one of all, or nearly
+        self.done += tokens
+        self.answer()
+
+    def not_kept(self, tokens: Sequence[int]) -> None:
+        """These are not queued."""
+        lost = set(tokens)
+        self.undecided = deque(each for each in self.undecided if each not in lost)
+        for sequence in tokens:
+            self.refuse(sequence, recycle=True)
+
+    def answer(self) -> None:
+        """Send the Confirms that are due."""
+        done, self.done = self.done, []
+        if not done or self._writer is None:
+            return
+        last = max(done)
+        first = self.undecided[0] if self.undecided else last + 1
+        if last < first:
+            self._writer.confirm(last, len(done) > 1)
+            return
+        covered = [sequence for sequence in done if sequence < first]
+        if covered:
+            self._writer.confirm(max(covered), len(covered) > 1)
+        for sequence in done:
+            if sequence > first:
+                self._writer.confirm(sequence)
+
+    def end(self) -> None:
+        """The flow is over."""
+        self._writer = None
+
+
+class _Taker:
+    """The place of a reader: see `broker.core.queues.interfaces.Taker`."""
+
+    def __init__(self, queues: Queues, reader: Reader) -> None:
+        self.room = True
+        self.parked: dict[Any, None] = {}
+        self.consumers: dict[str, Any] = {}
+        """By the names of their queues."""
+        self._queues = queues
+        self._reader = reader
+        self._blocked = False
+        """It reads too slowly, or is gone."""
+
+    def unblock(self) -> None:
+        """It can be sent to again."""
+        self._blocked = False
+        self.look()
+
+    def look(self) -> None:
+        """See whether there is room."""
+        self.room = not self._blocked
+
+    def _send(self, message: Message) -> bool:
+        """Send a message; returns whether that was possible."""
+        tail = message.head if message.count == 1 and message.death is None else _again(message)
+        if self._reader.send(tail, message.body) is Sent.SENT:
+            return True
+        self._blocked = True
+        self.room = False
+        return False
+
+    def end(self) -> None:
+        """The flow is over."""
+        self._blocked = True
+        self.room = False
+        for consumer in self.consumers.values():
+            consumer.queue.leave(consumer)
+        self.consumers.clear()
+
+
+class _Windowed(_Taker):
+    """A reader that confirms."""
+
+    def __init__(self, queues: Queues, reader: Reader, window: Window[Any]) -> None:
+        super().__init__(queues, reader)
+        self.window = window
+
+    def look(self) -> None:
+        self.room = not self._blocked and self.window.room
+
+    def take(self, message: Message) -> bool:
+        if not self._send(message):
+            return False
+        self.room = self.window.add(self._reader.sequence, message)
+        return True
+
+    def end(self) -> None:
+        super().end()
+        self._queues.give_back(self.window.clear())
+
+
+class _Unconfirmed(_Taker):
+    """A reader that does not."""
+
+    def __init__(self, queues: Queues, reader: Reader, clock: IReactorTime) -> None:
+        super().__init__(queues, reader)
+        self._clock = clock
+        self._sent = 0
+        """Contents since it last made way for others."""
+        self._pause: IDelayedCall | None = None
+
+    def look(self) -> None:
+        self.room = not self._blocked and self._pause is None
+
+    def take(self, message: Message) -> bool:
+        if not self._send(message):
+            return False
+        message.queue.settle(message)
+        self._sent += 1
+        if self._sent == MOST_AT_ONCE:
+            self.room = False
+            self._pause = self._clock.callLater(0, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._sent = 0
+        self.look()
+        self._queues.serve(self)
+
+
+def _again(message: Message) -> bytes:
+    """The tail of a message that was sent before, or that is dead."""
+    table = message.head[1 + message.head[0] :]
+    own: dict[str, Any] = {"redelivered": message.count > 1, "delivery-count": message.count}
+    if message.death is not None:
+        own["death-reason"] = str(message.death)
+    return make_tail(message.queue.name, with_members(table, **own))

@@ -1,0 +1,381 @@
+"""The profile "registry": who serves what, and how loaded; the same registry as every other wire's.
+
+Rules:
+- Resources are ``services`` (all), ``service/NAME``, ``load`` (of all providers) and ``load/NAME`` (of the providers of
+  that service).
+- Whoever summons one gets the *snapshot*: a Content for each entry, with ``event`` "snapshot"; then one with "synced"
+  and an empty body; from then on what changes: "up", "update", "down" of services, "load" and "down" of loads. Each
+  has ``revision``, the registry's: of the change, or of the Summon; and ``provider``; those of services have
+  ``service``. Bodies are Elko's descriptors of services and of loads, without passwords; that of the "down" of a load
+  is empty.
+- An entry is a service of a provider, by name and protocol, or the load of a provider.
+- A reader that is slow is told the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and
+  is not ended for it. A gap in the sequences says nothing here.
+- Long snapshots go out in pieces, those of all readers by turns.
+- A writer of ``service/NAME`` offers by a Content of the ``type`` "offer", whose body is a descriptor of that very
+  name, and takes it back by "withdraw"; a second offer takes the place of the first, unless it is refused. A writer of
+  ``load`` reports its load by ``{"load": NUMBER}``. All that a flow offers is one provider's, and ends with the flow.
+- Descriptors may not have passwords: the registry would have to keep them from readers, but not from who asks by Elko.
+- Other virtual hosts than the shared one have no registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
+from broker.core.model import BROKER, Change, Kind, Load, Service
+from broker.net.interfaces.router import Complaints, Sent
+from broker.wires.elko.codec.blocks import encode_part
+from broker.wires.elko.sessions.descriptors import load_desc, service_desc
+from broker.wires.mtl.codec import data, table
+from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
+from broker.wires.mtl.profiles.offers import Provider, read_load, read_service
+from broker.wires.mtl.profiles.pending_changes import Event, View
+from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+
+NAME = "registry"
+
+SERVICES, SERVICE, LOADS, LOAD = "services", "service/", "load", "load/"
+"""The resources: two names, and the beginnings of two kinds of names."""
+
+MAX_VIEWS = 100_000
+"""Resources that all readers together may have summoned: ten for each of 10,000. Some 110 MB."""
+
+AT_ONCE = 500
+"""Contents that one Summon, or new room, brings at once: 6 to 8 ms of work. What is left comes with the next ticks."""
+
+A_TICK = 500
+"""Contents that all readers together are sent in a tick of the leases, a fortieth of a second: a third of its time. So
+readers that come back after a restart are told 20,000 entries a second, and others have their turns too."""
+
+A_TURN = 50
+"""Contents that a reader is sent in its turn."""
+
+_JSON = "application/json"
+
+_View = View[Any]
+_Event = Event[Any]
+
+
+class Registry:
+    """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
+
+    The ``place`` of a reader are its views by resource, that of a writer its provider, once it has said something.
+    """
+
+    name = NAME
+    confirms: Mapping[Side, tuple[Confirm, ...]] = {
+        Side.READER: (Confirm.NONE,),
+        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    }
+    sole: str | None = None
+
+    def __init__(self, flows: Flows, registry: IRegistry, leases: ILeases, complaints: Complaints) -> None:
+        self._flows = flows
+        self._registry = registry
+        self._leases = leases
+        self._complaints = complaints
+        self._views: dict[str, dict[_View, None]] = {}
+        """By resource."""
+        self._count = 0
+        """How many views there are."""
+        self._board = Board(registry.services())
+        self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
+        self._load_watch: IWait | None = None
+        """Only while somebody reads loads: they change all the time."""
+        self._loads_of: set[str] = set()
+        """The services of whose providers somebody reads the loads."""
+        self._unserved: dict[_View, None] = {}
+        """Those with more to be sent than was their turn, in the order of their turns."""
+        self._going_on: ILease | None = None
+        self._told = 0
+
+    # leases
+
+    def check(self, principal: Principal, side: Side, resource: str) -> None:
+        name = _name(resource)
+        if name is None and resource not in (SERVICES, LOADS):
+            raise Refusal(Reason.PARAMETER, "there is no such resource: services, service/NAME, load, load/NAME")
+        if side is Side.WRITER and (resource == SERVICES or resource.startswith(LOAD)):
+            raise Refusal(Reason.PARAMETER, "services are offered at service/NAME, and a load is told at load")
+        if not principal.allowed.may(side, NAME, resource):
+            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
+        if side is Side.WRITER and name is not None and not principal.allowed.offers.permits(name):
+            raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+
+    def granted(self, grant: Grant) -> Mapping[str, str]:
+        return {}
+
+    def joined(self, flow: Reader | Writer) -> None:
+        flow.place = {} if flow.grant.side is Side.READER else None
+
+    def left(self, flow: Reader | Writer) -> None:
+        place: dict[str, _View] | Provider | None = flow.place
+        if isinstance(place, Provider):
+            place.leave()
+        elif place is not None:
+            for resource, view in place.items():
+                self._forget(resource, view)
+
+    # readers
+
+    def summon(self, reader: Reader, resource: str) -> None:
+        if self._count >= MAX_VIEWS:
+            # It heard that it worked; that it is over now is all that can still be said.
+            self._complaints.count("mtl_registry", "full")
+            self._flows.end(reader, "full")
+            return
+        self._count += 1
+        revision = self._registry.revision
+
+        def shown(entry: Service | Load | int) -> _Event:
+            if isinstance(entry, Service):
+                return Event(key_of(entry), "snapshot", revision, entry)
+            load = entry if isinstance(entry, Load) else self._load(entry)
+            return Event(load.provider, "snapshot", revision, load)
+
+        def send(event: _Event | None) -> bool:
+            tail, body = _encoded(resource, event) if event is not None else _synced(resource, revision)
+            sent = reader.send(tail, body) is Sent.SENT
+            self._told += sent
+            return sent
+
+        view: _View = View(self._entries(resource), shown, send)
+        self._views.setdefault(resource, {})[view] = None
+        reader.place[resource] = view
+        if resource == LOADS or resource.startswith(LOAD):
+            self._watch_loads(resource)
+        self._serve(view, AT_ONCE)
+
+    def dismiss(self, reader: Reader, resource: str) -> None:
+        self._forget(resource, reader.place.pop(resource))
+
+    def _forget(self, resource: str, view: _View) -> None:
+        self._count -= 1
+        self._unserved.pop(view, None)
+        views = self._views[resource]
+        del views[view]
+        if not views:
+            del self._views[resource]
+            if resource.startswith(LOAD):
+                self._loads_of.discard(resource.removeprefix(LOAD))
+            if self._load_watch is not None and not self._loads_of and LOADS not in self._views:
+                self._load_watch.cancel()
+                self._load_watch = None
+
+    def _watch_loads(self, resource: str) -> None:
+        if resource != LOADS:
+            self._loads_of.add(resource.removeprefix(LOAD))
+        if self._load_watch is None:
+            self._load_watch = self._registry.watch(self._load_changed, (Kind.JOINED, Kind.LEFT, Kind.LOAD))
+
+    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+        """Readers confirm nothing."""
+
+    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+        """Nor do they reject."""
+
+    def _entries(self, resource: str) -> Iterable[Service | Load | int]:
+        """What a resource has now: of a provider only the id, where it is one of many that offer the same."""
+        if resource == SERVICES:
+            return self._board.entries()
+        if resource == LOADS:
+            return self._registry.loads()
+        if resource.startswith(SERVICE):
+            return self._board.entries(resource.removeprefix(SERVICE))
+        return (each for each in self._board.providers(resource.removeprefix(LOAD)) if each != BROKER)
+
+    def _load(self, provider: int) -> Load:
+        """The load of a provider. It may have left, where that is still to be told."""
+        known = self._registry.provider(provider)
+        return Load(provider, "", 0.0) if known is None else Load(known.id, known.label, known.load)
+
+    # sending
+
+    def room(self, reader: Reader) -> None:
+        most = AT_ONCE
+        views: dict[str, _View] = reader.place
+        for resource, view in list(views.items()):
+            if not view:
+                continue
+            sent = self._serve(view, most)
+            most -= sent
+            if sent:
+                # The next room is for the others first.
+                views[resource] = views.pop(resource)
+            if view.blocked:
+                return
+
+    def _serve(self, view: _View, most: int) -> int:
+        """Send what waits for a reader, and the rest later if it is more than that. Returns how many were sent."""
+        sent = view.serve(most)
+        if view and not view.blocked:
+            self._unserved[view] = None
+            if self._going_on is None:
+                self._going_on = self._leases.hold(_Task(self._go_on), self._leases.now)
+        return sent
+
+    def _go_on(self, now: float) -> float | None:
+        """Go on with those who have not been sent everything, by turns."""
+        most = A_TICK
+        while self._unserved and most > 0:
+            view = next(iter(self._unserved))
+            del self._unserved[view]
+            most -= max(1, self._serve(view, min(A_TURN, most)))
+        if self._unserved:
+            return now
+        self._going_on = None
+        return None
+
+    # changes
+
+    def _service_changed(self, change: Change) -> None:
+        service = change.subject
+        assert isinstance(service, Service)
+        board = self._board
+        name = service.name
+        offered_before = board.offers(service.provider, name)
+        if change.kind is Kind.OFFERED:
+            shift = board.offered(service)
+        elif change.kind is Kind.WITHDRAWN:
+            shift = board.withdrawn(service)
+        else:
+            shift = board.amended(service)
+        for resource in (SERVICES, SERVICE + name):
+            if resource in self._views:
+                self._tell_shift(resource, change.revision, shift)
+        offers = board.offers(service.provider, name)
+        if LOAD + name in self._views and offers != offered_before and service.provider != BROKER:
+            self._tell_load(LOAD + name, change, new=offers, gone=not offers)
+
+    def _tell_shift(self, resource: str, revision: int, shift: Shift) -> None:
+        before, now = shift.before, shift.now
+        if before is now:
+            return
+        event: _Event
+        if now is None:
+            assert before is not None
+            event = Event(key_of(before), "down", revision, before, gone=True)
+        else:
+            event = Event(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
+        self._tell(resource, event)
+
+    def _load_changed(self, change: Change) -> None:
+        kind, provider = change.kind, change.provider
+        if LOADS in self._views:
+            self._tell_load(LOADS, change, new=kind is Kind.JOINED, gone=kind is Kind.LEFT)
+        if kind is not Kind.LOAD or not self._loads_of:
+            return
+        known = self._registry.provider(provider)
+        for name in {service.name for service in known.services} if known is not None else ():
+            if name in self._loads_of and self._board.offers(provider, name):
+                self._tell_load(LOAD + name, change)
+
+    def _tell_load(self, resource: str, change: Change, new: bool = False, gone: bool = False) -> None:
+        load = change.subject if isinstance(change.subject, Load) else self._load(change.provider)
+        self._tell(resource, Event(load.provider, "down" if gone else "load", change.revision, load, new, gone))
+
+    def _tell(self, resource: str, event: _Event) -> None:
+        self._leases.look()  # a provider that leaves with its connection is a change outside of a quantum
+        for view in self._views[resource]:
+            view.tell(event)
+
+    # writers
+
+    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
+        provider: Provider | None = writer.place
+        if provider is None:
+            principal = writer.grant.principal
+            provider = Provider(self._registry, principal.allowed.offers, principal.user, writer.address)
+            writer.place = provider
+        try:
+            if resource == LOADS:
+                provider.load(read_load(content.body))
+            else:
+                _offer(provider, resource.removeprefix(SERVICE), content)
+        except Refusal as refusal:
+            self._complaints.count("mtl_registry", refusal.reason.code)
+            writer.reject(content.sequence, recycle=refusal.reason is Reason.LIMIT)
+        else:
+            writer.confirm(content.sequence)
+
+    # for the broker
+
+    def counts(self) -> Mapping[str, int]:
+        return {"mtl_registry.told": self._told, "mtl_registry.summoned": self._count}
+
+    def close(self) -> None:
+        for held in (self._watch, self._load_watch, self._going_on):
+            if held is not None:
+                held.cancel()
+
+
+class _Task:
+    """Something to be done, on a lease."""
+
+    def __init__(self, check: Callable[[float], float | None]) -> None:
+        self.check = check
+
+
+def _name(resource: str) -> str | None:
+    """The service that a resource is about, if it is about one."""
+    for kind in (SERVICE, LOAD):
+        if resource.startswith(kind) and len(resource) > len(kind):
+            return resource.removeprefix(kind)
+    return None
+
+
+def _offer(provider: Provider, name: str, content: data.Content) -> None:
+    what = table.members(content.table, "type").get("type")
+    if what == "offer":
+        provider.offer(read_service(content.body, name))
+    elif what == "withdraw":
+        provider.withdraw(name)
+    else:
+        raise Refusal(Reason.PARAMETER, 'a Content to a service has the type "offer" or "withdraw"')
+
+
+def _synced(resource: str, revision: int) -> tuple[bytes, bytes]:
+    """The end of a snapshot, as it is sent."""
+    return data.make_tail(resource, table.encode({"event": "synced", "revision": revision})), b""
+
+
+def _encoded(resource: str, event: _Event) -> tuple[bytes, bytes]:
+    """An event as it is sent: the tail and the body."""
+    if event.encoded is None:
+        try:
+            event.encoded = _encode(resource, event, event.subject)
+        except UnicodeEncodeError:
+            # Other wires let texts in that UTF-8 cannot hold.
+            event.encoded = _encode(resource, event, _harmless(event.subject))
+    return event.encoded
+
+
+def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[bytes, bytes]:
+    properties: dict[str, table.Value] = {
+        "event": event.name,
+        "revision": event.revision,
+        "provider": subject.provider,
+    }
+    body = b""
+    if isinstance(subject, Service):
+        properties["service"] = subject.name
+        body = encode_part(service_desc(subject, False))
+    elif not event.gone:
+        body = encode_part(load_desc(subject))
+    if body:
+        properties["content-type"] = _JSON
+    return data.make_tail(resource, table.encode(properties)), body
+
+
+def _harmless(subject: Service | Load) -> Service | Load:
+    """The same with question marks for surrogates that stand alone."""
+    texts = {name: value for name, value in attrs.asdict(subject, recurse=False).items() if isinstance(value, str)}
+    changes: dict[str, Any] = {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}
+    return attrs.evolve(subject, **changes)

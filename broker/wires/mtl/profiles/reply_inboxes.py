@@ -1,0 +1,110 @@
+"""Where callers get their replies: a box for each reader flow that asked for one, with an address nobody can guess.
+
+Rules:
+- A box is open while its reader has summoned it. What comes for one that is not, or is no more, is refused.
+- A reply that finds no room at its reader waits, behind those before it: a bounded number of them, and of bytes. When
+  the box is closed they are lost.
+- A reply is for the oldest request with its correlation-id that none was seen for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.router import Part, Sent
+from broker.wires.mtl.codec.data import make_tail
+from broker.wires.mtl.profiles.dispatch import Request, Store
+from broker.wires.mtl.sessions.grants import Principal
+from broker.wires.mtl.sessions.profile_interface import Reader
+
+MAX_BACKLOG = 1_000
+"""Replies that may wait for one reader, behind the messages that wait for it in the transport."""
+
+OVERHEAD = 200
+"""Bytes that a reply which waits takes beside its own."""
+
+
+class Box:
+    """The box of a reader. Its address ends with ``token``."""
+
+    def __init__(self, reader: Reader, token: str, store: Store) -> None:
+        self._reader = reader
+        self._store = store
+        self._names: dict[str, None] = {}
+        """As what its reader has summoned it."""
+        self._backlog: deque[tuple[bytes, Part]] = deque()
+        self._expected: dict[str, dict[int, Request]] = {}
+        """Requests without a reply, by correlation-id and order."""
+        self.token = token
+
+    @property
+    def principal(self) -> Principal:
+        """Whose it is."""
+        return self._reader.grant.principal
+
+    def __len__(self) -> int:
+        """How many replies wait."""
+        return len(self._backlog)
+
+    def open(self, name: str) -> None:
+        """Its reader summoned it by that name."""
+        self._names[name] = None
+
+    def close(self, name: str) -> int:
+        """Its reader dismissed it by that name. Returns how many replies are lost."""
+        self._names.pop(name, None)
+        return 0 if self._names else self.clear()
+
+    def clear(self) -> int:
+        """Nothing more is sent. Returns how many replies are lost."""
+        lost = len(self._backlog)
+        self._names.clear()
+        while self._backlog:
+            self._shorten()
+        return lost
+
+    # replies
+
+    def post(self, properties: bytes, body: Part) -> None:
+        """Send a reply, or let it wait. Raises `Refusal`: UNKNOWN_TARGET if nobody reads it, LIMIT if too many wait."""
+        if not self._names:
+            raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
+        if not self._backlog and self._send(properties, body):
+            return
+        if len(self._backlog) >= MAX_BACKLOG or not self._store.take(_size(properties, body)):
+            raise Refusal(Reason.LIMIT, "too many replies wait")
+        self._backlog.append((properties, body))
+
+    def flush(self) -> None:
+        """There is room at its reader."""
+        while self._backlog and self._send(*self._backlog[0]):
+            self._shorten()
+
+    def _send(self, properties: bytes, body: Part) -> bool:
+        return self._reader.send(make_tail(next(iter(self._names)), properties), body) is Sent.SENT
+
+    def _shorten(self) -> None:
+        self._store.give(_size(*self._backlog.popleft()))
+
+    # requests
+
+    def expect(self, request: Request) -> None:
+        """A reply to that may come."""
+        self._expected.setdefault(request.correlation, {})[request.order] = request
+
+    def forget(self, request: Request) -> None:
+        """None is expected any more. Harmless if none was."""
+        same = self._expected.get(request.correlation)
+        if same is not None and same.pop(request.order, None) is not None and not same:
+            del self._expected[request.correlation]
+
+    def expected(self, correlation: str) -> Request | None:
+        """What a reply with that correlation-id is for."""
+        same: dict[int, Any] = self._expected.get(correlation, {})
+        return next(iter(same.values()), None)
+
+
+def _size(properties: bytes, body: Part) -> int:
+    return len(properties) + len(body) + OVERHEAD

@@ -1,0 +1,348 @@
+"""The profile "service": requests and their replies, over the registry.
+
+Rules:
+- Resources are ``service/NAME``, ``reply``, and ``load`` for writers.
+- Whoever summons ``service/NAME`` is a *worker* of it: it is given the requests, and confirms each. How they are dealt
+  out is in `broker.wires.mtl.profiles.dispatch`. A worker that confirms nothing is given a request once, and nobody
+  hears what became of it.
+- In the virtual host that is shared with other wires a worker is a provider of the registry, which offers NAME by the
+  protocol "mtl" for as long as it has it summoned. It needs the right to offer that name, in every host.
+- Whoever writes to ``service/NAME`` is a *caller*. A Content is a request. Its properties ``reply-to`` (where the reply
+  goes), ``correlation-id`` (text), ``ttl`` (how many milliseconds it may wait) and ``retry`` (it may be given to
+  another worker after one has had it) are read. A Confirm says that a worker has it, or that it waits.
+- A request that no worker has room for, and that may not wait, is rejected with recycle; a caller that is not confirmed
+  gets an error in its place, if there is a ``reply-to``.
+- A reader whose lease is for ``reply`` is told an address with the lease, ``reply/TOKEN``, which is the ``reply-to`` of
+  its requests; and summons ``reply``, or that very address if its lease is for all. What comes there is never awaited
+  to be confirmed.
+- A worker writes its reply to ``reply`` with the ``reply-to`` of the request, or to that address itself. The reply goes
+  to the caller with its ``correlation-id``. A Confirm says that it was sent or waits for room; a Reject without
+  recycle, that nobody is there.
+- Of a request that was confirmed, and to which nobody will reply, the caller is told: by a Content with the ``event``
+  "error", a ``code``, a ``reason``, the ``service`` and the ``correlation-id``. Codes are 500 (a worker rejected it for
+  good), 503 (its worker is gone or gave it back, and no other takes it), 504 (no worker had room in its time). Nobody
+  else can send this ``event``: it is taken out of replies.
+- ``user-id`` says of requests and replies who wrote them, where the broker knows. Requests have ``redelivered`` and
+  ``delivery-count``, from 1 on.
+- A worker reports how much it has to do by a Content to ``load``, of the same client: ``{"load": NUMBER}``.
+- Virtual hosts have nothing to do with each other.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILeases, IRegistry
+from broker.core.model import Service
+from broker.net.interfaces.router import Complaints
+from broker.wires.mtl.codec import data, table
+from broker.wires.mtl.profiles.dispatch import MAX_KEPT, SERVICE, UNAVAILABLE, Calls, Request, Store, Worker
+from broker.wires.mtl.profiles.offers import WIRE, Provider, read_load
+from broker.wires.mtl.profiles.reply_inboxes import Box
+from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+from broker.wires.mtl.sessions.send_window import Window
+
+NAME = "service"
+
+REPLY, REPLIES, LOAD = "reply", "reply/", "load"
+"""The other resources: a name, how addresses begin, and a name."""
+
+TOKEN_BYTES = 24
+"""Random bytes of an address: nobody guesses 192 bits."""
+
+MAX_CORRELATION = 255
+"""Characters of a correlation-id: it is kept until the reply has come. A UUID has 36."""
+
+MAX_TTL = 3_600_000
+"""Milliseconds; what may wait for longer than an hour waits an hour. Nobody waits so long for a reply."""
+
+_COUNTS = "mtl_services"
+
+
+@attrs.define(eq=False)
+class _Place:
+    """What a reader is: a worker, a box, or both. ``provider`` is what it is in the registry."""
+
+    box: Box | None
+    worker: Worker | None = None
+    provider: Provider | None = None
+
+
+class Services:
+    """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
+
+    ``bridge`` is the virtual host that the registry is in. ``window_bytes`` is what a worker may have of requests that
+    it has not confirmed; a change is for those that begin later.
+    """
+
+    name = NAME
+    confirms: Mapping[Side, tuple[Confirm, ...]] = {
+        Side.READER: (Confirm.FULL, Confirm.NONE),
+        Side.WRITER: (Confirm.FULL, Confirm.NONE),
+    }
+    sole: str | None = None
+
+    def __init__(
+        self,
+        flows: Flows,
+        registry: IRegistry,
+        leases: ILeases,
+        complaints: Complaints,
+        bridge: str,
+        window_bytes: int,
+    ) -> None:
+        self._flows = flows
+        self._registry = registry
+        self._complaints = complaints
+        self._bridge = bridge
+        self.window_bytes = window_bytes
+        self._store = Store(MAX_KEPT)
+        self._calls = Calls(leases, self._store, self._failed)
+        self._tokens: WeakKeyDictionary[Grant, str] = WeakKeyDictionary()
+        """Of leases that are not used yet: weak, since nobody tells when one ends so."""
+        self._boxes: dict[str, Box] = {}
+        """By token."""
+        self._workers: dict[bytes, _Place] = {}
+        """By the identity of their client."""
+        self._asked = 0
+        self._replied = 0
+
+    # leases
+
+    def check(self, principal: Principal, side: Side, resource: str) -> None:
+        name = resource
+        if resource.startswith(REPLIES):
+            name = REPLY
+            box = self._boxes.get(resource.removeprefix(REPLIES))
+            if side is Side.READER and (box is None or box.principal is not principal):
+                raise Refusal(Reason.PARAMETER, "that is nobody's address, or somebody else's: replies come as reply")
+        elif not (_service(resource) or resource == REPLY or (resource == LOAD and side is Side.WRITER)):
+            raise Refusal(Reason.PARAMETER, "there is no such resource: service/NAME, reply, load for writers")
+        if not principal.allowed.may(side, NAME, name):
+            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
+        service = _service(resource)
+        if service and side is Side.READER and not principal.allowed.offers.permits(service):
+            raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+
+    def granted(self, grant: Grant) -> Mapping[str, str]:
+        if grant.side is not Side.READER or not grant.covers(REPLY):
+            return {}
+        token = self._tokens[grant] = secrets.token_urlsafe(TOKEN_BYTES)
+        return {"reply": REPLIES + token}
+
+    def joined(self, flow: Reader | Writer) -> None:
+        if flow.grant.side is Side.WRITER:
+            return
+        token = self._tokens.pop(flow.grant, None)
+        box = None
+        if token is not None:
+            box = self._boxes[token] = Box(flow, token, self._store)  # type: ignore[arg-type]
+        flow.place = _Place(box)
+
+    def left(self, flow: Reader | Writer) -> None:
+        if flow.grant.side is Side.WRITER:
+            return
+        place: _Place = flow.place
+        if place.box is not None:
+            del self._boxes[place.box.token]
+            self._lost(place.box.clear())
+        if place.worker is not None:
+            del self._workers[flow.identity]
+            if place.provider is not None:
+                place.provider.leave()
+            self._calls.gone(place.worker)
+
+    # readers
+
+    def summon(self, reader: Reader, resource: str) -> None:
+        place: _Place = reader.place
+        name = _service(resource)
+        if name:
+            self._work(reader, place, name)
+        elif place.box is not None and resource in (REPLY, REPLIES + place.box.token):
+            place.box.open(resource)
+
+    def dismiss(self, reader: Reader, resource: str) -> None:
+        place: _Place = reader.place
+        name = _service(resource)
+        if name and place.worker is not None:
+            self._calls.leave(place.worker, name)
+            if place.provider is not None:
+                place.provider.withdraw(name)
+        elif place.box is not None:
+            self._lost(place.box.close(resource))
+
+    def room(self, reader: Reader) -> None:
+        place: _Place = reader.place
+        if place.box is not None:
+            place.box.flush()
+        if place.worker is not None:
+            place.worker.blocked = False
+            self._calls.serve(place.worker)
+
+    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+        worker = reader.place.worker
+        if worker is not None:
+            for request in worker.answered(sequence, multiple):
+                self._calls.over(request)
+            self._calls.serve(worker)
+
+    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+        worker = reader.place.worker
+        if worker is not None:
+            for request in worker.answered(sequence, multiple):
+                if recycle:
+                    self._calls.back(request, worker, "the worker gave the request back")
+                else:
+                    self._calls.refused(request)
+            self._calls.serve(worker)
+
+    def _work(self, reader: Reader, place: _Place, name: str) -> None:
+        """A reader begins to work for a service."""
+        grant = reader.grant
+        if place.worker is None:
+            window: Window[Request] | None = None
+            if grant.confirm is Confirm.FULL:
+                window = Window(grant.window, self.window_bytes)
+            place.worker = Worker(reader, window)
+            self._workers[reader.identity] = place
+            if grant.principal.host == self._bridge:
+                user, rights = grant.principal.user, grant.principal.allowed.offers
+                place.provider = Provider(self._registry, rights, user, reader.address)
+        try:
+            if place.provider is not None:
+                place.provider.offer(Service(name, reader.address, 0, WIRE, grant.principal.user or None))
+            self._calls.join(place.worker, name)
+        except Refusal as refusal:
+            # It heard that it worked; that it is over now is all that can still be said.
+            self._complaints.count(_COUNTS, refusal.reason.code)
+            self._flows.end(reader, "full")
+
+    # writers
+
+    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
+        try:
+            if name := _service(resource):
+                self._ask(writer, name, content)
+            elif resource == LOAD:
+                self._report(writer, content)
+            else:
+                self._reply(writer, resource, content)
+        except Refusal as refusal:
+            self._complaints.count(_COUNTS, refusal.reason.code)
+            if refusal.reason is not Reason.UNKNOWN_TARGET or writer.grant.confirm is Confirm.FULL:
+                writer.reject(content.sequence, recycle=refusal.reason is Reason.LIMIT)
+        else:
+            writer.confirm(content.sequence)
+
+    def _ask(self, writer: Writer, name: str, content: data.Content) -> None:
+        principal = writer.grant.principal
+        said = table.members(content.table, "reply-to", "correlation-id", "ttl", "retry")
+        correlation, ttl, retry = said.get("correlation-id", ""), said.get("ttl", 0), said.get("retry", False)
+        if not isinstance(correlation, str) or len(correlation) > MAX_CORRELATION:
+            raise Refusal(Reason.PARAMETER, f"a correlation-id is text of up to {MAX_CORRELATION} characters")
+        # A Boolean is a number in Python.
+        if type(ttl) is not int or ttl < 0 or type(retry) is not bool:
+            raise Refusal(Reason.PARAMETER, "a ttl is a number of milliseconds, and retry is a Boolean")
+        box = None
+        if "reply-to" in said:
+            box = self._box(principal.host, said["reply-to"])
+            if box is None:
+                raise Refusal(Reason.PARAMETER, "nobody reads replies at that reply-to")
+        properties = _by(principal.user, content.table)
+        request = Request(
+            (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
+        )
+        try:
+            self._calls.ask(request)
+        except Refusal as refusal:
+            if box is not None and writer.grant.confirm is Confirm.NONE:
+                self._failed(request, UNAVAILABLE, refusal.text)
+            raise
+        self._asked += 1
+
+    def _reply(self, writer: Writer, resource: str, content: data.Content) -> None:
+        principal = writer.grant.principal
+        said = table.members(content.table, "reply-to", "correlation-id")
+        unwanted = ["event"]
+        address: table.Value = resource
+        if resource == REPLY:
+            address = said.get("reply-to")
+            unwanted.append("reply-to")
+            if not isinstance(address, str) or not address.startswith(REPLIES):
+                raise Refusal(Reason.PARAMETER, "a reply has the reply-to of its request")
+        box = self._box(principal.host, address)
+        if box is None:
+            raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
+        box.post(_by(principal.user, content.table, *unwanted), content.body)
+        self._replied += 1
+        correlation = said.get("correlation-id", "")
+        request = box.expected(correlation) if isinstance(correlation, str) else None
+        if request is not None:
+            box.forget(request)
+            self._calls.replied(request)
+
+    def _report(self, writer: Writer, content: data.Content) -> None:
+        place = self._workers.get(writer.identity)
+        if place is None or place.worker is None:
+            raise Refusal(Reason.PARAMETER, "only a worker has a load")
+        place.worker.load = load = read_load(content.body)
+        if place.provider is not None:
+            place.provider.load(load)
+
+    def _box(self, host: str, address: table.Value) -> Box | None:
+        """The box of that address, if it is in that virtual host."""
+        if not isinstance(address, str) or not address.startswith(REPLIES):
+            return None
+        box = self._boxes.get(address.removeprefix(REPLIES))
+        return box if box is not None and box.principal.host == host else None
+
+    # what came to nothing
+
+    def _failed(self, request: Request, code: int, why: str) -> None:
+        self._complaints.count(_COUNTS, f"error-{code}")
+        box = request.box
+        if not isinstance(box, Box):
+            return
+        members: dict[str, table.Value] = {"event": "error", "code": code, "reason": why, "service": request.key[1]}
+        if request.correlation:
+            members["correlation-id"] = request.correlation
+        try:
+            box.post(table.encode(members), b"")
+        except Refusal as refusal:
+            self._complaints.count(_COUNTS, refusal.reason.code)
+
+    def _lost(self, replies: int) -> None:
+        if replies:
+            self._complaints.count(_COUNTS, "lost", replies)
+
+    # for the broker
+
+    def counts(self) -> Mapping[str, int]:
+        return {
+            f"{_COUNTS}.requests": self._asked,
+            f"{_COUNTS}.replies": self._replied,
+            f"{_COUNTS}.open": self._calls.requests,
+            f"{_COUNTS}.waiting": self._calls.waiting,
+            f"{_COUNTS}.kept-bytes": self._store.bytes,
+        }
+
+    def close(self) -> None:
+        self._calls.close()
+
+
+def _service(resource: str) -> str:
+    """The service that a resource is; "" if it is none."""
+    return resource.removeprefix(SERVICE) if resource.startswith(SERVICE) else ""
+
+
+def _by(user: str, properties: bytes, *unwanted: str) -> bytes:
+    """Properties that are passed on, from that user, without some of them."""
+    told = table.without_members(properties, "user-id", *unwanted)
+    return table.with_members(told, {"user-id": user}) if user else told

@@ -1,0 +1,252 @@
+"""The profile "topic": publish and subscribe, in one space with mc0.
+
+Rules:
+- A resource is a topic, byte for byte that of mc0 in the virtual host that is shared with it. Every other host has
+  topics of its own.
+- A Content goes to all who have summoned its topic at that moment, the writer's own flows included, once to each. It is
+  never confirmed by readers; a reader that is too slow misses it, which its sequences show.
+- A writer may ask for confirmation: then a Confirm says that the Content was given to whoever is there, if anybody is.
+- Towards mc0 the properties ``X-...`` are headers of the same name, where they are text, bytes or whole numbers, and
+  not empty; everything else is lost. From mc0 the headers ``X-...`` are properties, as text where they are UTF-8, else
+  as bytes; several frames of a body become one.
+- ``user-id`` says who wrote it, where the broker knows; what a writer says of it is taken out, as is ``retained``.
+- A Content with ``retain`` (a true Boolean) is the last value of its topic from then on, and is sent to whoever summons
+  that topic later, before anything else of it, with ``retained``. One with an empty body takes the last value away.
+  Where there is no room to keep it, it is refused for now, and sent to nobody.
+- A last value that finds no room at its reader is owed to it: nothing of that topic is sent to it before.
+- Topics of the broker's own may be read, and are nobody's to write to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ITopics
+from broker.core.model import is_own
+from broker.net.interfaces.router import Complaints, Part, Sent
+from broker.wires.mc0.codec.messages import MAX_HEADERS
+from broker.wires.mtl.codec import data, table
+from broker.wires.mtl.profiles.retained_values import Retained, Value
+from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+
+NAME = "topic"
+
+MAX_KNOWN = 1_000
+"""Properties of which it is remembered what they become: writers use the same again and again."""
+
+MAX_KNOWN_SIZE = 512
+"""Bytes of a tail that is remembered: those that are the same again and again are short. So they take 10 MB at most."""
+
+
+class Properties(tuple[bytes, ...]):
+    """The properties of a Content for all who get it: the headers of mc0, and the tail that readers of MTL are sent.
+
+    ``kept`` is the tail that it has as a last value, if it is to be one.
+    """
+
+    tail: bytes
+    kept: bytes | None
+
+
+class Topic:
+    """The profile. ``space`` gives the topics of a virtual host. It is their outlet to the flows."""
+
+    name = NAME
+    confirms: Mapping[Side, tuple[Confirm, ...]] = {
+        Side.READER: (Confirm.NONE,),
+        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    }
+    sole: str | None = None
+
+    def __init__(self, flows: Flows, space: Callable[[str], ITopics], complaints: Complaints) -> None:
+        self._flows = flows
+        self._space = space
+        self._complaints = complaints
+        self._published = 0
+        self._known: dict[tuple[str, str, bytes], Properties] = {}
+        self._retained = Retained()
+        self._owed: dict[Reader | Writer, dict[str, None]] = {}
+        """Readers with the topics whose last values they have not been sent yet."""
+
+    # leases
+
+    def check(self, principal: Principal, side: Side, resource: str) -> None:
+        if side is Side.WRITER and is_own(resource.encode()):
+            raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
+        if not principal.allowed.may(side, NAME, resource):
+            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that topic")
+
+    def granted(self, grant: Grant) -> Mapping[str, str]:
+        return {}
+
+    def joined(self, flow: Reader | Writer) -> None:
+        # What a reader is subscribed to, and where a writer writes to.
+        flow.place = {} if flow.grant.side is Side.READER else self._space(flow.grant.principal.host)
+
+    def left(self, flow: Reader | Writer) -> None:
+        if flow.grant.side is Side.READER:
+            self._owed.pop(flow, None)
+            topics = self._space(flow.grant.principal.host)
+            for topic in flow.place:
+                topics.unsubscribe(topic, self, flow)
+
+    # readers
+
+    def summon(self, reader: Reader, resource: str) -> None:
+        host = reader.grant.principal.host
+        if self._retained.get((host, resource)) is not None:
+            self._owed.setdefault(reader, {})[resource] = None
+            self._pay(reader, resource)
+        try:
+            reader.place[self._space(host).subscribe(resource.encode(), self, reader)] = None
+        except Refusal:
+            # It heard that it worked; that it is over now is all that can still be said.
+            self._complaints.count("mtl_topics", "full")
+            self._flows.end(reader, "full")
+
+    def dismiss(self, reader: Reader, resource: str) -> None:
+        self._settle(reader, resource)
+        topic = resource.encode()
+        reader.place.pop(topic, None)
+        self._space(reader.grant.principal.host).unsubscribe(topic, self, reader)
+
+    def room(self, reader: Reader) -> None:
+        for resource in list(self._owed.get(reader, ())):
+            if not self._pay(reader, resource):
+                return
+
+    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+        """Readers confirm nothing."""
+
+    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+        """Nor do they reject."""
+
+    def _pay(self, reader: Reader, resource: str) -> bool:
+        """Send a last value that is owed. Returns whether nothing is owed of that topic now."""
+        value = self._retained.get((reader.grant.principal.host, resource))
+        if value is not None and reader.send(value.tail, value.body) is not Sent.SENT:
+            return False
+        self._settle(reader, resource)
+        return True
+
+    def _settle(self, reader: Reader, resource: str) -> None:
+        """That topic's last value is not owed."""
+        owed = self._owed.get(reader)
+        if owed is not None:
+            owed.pop(resource, None)
+            if not owed:
+                del self._owed[reader]
+
+    # writers
+
+    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
+        principal = writer.grant.principal
+        key = (principal.user, resource, content.table)
+        properties = self._known.get(key)
+        if properties is None:
+            properties = self._learn(*key)
+        topic = (principal.host, resource)
+        kept, body = properties.kept, content.body
+        if kept is not None and len(body) and not self._retained.fits(topic, len(kept) + len(body)):
+            self._complaints.count("mtl_topics", "not-retained")
+            writer.reject(content.sequence, recycle=True)
+            return
+        self._published += 1
+        topics: ITopics = writer.place
+        topics.publish(resource.encode(), properties, (body,))
+        if kept is not None:
+            # After the value before was sent to whom it is owed.
+            if len(body):
+                self._retained.put(topic, Value(kept, body))
+            else:
+                self._retained.drop(topic)
+        writer.confirm(content.sequence)
+
+    def _learn(self, user: str, resource: str, properties: bytes) -> Properties:
+        """What the properties of a writer become."""
+        told = table.without_members(properties, "user-id", "retained")
+        if user:
+            told = table.with_members(told, {"user-id": user})
+        learned = Properties(_headers(table.decode(properties)))
+        learned.tail = data.make_tail(resource, told)
+        learned.kept = None
+        if table.members(properties, "retain").get("retain") is True:
+            learned.kept = data.make_tail(resource, table.with_members(told, {"retained": True}))
+        if len(learned.tail) <= MAX_KNOWN_SIZE:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[user, resource, properties] = learned
+        return learned
+
+    # from the topics
+
+    def deliver(
+        self, subscribers: Collection[Reader], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
+    ) -> None:
+        """Send a Content to all of them."""
+        if self._owed:
+            subscribers = self._paid(subscribers, topic.decode())
+            if not subscribers:
+                return
+        tail = headers.tail if isinstance(headers, Properties) else _tail(topic, headers)
+        self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(body))
+
+    def _paid(self, subscribers: Collection[Reader], topic: str) -> Collection[Reader]:
+        """Those who have got the last value. Others miss what comes, but for what will be the last value then."""
+        paid = [each for each in subscribers if topic not in self._owed.get(each, ()) or self._pay(each, topic)]
+        if len(paid) < len(subscribers):
+            self._complaints.count("mtl_dropped", Sent.FULL.value, len(subscribers) - len(paid))
+        return paid
+
+    # for the broker
+
+    def counts(self) -> Mapping[str, int]:
+        return {
+            "mtl_topics.published": self._published,
+            "mtl_topics.retained": len(self._retained),
+            "mtl_topics.retained-bytes": self._retained.bytes,
+        }
+
+    def close(self) -> None:
+        """Nothing is to be settled."""
+
+
+def _headers(properties: Mapping[str, table.Value]) -> Iterator[bytes]:
+    """The headers of mc0, names and values by turns: no more of them than mc0 has itself."""
+    room = MAX_HEADERS
+    for name, value in properties.items():
+        if name[:2].upper() != "X-":
+            continue
+        if isinstance(value, str) or type(value) is int:
+            value = str(value).encode()
+        # An empty frame would be the end of the headers.
+        if isinstance(value, bytes) and value and room:
+            room -= 1
+            yield from (name.encode(), value)
+
+
+def _tail(topic: bytes, headers: Sequence[Part]) -> bytes:
+    """What readers of MTL get of a message of mc0: without any of its headers, if a table does not hold them."""
+    name = topic.decode()
+    properties: dict[str, table.Value] = {}
+    size = 0
+    for header, value in zip(headers[::2], headers[1::2], strict=True):
+        key = _text(header) if len(header) <= table.MAX_KEY else b""
+        if isinstance(key, str) and key[:2].upper() == "X-":
+            size += len(value)
+            if size > table.MAX_TABLE:
+                return data.make_tail(name)
+            properties[key] = _text(value)
+    try:
+        return data.make_tail(name, table.encode(properties))
+    except ValueError:
+        return data.make_tail(name)
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,287 @@
+"""The data flow of MTL without sockets: real flows, leases, profile and codec over a ROUTER of lists, and a clock that
+tests turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from broker.core.counters import Counters
+from broker.core.errors import Reason, Refusal
+from broker.core.liveness import Leases
+from broker.core.model import Rights
+from broker.net.interfaces.router import Part, Sender
+from broker.net.rate_limits import Complaints
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED
+from broker.wires.mtl.profiles.test import RESOURCE, FanOut
+from broker.wires.mtl.sessions.data import Data
+from broker.wires.mtl.sessions.flows import Client, ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.leases import DataLeases
+from broker.wires.mtl.sessions.profile_interface import Flows, Profile, Reader, Writer
+from broker.wires.mtl.sessions.settings import Settings
+from tests.wires.mtl.recording_router import RecordingRouter
+
+STEP = 0.05
+"""Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
+
+
+class Everything:
+    """Who may do everything."""
+
+    offers = Rights()
+
+    def may(self, side: Side, profile: str, resource: str) -> bool:
+        return True
+
+
+class Keeping:
+    """A profile with any number of resources, all but those that begin with "no", and both ways to confirm.
+
+    It writes down what it is called for. Those who have summoned a resource are sent what comes for it, one by one if
+    ``one_by_one`` says so; what is confirmed is so at once, unless ``confirming`` says otherwise.
+    """
+
+    name = "keeping"
+    confirms: Mapping[Side, tuple[Confirm, ...]] = {side: tuple(Confirm) for side in Side}
+    sole: str | None = None
+
+    def __init__(self, flows: Flows) -> None:
+        self.flows = flows
+        self.calls: list[tuple[Any, ...]] = []
+        self.flow: dict[str, Any] = {}
+        """The last flow that joined, by side."""
+        self.readers: dict[str, dict[Reader, None]] = {}
+        self.one_by_one = False
+        self.confirming = True
+        self.snapshot = 0
+        """How many Contents a Summon brings at once."""
+
+    def check(self, principal: Principal, side: Side, resource: str) -> None:
+        if resource.startswith("no"):
+            raise Refusal(Reason.FORBIDDEN, "not that")
+
+    def granted(self, grant: Grant) -> Mapping[str, str]:
+        return {}
+
+    def joined(self, flow: Reader | Writer) -> None:
+        self.flow[flow.grant.side.value] = flow
+        self.calls.append(("joined", flow.grant.side.value))
+
+    def left(self, flow: Reader | Writer) -> None:
+        self.calls.append(("left", flow.grant.side.value))
+        for readers in self.readers.values():
+            readers.pop(flow, None)  # type: ignore[arg-type]
+
+    def summon(self, reader: Reader, resource: str) -> None:
+        self.calls.append(("summon", resource))
+        self.readers.setdefault(resource, {})[reader] = None
+        for number in range(self.snapshot):
+            reader.send(wire.make_tail(resource), b"%d" % number)
+
+    def dismiss(self, reader: Reader, resource: str) -> None:
+        self.calls.append(("dismiss", resource))
+        del self.readers[resource][reader]
+
+    def room(self, reader: Reader) -> None:
+        self.calls.append(("room",))
+
+    def content(self, writer: Writer, resource: str, content: wire.Content) -> None:
+        self.calls.append(("content", resource, content.sequence))
+        if self.confirming:
+            writer.confirm(content.sequence)
+        self.give(resource, content.body)
+
+    def give(self, resource: str, body: bytes) -> None:
+        """Send a Content to all who want it."""
+        readers = self.readers.get(resource, {})
+        if self.one_by_one:
+            for reader in readers:
+                reader.send(wire.make_tail(resource), body)
+        elif readers:
+            self.flows.fan_out(readers, wire.make_tail(resource), body)
+
+    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+        self.calls.append(("confirmed", sequence, multiple))
+
+    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+        self.calls.append(("rejected", sequence, multiple, recycle))
+
+    def counts(self) -> Mapping[str, int]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class MtlFarm:
+    """The data flow over its real neighbours, with a profile of each kind."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.clock = Clock()
+        self.clock.advance(1_700_000_000)  # like the reactor's, which is the time of day
+        self.counters = Counters()
+        self.complaints = Complaints(self.counters, self.clock)
+        self.router = RecordingRouter()
+        self.settings = settings or Settings()
+        self.start()
+
+    def start(self) -> None:
+        """The broker begins, and knows nothing of its clients."""
+        for call in self.clock.getDelayedCalls():
+            call.cancel()
+        self.leases = Leases(self.clock)
+        self.data_leases = DataLeases(self.leases, self.settings)
+        self.data = Data(self.router, self.leases, self.data_leases, self.complaints, self.settings)
+        self.test = FanOut(self.data)
+        self.keeping = Keeping(self.data)
+
+    def principal(self, user: str = "", host: str = "/", key: str = "") -> Principal:
+        return Principal(user, host, Everything(), key)
+
+    def lease(
+        self,
+        side: Side,
+        *resources: str,
+        profile: Profile | None = None,
+        confirm: Confirm = Confirm.NONE,
+        principal: Principal | None = None,
+    ) -> str:
+        """What the control flow would give for a request with these resources; its token."""
+        grant = Grant(principal or self.principal(), side, profile or self.test, resources, confirm, 100)
+        return self.data_leases.issue(grant, "session")
+
+    def peer(self, identity: bytes | None = None, key: str = "", address: str = "192.0.2.7") -> MtlPeer:
+        """A DEALER that has connected, with an identity that the ROUTER gave it unless it has one of its own."""
+        return MtlPeer(self, identity, key, address)
+
+    def reader(self, *resources: str, **lease: Any) -> MtlPeer:
+        """One with a lease for reading; by default for the resource of the test profile, which it has summoned."""
+        peer = self.peer()
+        peer.lease(self.lease(Side.READER, *resources, **lease))
+        if not resources and not lease:
+            assert peer.ask(*wire.summon(2, RESOURCE)) == [wire.Response(2, wire.OK)]
+        return peer
+
+    def writer(self, *resources: str, **lease: Any) -> MtlPeer:
+        """One with a lease for writing."""
+        peer = self.peer()
+        peer.lease(self.lease(Side.WRITER, *resources, **lease))
+        return peer
+
+    def counted(self, name: str) -> int:
+        """The counter NAME.REASON."""
+        return {**self.counters.all(), **self.data.counts()}.get(name, 0)
+
+    def ends(self) -> dict[str, int]:
+        """How many flows ended, by the reason."""
+        prefix = "mtl_flows."
+        counts = {name.removeprefix(prefix): number for name, number in self.counters.all().items() if prefix in name}
+        return {name: number for name, number in counts.items() if name not in ("reader", "writer")}
+
+    def wait(self, seconds: float, step: float = STEP) -> None:
+        """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
+        self.clock.pump([step] * round(seconds / step))
+
+
+_numbers = count(1)
+
+
+class MtlPeer:
+    """A client with one DEALER: what it sends, and what it is sent."""
+
+    def __init__(self, farm: MtlFarm, identity: bytes | None, key: str, address: str) -> None:
+        self._farm = farm
+        self._chosen = identity
+        self.sender = Sender(address, key, "DEALER")
+        self.tails = wire.Tails(MAX_EXTENDED)
+        self.connect()
+
+    # its connection
+
+    def connect(self) -> None:
+        """Connect. It has a new identity then, unless it has chosen one."""
+        self.identity = self._chosen or b"\0" + next(_numbers).to_bytes(4)
+        self.line = self._farm.router.connect(self.identity, self._farm.data)
+
+    def drop(self) -> None:
+        """The connection ends, and what waited in it is lost."""
+        assert self.connected
+        self._farm.router.close(self.identity, self._farm.data)
+
+    @property
+    def connected(self) -> bool:
+        return self._farm.router.lines.get(self.identity) is self.line
+
+    def stop_reading(self, after: int = 0) -> None:
+        """From now on so many more messages may wait for it. That is too little to be called room."""
+        self.line.have_room(after)
+
+    def read_on(self, room: int | None = None) -> None:
+        """It reads again, and there is room for so many more messages, or for any number."""
+        self._farm.router.read(self.identity, self._farm.data, room)
+
+    # what it says and hears
+
+    def say(self, *frames: Part) -> None:
+        """Send one message. The scheduler looks at the clock when it begins to serve a connection."""
+        assert self.connected
+        self._farm.leases.look()
+        with self._farm.router.receiving(self.sender):
+            self._farm.data.receive(self.identity, list(frames), self.line.number)
+
+    def ask(self, *frames: Part) -> list[wire.Command]:
+        """Send one message; what came back, and whatever had come before."""
+        self.say(*frames)
+        return self.take()
+
+    def take(self) -> list[wire.Command]:
+        """What came since the last call."""
+        return [wire.parse(frames, self.tails) for frames in self.take_frames()]
+
+    def take_frames(self) -> list[tuple[bytes, ...]]:
+        """The same as frames."""
+        taken = self.line.inbox[:]
+        self.line.inbox.clear()
+        return taken
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of the Contents that came since the last call; nothing else did."""
+        taken = self.take()
+        assert {type(command) for command in taken} <= {wire.Content}
+        return [command.body for command in taken if isinstance(command, wire.Content)]
+
+    def lease(self, token: str, sequence: int = 1) -> None:
+        """Use a lease, which is accepted."""
+        assert self.ask(*wire.lease(sequence, token)) == [wire.Response(sequence, wire.OK)]
+
+    def put(self, sequence: int, body: bytes = b"x", resource: str = RESOURCE, table: bytes = EMPTY) -> None:
+        """Send a Content."""
+        self.say(*wire.content(sequence, resource, table, body))
+
+    # what the broker has of it
+
+    @property
+    def client(self) -> Client | None:
+        found = [client for client in self._farm.data.clients() if client.identity == self.identity]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    @property
+    def reading(self) -> ReaderFlow:
+        """Its reader flow."""
+        assert self.client is not None
+        assert self.client.reader is not None
+        return self.client.reader
+
+    @property
+    def writing(self) -> WriterFlow:
+        """Its writer flow."""
+        assert self.client is not None
+        assert self.client.writer is not None
+        return self.client.writer

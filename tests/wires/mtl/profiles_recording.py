@@ -1,0 +1,157 @@
+"""The profiles of MTL over real flows, and the real topics and registry, which may be those of other wires' farms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+import attrs
+
+from broker.core import registry
+from broker.core.interfaces import IRegistry, ITopics
+from broker.core.restored_services import Restored
+from broker.core.topics import Topics
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
+from broker.wires.mtl.profiles.registry import Registry
+from broker.wires.mtl.profiles.service import Services
+from broker.wires.mtl.profiles.topic import Topic
+from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Profile
+from broker.wires.mtl.sessions.rights import UserRights
+from broker.wires.mtl.sessions.settings import Settings
+from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
+
+HOST = "/"
+"""The virtual host that is shared with other wires."""
+
+OTHER = "/other"
+
+
+@attrs.frozen
+class Got:
+    """A Content that came. ``says`` are its properties."""
+
+    resource: str
+    says: Mapping[str, Any]
+    body: bytes
+    sequence: int = attrs.field(eq=False)
+
+    @property
+    def json(self) -> Any:
+        """The body."""
+        return json.loads(self.body)
+
+    @property
+    def event(self) -> str:
+        """What has happened."""
+        event = self.says["event"]
+        assert isinstance(event, str)
+        return event
+
+
+class ProfilesFarm(MtlFarm):
+    """The data flow with the profiles. ``registry`` and ``topics`` are those of the shared virtual host."""
+
+    def __init__(
+        self, registry: IRegistry | None = None, topics: ITopics | None = None, settings: Settings | None = None
+    ) -> None:
+        self._registry = registry
+        self._shared = topics
+        super().__init__(settings)
+
+    def start(self) -> None:
+        super().start()
+        nothing = Restored((), 60.0, self.clock, lambda ids: None)
+        self.core = self._registry or registry.Registry(self.clock, count(1).__next__, nothing)
+        self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
+        self.topic = Topic(self.data, self.space, self.complaints)
+        self.registry = Registry(self.data, self.core, self.leases, self.complaints)
+        self.service = Services(
+            self.data, self.core, self.leases, self.complaints, HOST, window_bytes=self.settings.window_bytes
+        )
+        self.told: dict[str, str] = {}
+        """What the last who got a lease was told with it."""
+
+    def space(self, host: str) -> ITopics:
+        """The topics of a virtual host."""
+        return self.spaces.setdefault(host, Topics())
+
+    def user(self, name: str, rights: UserRights, host: str = HOST) -> Principal:
+        """Somebody with these rights."""
+        return Principal(name, host, rights)
+
+    def lease(
+        self,
+        side: Side,
+        *resources: str,
+        profile: Profile | None = None,
+        confirm: Confirm | None = None,
+        principal: Principal | None = None,
+        window: int = 100,
+    ) -> str:
+        """What the control flow would give for a request with these resources, as it does it; its token."""
+        profile = profile or self.test
+        principal = principal or self.principal()
+        choice = profile.confirms[side]
+        confirm = confirm or choice[0]
+        assert confirm in choice
+        for resource in resources:
+            profile.check(principal, side, resource)
+        grant = Grant(principal, side, profile, resources, confirm, window)
+        token = self.data_leases.issue(grant, "session")
+        self.told = dict(profile.granted(grant))
+        return token
+
+    def counted(self, name: str) -> int:
+        profiles = (self.topic, self.registry, self.service)
+        counts = {key: value for profile in profiles for key, value in profile.counts().items()}
+        return counts.get(name, 0) or super().counted(name)
+
+
+def summon(peer: MtlPeer, resource: str, sequence: int = 1_000) -> list[Got]:
+    """Summon a resource, which works; the Contents that came behind the answer."""
+    answer, *contents = peer.ask(*wire.summon(sequence, resource))
+    assert answer == wire.Response(sequence, wire.OK)
+    return [as_got(content) for content in contents]
+
+
+def dismiss(peer: MtlPeer, resource: str, sequence: int = 1_000) -> None:
+    """Dismiss a resource, which works; nothing else came meanwhile."""
+    assert peer.ask(*wire.dismiss(sequence, resource)) == [wire.Response(sequence, wire.OK)]
+
+
+def got(peer: MtlPeer) -> list[Got]:
+    """The Contents that came since the last time. Nothing else did."""
+    return [as_got(content) for content in peer.take()]
+
+
+def as_got(content: wire.Command) -> Got:
+    """One of them."""
+    assert isinstance(content, wire.Content)
+    says = table.decode(content.table, table.MAX_EXTENDED)
+    return Got(content.resource, says, content.body, content.sequence)
+
+
+def put(peer: MtlPeer, sequence: int, resource: str, body: bytes | object = b"", /, **says: table.Value) -> None:
+    """Send a Content, of bytes or of JSON. Underscores in the names of properties are hyphens."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    properties = table.encode({name.replace("_", "-"): value for name, value in says.items()})
+    peer.say(*wire.content(sequence, resource, properties, data))
+
+
+def confirmed(*sequences: int) -> list[wire.Command]:
+    """Confirms of these Contents."""
+    return [wire.Confirm(sequence, False) for sequence in sequences]
+
+
+def rejected(sequence: int, recycle: bool = False) -> list[wire.Command]:
+    """The Reject of that Content."""
+    return [wire.Reject(sequence, False, recycle)]
+
+
+def refused(sequence: int) -> list[wire.Command]:
+    """What a writer that is not confirmed hears of that Content."""
+    return [wire.Response(sequence, wire.BAD_REQUEST)]
