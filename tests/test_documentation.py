@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.app.configuration import example
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 RECORDS = sorted(DOCS.glob("adr/[0-9]*.md"))
@@ -84,6 +86,10 @@ def test_the_glossary_has_each_term_once_and_in_order() -> None:
 def test_the_changelog_has_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert re.search(rf"^## \[?{re.escape(version)}\]?", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_shipped_configuration_has_the_examples_of_all_sections() -> None:
+    assert (ROOT / "etc" / "elkobroker.toml").read_text() == example()
 
 
 def test_pre_commit_runs_what_make_check_runs() -> None:
