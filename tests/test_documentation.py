@@ -96,3 +96,20 @@ def test_pre_commit_runs_what_make_check_runs() -> None:
     assert re.findall(r"^ +entry: (.*)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE) == [
         "make --no-print-directory check"
     ]
+
+
+MODULE = re.compile(
+    r"(?<![\w/])((?:broker|spark|app|admin|config|core|export|net|wires|client|tests)/[\w/]+\.(?:py|c))\b"
+)
+
+
+def modules(page: Path) -> set[str]:
+    """The modules that a page names, those of diagrams too. Folders of the broker are named without ``broker/``."""
+    return {name for name in MODULE.findall(page.read_text()) if "NAME" not in name}
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "operations.md", "glossary.md"])
+def test_modules_that_the_documentation_names_exist(name: str) -> None:
+    found = modules(DOCS / name)
+    assert found
+    assert not {module for module in found if not (ROOT / module).exists() and not (ROOT / "broker" / module).exists()}
