@@ -29,6 +29,7 @@ from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Turns
 from broker.net.tls import Certificates
+from broker.wires.counter import Counter
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
 
@@ -68,19 +69,6 @@ class Context:
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
-
-
-@attrs.frozen
-class Counter:
-    """A family of counters, ``NAME`` or ``NAME.REASON``: its meaning, and the unit of what is counted.
-
-    A ``gauge`` is a number of what there is now; the others only grow.
-    """
-
-    name: str
-    help: str
-    unit: str = ""
-    gauge: bool = False
 
 
 class OpenWire(Protocol):

@@ -30,8 +30,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.elko.codec.blocks import encode_part
-from broker.wires.elko.sessions.descriptors import load_desc, service_desc
+from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
 from broker.wires.mtl.profiles.offers import Provider, read_load, read_service
@@ -366,9 +365,9 @@ def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[byte
     body = b""
     if isinstance(subject, Service):
         properties["service"] = subject.name
-        body = encode_part(service_desc(subject, False))
+        body = encode(service_descriptor(subject))
     elif not event.gone:
-        body = encode_part(load_desc(subject))
+        body = encode(load_descriptor(subject))
     if body:
         properties["content-type"] = _JSON
     return data.make_tail(resource, table.encode(properties)), body
