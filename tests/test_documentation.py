@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from broker.app.configuration import example
+from broker.app.counters import DAEMON
+from broker.app.wires import WIRES
+from broker.wires.counter import Counter
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 RECORDS = sorted(DOCS.glob("adr/[0-9]*.md"))
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("bench/**/*.md"), ROOT / "spark" / "README.md"]
+
+COUNTERS = [*DAEMON, *(counter for wire in WIRES for counter in wire.counters)]
 
 LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)\s]+)\)")
 
@@ -90,6 +95,14 @@ def test_the_changelog_has_the_version_of_the_package() -> None:
 
 def test_the_shipped_configuration_has_the_examples_of_all_sections() -> None:
     assert (ROOT / "etc" / "elkobroker.toml").read_text() == example()
+
+
+@pytest.mark.parametrize("counter", COUNTERS, ids=lambda counter: counter.name)
+def test_operations_describes_each_counter(counter: Counter) -> None:
+    described = {counter.name, f"WIRE_{counter.name.partition('_')[2]}"}
+    rows = re.findall(r"^\| (`[^|]*) \|", (DOCS / "operations.md").read_text(), re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`([a-z0-9WIRE_-]+(?:\.[a-z]+)?)", row)}
+    assert described & (names | {name.partition(".")[0] for name in names})
 
 
 def test_pre_commit_runs_what_make_check_runs() -> None:
