@@ -242,7 +242,6 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
-            beats=None if self.journal is None else self.journal.feed,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,

@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred
 
 from broker.config.section import Section
 from broker.config.values import Broker
-from broker.core.interfaces import Beats, IControl, ILaunchers, ILeases, IRegistry, ITopics
+from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Turns
@@ -43,7 +43,7 @@ class Context:
     - ``broker``: the section ``[broker]``: the suffix of service names, and whether peers are told what was wrong.
     - ``state``: the state directory; ``known``: what the store remembers from before this start.
     - ``registry``, ``topics``, ``leases``, ``launchers``: the core.
-    - ``recorder``: stores sessions that outlast a restart; ``beats``: takes heartbeats.
+    - ``recorder``: stores sessions that outlast a restart.
     - ``scheduler``, ``complaints``: fair scheduling of input; counters and bounded log lines of what peers did wrong.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``room``: connections that each listener may have, so that there are descriptors for all.
@@ -60,7 +60,6 @@ class Context:
     leases: ILeases
     launchers: ILaunchers
     recorder: Any
-    beats: Beats | None
     scheduler: Turns
     complaints: Complaints
     clock: Any

@@ -79,6 +79,11 @@ class Provider:
         """Report the load. Raises `Refusal` for one that is none."""
         self._registry.load(self._joined(None), load)
 
+    def heartbeat(self) -> None:
+        """Record a heartbeat. No-op for a flow that is not in the registry yet."""
+        if self.id is not None:
+            self._registry.beat(self.id)
+
     def leave(self) -> None:
         """The flow is over."""
         if self.id is not None:

@@ -96,7 +96,7 @@ class Topic:
 
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         host = reader.grant.principal.host
         if self._retained.get((host, resource)) is not None:
             self._owed.setdefault(reader, {})[resource] = None
@@ -113,6 +113,9 @@ class Topic:
         topic = resource.encode()
         reader.place.pop(topic, None)
         self._space(reader.grant.principal.host).unsubscribe(topic, self, reader)
+
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
 
     def room(self, reader: Reader) -> None:
         for resource in list(self._owed.get(reader, ())):
