@@ -7,7 +7,7 @@ its part of the example file. `broker.config.schema` puts the sections together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -92,7 +92,7 @@ class Section(Generic[V]):
     - ``named``: arrays of tables that a reload compares by their ``name``, relative to the table.
     - ``read``: the values with the secrets of the files that they name.
     - ``option``: the command-line option, if there is one.
-    - ``example``: the part of the example file, or the empty text.
+    - ``example``: the file that has its part of the example file, if it has a file of its own.
     """
 
     name: str
@@ -106,7 +106,4 @@ class Section(Generic[V]):
     named: tuple[str, ...] = ()
     read: Callable[[V, Files], V] = _same
     option: PortOption | None = None
-    example: str = ""
-
-
-Sections = Mapping[str, Section[Any]]
+    example: Path | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -16,12 +16,13 @@ from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, Iterabl
 from cattrs.gen import make_dict_structure_fn
 
 from broker.config.keys import join
-from broker.config.values import Config
 
 MAX_INTEGER = 2**63 - 1
 """What TOML promises to hold. The reader takes larger ones, which neither a float nor an error message can hold."""
 
 Path = tuple[str | int, ...]
+
+V = TypeVar("V")
 
 
 class _Wrong(ValueError):
@@ -49,22 +50,22 @@ _GIVEN = {
 }
 
 
-def structure(data: dict[str, Any]) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration that ``data`` describes, and what is wrong with it as pairs of dotted key and text.
+def structure(data: dict[str, Any], values: type[V]) -> tuple[V, list[tuple[str, str]]]:
+    """The ``values`` that ``data`` describes, and what is wrong with it as pairs of dotted key and text.
 
     Where something is wrong, the configuration has the default in its place, so that the rest can still be judged.
     ``data`` is used up.
     """
-    problems = _mended(data)
+    problems = _mended(data, values)
     # a value of the wrong type that must be there was taken out, and now is missing: that is no error of its own
-    _mended(data)
-    return _CONVERTER.structure(data, Config), [(_dotted(problem.path), problem.text) for problem in problems]
+    _mended(data, values)
+    return _CONVERTER.structure(data, values), [(_dotted(problem.path), problem.text) for problem in problems]
 
 
-def _mended(data: dict[str, Any]) -> list[_Problem]:
+def _mended(data: dict[str, Any], values: type) -> list[_Problem]:
     """What is wrong with ``data``, which is changed so that it is wrong no more."""
     try:
-        _CONVERTER.structure(data, Config)
+        _CONVERTER.structure(data, values)
     except (ClassValidationError, IterableValidationError) as error:
         problems = list(_problems(error, ()))
         for problem in problems:

@@ -1,7 +1,7 @@
 """The interface of a wire: all that the daemon, the console, the HTTP API and the command line know of it.
 
-A wire is a folder of `broker.wires` whose module ``wire`` has a `Wire`, and one entry in `broker.app.wires`. The life of
-a wire::
+A wire is a folder of `broker.wires` whose module ``wire`` has a `Wire`, and one entry in `broker.app.wires`.
+The life of a wire::
 
     Wire.section      the table of the configuration is read and checked; nothing is open
     Wire.open()       makes an `OpenWire`: state is restored, and nothing listens yet. A `CannotListen` is retried
@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred
 
 from broker.config.section import Section
 from broker.config.values import Broker
-from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
+from broker.core.interfaces import Beats, IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Turns
@@ -41,7 +41,8 @@ class Context:
 
     - ``broker``: the section ``[broker]``: the suffix of service names, and whether peers are told what was wrong.
     - ``state``: the state directory; ``known``: what the store remembers from before this start.
-    - ``registry``, ``topics``, ``leases``, ``launchers``, ``recorder``: the core.
+    - ``registry``, ``topics``, ``leases``, ``launchers``: the core.
+    - ``recorder``: stores sessions that outlast a restart; ``beats``: takes heartbeats.
     - ``scheduler``, ``complaints``: fair scheduling of input; counters and bounded log lines of what peers did wrong.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``room``: connections that each listener may have, so that there are descriptors for all.
@@ -58,6 +59,7 @@ class Context:
     leases: ILeases
     launchers: ILaunchers
     recorder: Any
+    beats: Beats | None
     scheduler: Turns
     complaints: Complaints
     clock: Any
@@ -119,6 +121,26 @@ class OpenWire(Protocol):
 
     def abandon(self) -> None:
         """Let go of everything where the reactor does not run: the start failed."""
+
+
+class PlainWire:
+    """Defaults of `OpenWire` for a wire without services of its own, commands for operators, and TLS."""
+
+    def services(self) -> Iterable[Service]:
+        """Return nothing: the wire is not found in the registry."""
+        return ()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return nothing: all is counted by the connections."""
+        return {}
+
+    def dialects(self) -> Sequence[Dialect]:
+        """Return nothing: there are views only."""
+        return ()
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return nothing: no listener has TLS."""
+        return ()
 
 
 @attrs.frozen(eq=False)

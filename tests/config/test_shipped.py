@@ -10,31 +10,13 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.config.check import report
+from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.errors import BadConfig
-from broker.config.load import parse, read
-from broker.config.reload import refused
-from broker.config.values import (
-    Broker,
-    Config,
-    Console,
-    Dbp,
-    Director,
-    DirectorLimits,
-    DirectorListener,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Limits,
-    Listener,
-    Log,
-    Mc0,
-    Mc0Rule,
-    Mtl,
-    MtlQueue,
-    MtlRule,
-)
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import Director, DirectorLimits, DirectorListener, Limits, Listener
+from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
 
 ROOT = Path(__file__).parents[2]
@@ -197,7 +179,7 @@ def test_what_is_marked_reload_is_what_may_be_reloaded() -> None:
         for name in defaults(Limits)
     ]
     for section, name, changed in [*listeners, *limits]:
-        if not refused(old, attrs.evolve(old, elko=attrs.evolve(old.elko, listeners=(changed,)))):
+        if not refused(old, old.using(elko=attrs.evolve(old.elko, listeners=(changed,)))):
             free.add(f"{section}.{name}")
     free |= {f"director{key}" for key in director_keys_that_are_free()}
     assert free == marked_reload()

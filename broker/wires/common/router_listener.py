@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 from nacl.bindings import crypto_scalarmult_base
@@ -14,8 +14,6 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from broker import curve
-from broker.app.parts import Parts
-from broker.config import values
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.admission import Limits
 from broker.net.allowed_keys import AllowedKeys
@@ -29,13 +27,32 @@ from broker.net.zmtp.limits import Limits as ZmtpLimits
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.sealing import SealingError, choose
+from broker.wires.common.places import occupied
+from broker.wires.interface import Context
 
 log = Logger()
 
 
+class RouterConfig(Protocol):
+    """The keys that a section has for ROUTERs."""
+
+    @property
+    def connections(self) -> int: ...
+    @property
+    def connections_per_address(self) -> int: ...
+    @property
+    def handshake(self) -> float: ...
+    @property
+    def stalled_after(self) -> float: ...
+    @property
+    def high_water(self) -> int: ...
+    @property
+    def max_message(self) -> int: ...
+
+
 @attrs.frozen
 class RouterSettings:
-    """The part of a wire's configuration that its ROUTERs take; see `broker.config.values`."""
+    """The part of a wire's configuration that its ROUTERs take."""
 
     connections: int
     connections_per_address: int
@@ -47,7 +64,7 @@ class RouterSettings:
     """None for the mechanism NULL, else that of CURVE."""
 
     @classmethod
-    def of(cls, config: values.Mc0 | values.Dbp | values.Mtl, secret_key: str | None = None) -> RouterSettings:
+    def of(cls, config: RouterConfig, secret_key: str | None = None) -> RouterSettings:
         """The part of that configuration; with ``secret_key`` (Z85) for CURVE."""
         return cls(
             config.connections,
@@ -69,10 +86,8 @@ class RouterSettings:
         )
 
 
-def make_router(
-    wire: str, settings: RouterSettings, keys: AllowedKeys | None, parts: Parts, clock: Any, room: int
-) -> Router:
-    """A ROUTER for ``room`` connections at most. Keys that are revoked from ``keys`` lose their connections.
+def make_router(wire: str, settings: RouterSettings, keys: AllowedKeys | None, context: Context) -> Router:
+    """A ROUTER for the connections that the context has room for. Revoked keys lose their connections.
 
     Raises OSError if CURVE cannot be sealed as the environment asks.
     """
@@ -88,12 +103,12 @@ def make_router(
     router = Router(
         wire,
         mechanism,
-        Gate(wire, keys, parts.complaints, clock),
-        settings.limits(room),
+        Gate(wire, keys, context.complaints, context.clock),
+        settings.limits(context.room),
         ZmtpLimits.of_frame(settings.max_message),
-        parts.turns,
-        parts.complaints,
-        clock,
+        context.scheduler,
+        context.complaints,
+        context.clock,
         settings.high_water,
         sealing,
     )
@@ -131,6 +146,11 @@ class RouterListener:
         self.router.at_end = getattr(port.reactor, "at_end", self.router.at_end)
         self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
+
+    def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
+        """Return its row of `broker.wires.interface.OpenWire.places`."""
+        named = {} if name is None else {"name": name}
+        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
 
     def unbind(self) -> None:
         """Listen no more; connections stay."""

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 from twisted.internet.selectreactor import SelectReactor
-from twisted.internet.task import Clock
 
-from broker.config import values
-from broker.core.counters import Counters
 from broker.net.admission import Limits
 from broker.net.endpoints import CannotListen
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
 from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.config import ConnectionLimits, Listener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.sessions.authentication import Door, Policy
 from tests.config.certificates import certificate
+from tests.wires.contexts import context
 
 Open = Callable[..., NamedListener]
 
@@ -29,17 +25,15 @@ Open = Callable[..., NamedListener]
 @pytest.fixture
 def open_one() -> Iterator[Open]:
     reactor = SelectReactor()
-    clock = Clock()
-    parts: Any = SimpleNamespace(turns=Turns(clock), complaints=Complaints(Counters(), clock))
     opened: list[NamedListener] = []
 
     def open_one(**keys: Any) -> NamedListener:
         def converse(peer: object) -> Any:
             raise AssertionError("nobody connects")
 
-        listener = values.Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
+        listener = Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
         door = Door(Policy(), Guesses(reactor.seconds))
-        made = make_listener(reactor, "elko", listener, door, converse, Limits(), parts)
+        made = make_listener("elko", listener, door, converse, Limits(), context(reactor))
         made.open()
         opened.append(made)
         return made
@@ -103,7 +97,7 @@ def test_a_certificate_that_cannot_be_used_is_told(open_one: Open, tmp_path: Pat
 
 
 def test_every_limit_of_connections_reaches_the_network() -> None:
-    changed: dict[str, Any] = {name: value + 1 for name, value in attrs.asdict(values.ConnectionLimits()).items()}
-    limits = net_limits(values.ConnectionLimits(**changed), room=10**9, authenticate_within=7)
+    changed: dict[str, Any] = {name: value + 1 for name, value in attrs.asdict(ConnectionLimits()).items()}
+    limits = net_limits(ConnectionLimits(**changed), room=10**9, authenticate_within=7)
     assert attrs.asdict(limits) == {**changed, "authenticate_within": 7}
-    assert net_limits(values.ConnectionLimits(), room=5, authenticate_within=0).connections == 5
+    assert net_limits(ConnectionLimits(), room=5, authenticate_within=0).connections == 5

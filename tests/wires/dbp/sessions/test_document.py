@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import values
+from broker.wires.dbp.config import Dbp
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, NAME, START, TEXT, THERE, DbpFarm, DbpPeer, T
 from tests.wires.mc0.recording import nothing_fails
 
@@ -61,7 +61,7 @@ def answers(peer: DbpPeer) -> bool:
 def test_d01_the_router_is_on_port_5246(farm: DbpFarm) -> None:
     """ "The broker MUST use a ROUTER socket on port 5246 to accept requests from clients, and connections from
     Services." """
-    assert values.Dbp().endpoint.rpartition(":")[2] == "5246"
+    assert Dbp().endpoint.rpartition(":")[2] == "5246"
     assert farm.udp.take((ALL[0], 5245)) == [b"SHALOM 5246"]
 
 
