@@ -14,6 +14,7 @@ from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.errors import BadConfig
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.wires.dbp.config import Dbp
+from broker.wires.dns.config import Dns
 from broker.wires.elko.config import Director, DirectorLimits, DirectorListener, Limits, Listener
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
@@ -32,6 +33,7 @@ SECTIONS = {
     "console": Console,
     "mc0": Mc0,
     "dbp": Dbp,
+    "dns": Dns,
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,

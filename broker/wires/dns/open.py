@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -11,29 +11,29 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.config.values import Broker
 from broker.core.errors import Reason, Refusal
-from broker.core.model import Service
 from broker.net.admission import ConnectionFactory, Limits
 from broker.net.connection import StreamConnection
 from broker.net.endpoints import CannotListen, bound, close_now, listen
 from broker.net.rate_limits import Rates
-from broker.net.tls import Certificates
 from broker.net.udp import UdpSocket
-from broker.wires.dialect import Dialect
+from broker.wires.common.places import occupied
+from broker.wires.dns import views
 from broker.wires.dns.codec.framing import Frames
 from broker.wires.dns.codec.query import MAX_QUERY
-from broker.wires.dns.config import WIRE, Dns, domain_labels, host, name_server, place
+from broker.wires.dns.config import Dns
 from broker.wires.dns.sessions.datagrams import Datagrams
-from broker.wires.dns.sessions.responder import Responder
+from broker.wires.dns.sessions.responder import WIRE, Responder
 from broker.wires.dns.sessions.response_limit import ResponseLimit, ResponseRates
 from broker.wires.dns.sessions.stream import StreamSession
-from broker.wires.dns.views import views
+from broker.wires.dns.validation import dns_domain, dns_host, dns_place
 from broker.wires.dns.zone.names import ServiceNames
 from broker.wires.dns.zone.zone import Terms, Zone
-from broker.wires.interface import Context
+from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
 
 PORTS_TRIED = 10
@@ -109,8 +109,10 @@ class DnsFactory(ConnectionFactory):
 
 
 @attrs.define(eq=False)
-class OpenDns:
-    """The wire. ``address`` is where it is bound, empty before."""
+class OpenDns(PlainWire):
+    """DNS as it runs; see `broker.wires.interface.OpenWire`. ``address`` is empty before `bind`."""
+
+    log = Logger()
 
     config: Dns
     context: Context
@@ -125,8 +127,9 @@ class OpenDns:
 
     def bind(self, title: str) -> str:
         """Bind both sockets. UDP comes first: it has no connection that would be lost if TCP cannot be bound."""
-        where = place(self.config)
-        at = host(where)
+        where = dns_place(self.config)
+        assert where is not None, "the configuration was checked"
+        at = dns_host(where)
         for left in reversed(range(1 if where.port else PORTS_TRIED)):
             try:
                 number = self.udp.bind(at, where.port or 0, self.datagrams.receive)
@@ -141,23 +144,17 @@ class OpenDns:
                     raise
         self.port = self.factory.port = port
         self.address = bound(port)
+        self.log.info("dns on {where} (udp and tcp)", where=self.address)
         return self.address
 
-    def places(self) -> Iterable[Mapping[str, object]]:
-        if self.port is not None:
-            connections, most = len(self.factory.connections), self.factory.limits.connections
-            yield {
-                "wire": WIRE,
-                "name": WIRE,
-                "address": self.address,
-                "connections": connections,
-                "full": connections >= most,
-            }
-
-    def services(self) -> Iterable[Service]:
-        return ()
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the listener."""
+        if self.port is None:
+            return []
+        return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupied(self.factory)}]
 
     def counts(self) -> Mapping[str, int]:
+        """Return what the sessions and the sockets count."""
         counts = {
             "dns_queries.tcp": self.factory.queries,
             "dns_connections.open": len(self.factory.connections),
@@ -169,31 +166,30 @@ class OpenDns:
         return counts
 
     def views(self) -> Sequence[AnyView]:
+        """Return names and connections."""
         connections: Any = self.factory.connections
-        return views(self.names, self.context.registry, connections)
-
-    def dialects(self) -> Sequence[Dialect]:
-        return ()
-
-    def certificates(self) -> Sequence[Certificates]:
-        return ()
+        return views.views(self.names, self.context.registry, connections)
 
     def reload(self, config: Dns, broker: Broker) -> None:
+        """Take another domain, other times and other limits."""
         self.config = attrs.evolve(config, endpoint=self.config.endpoint)
         self.responder.terms = _terms(self.config)
         self.limit.rates = _rates(config)
         self.factory.limit(_limits(config, self.context.room))
 
     def stop_listening(self) -> Deferred[Any]:
+        """Close both sockets."""
         self._close_sockets()
         return succeed(None)
 
     def close(self) -> Deferred[Any]:
+        """Stop. Fires when all connections are closed."""
         self._close_sockets()
         self.names.stop()
         return self.factory.close()
 
     def abandon(self) -> None:
+        """Stop where the reactor does not run."""
         self.close()
 
     def _close_sockets(self) -> None:
@@ -218,10 +214,10 @@ def open_dns(config: Dns, context: Context) -> OpenDns:
 
 
 def _terms(config: Dns) -> Terms:
-    labels = domain_labels(config)
-    assert labels is not None, "the section was checked"
-    server = name_server(place(config))
-    return Terms(labels, config.ttl, None if server is None else ip_address(server))
+    domain, where = dns_domain(config), dns_place(config)
+    assert domain is not None, "the configuration was checked"
+    assert where is not None
+    return Terms(domain, config.ttl, None if where.wildcard else ip_address(dns_host(where)))
 
 
 def _rates(config: Dns) -> ResponseRates:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from broker.wires.dns.config import SECTION, Dns
 from broker.wires.dns.counters import COUNTERS
 from broker.wires.dns.open import open_dns
+from broker.wires.dns.section import SECTION
 from broker.wires.interface import Wire
 
-WIRE: Wire[Dns] = Wire(SECTION, lambda dns: dns.enabled, open_dns, COUNTERS)
+WIRE = Wire(SECTION, lambda config: config.enabled, open_dns, COUNTERS)
+"""The Domain Name System: services by name, for any program."""

@@ -6,23 +6,11 @@ names without the case of ASCII letters (RFC 4343); `fold` returns the form that
 
 from __future__ import annotations
 
-import re
-
 from broker.core.errors import Malformed, Reason
-
-Labels = tuple[bytes, ...]
-
-MAX_LABEL = 63
-"""Bytes of a label (RFC 1035)."""
-
-MAX_NAME = 255
-"""Bytes of a name in wire format, the lengths of its labels and the root included (RFC 1035)."""
+from broker.wires.dns.codec.hosts import MAX_LABEL, MAX_NAME, Labels
 
 _POINTER = 0xC0
 """The bits that mark a compression pointer; a label has none of them."""
-
-_HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-"""A label of a host name. An underscore is none by RFC 952, but names of containers have it."""
 
 
 def read(data: bytes, at: int) -> tuple[Labels, int]:
@@ -72,20 +60,6 @@ def fold(labels: Labels) -> Labels:
 def dotted(labels: Labels) -> bytes:
     """Return the labels with dots between them."""
     return b".".join(labels)
-
-
-def host_labels(text: str) -> Labels | None:
-    """Return the labels of a host name in lower case, or None if the text is none. A dot at its end is ignored."""
-    parts = text.removesuffix(".").split(".")
-    if not all(_HOST.fullmatch(part) for part in parts):
-        return None
-    labels = tuple(part.lower().encode("ascii") for part in parts)
-    return labels if wire_length(labels) <= MAX_NAME else None
-
-
-def wire_length(labels: Labels) -> int:
-    """Return the bytes of a name in wire format, without compression."""
-    return sum(len(label) + 1 for label in labels) + 1
 
 
 def _byte(data: bytes, at: int) -> int:

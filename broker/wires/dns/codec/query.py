@@ -13,7 +13,8 @@ import struct
 import attrs
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.dns.codec.names import Labels, read, skip
+from broker.wires.dns.codec.hosts import Labels
+from broker.wires.dns.codec.names import read, skip
 
 HEADER = 12
 """Bytes of the header."""

@@ -13,7 +13,8 @@ from io import BytesIO
 
 import attrs
 
-from broker.wires.dns.codec.names import Labels, dotted, fold
+from broker.wires.dns.codec.hosts import Labels
+from broker.wires.dns.codec.names import dotted, fold
 from broker.wires.dns.codec.query import HEADER, OPT, Edns, Query
 from broker.wires.dns.codec.records import Record, header
 

@@ -12,7 +12,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import attrs
 
-from broker.wires.dns.codec.names import dotted, host_labels
+from broker.wires.dns.codec.hosts import host_labels
+from broker.wires.dns.codec.names import dotted
 
 KEPT = 16_384
 """Hostports whose parts are kept: those of a farm of thousands. About 300 bytes each."""

@@ -13,7 +13,7 @@ from itertools import chain, islice
 
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import OWN_PREFIX, Change, Kind, Service
-from broker.wires.dns.codec.names import MAX_LABEL
+from broker.wires.dns.codec.hosts import MAX_LABEL
 
 MAX_KEYS = 64
 """Spellings and protocols of one folded name that a response considers: ordinary ones have one or two."""

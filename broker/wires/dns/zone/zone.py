@@ -28,7 +28,8 @@ import attrs
 from broker.core.interfaces import IRegistry
 from broker.core.model import Service
 from broker.wires.dns.codec import records
-from broker.wires.dns.codec.names import Labels, dotted, fold
+from broker.wires.dns.codec.hosts import Labels
+from broker.wires.dns.codec.names import dotted, fold
 from broker.wires.dns.codec.query import IN, Question
 from broker.wires.dns.codec.records import MAX_STRING, Address, Data, HInfo, Ns, Record, Soa, Srv, Txt
 from broker.wires.dns.codec.response import NXDOMAIN, REFUSED, Response
