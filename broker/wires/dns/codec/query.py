@@ -69,6 +69,11 @@ class Query:
     edns: Edns | None = None
 
 
+def answerable(data: bytes) -> bool:
+    """Return True for a message that may be answered: it has a whole header, and is no response."""
+    return len(data) >= HEADER and not data[2] & 0x80
+
+
 def decode(data: bytes) -> Query:
     """Return the query.
 

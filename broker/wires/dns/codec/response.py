@@ -15,7 +15,7 @@ import attrs
 
 from broker.wires.dns.codec.hosts import Labels
 from broker.wires.dns.codec.names import dotted, fold
-from broker.wires.dns.codec.query import HEADER, OPT, Edns, Query
+from broker.wires.dns.codec.query import HEADER, OPT, Edns, Query, answerable
 from broker.wires.dns.codec.records import Record, header
 
 NOERROR, FORMERR, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 3, 4, 5, 16
@@ -99,11 +99,9 @@ def truncated(query: Query) -> bytes:
 def failed(data: bytes, code: int = FORMERR) -> bytes | None:
     """Return a response that has nothing but a code, to a message that could not be read. None where the message must
     not be answered: it is a response, or has no whole header."""
-    if len(data) < HEADER:
+    if not answerable(data):
         return None
     id, flags, *_ = _Fixed.unpack_from(data)
-    if flags & _QR:
-        return None
     return _Fixed.pack(id, _flags(flags >> 11 & 0xF, bool(flags & 0x0100), code), 0, 0, 0, 0)
 
 

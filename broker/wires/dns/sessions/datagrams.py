@@ -3,7 +3,8 @@
 Rules:
 - A response is never answered, nor a datagram from a port whose service answers everything: two programs would answer
   each other for ever.
-- Responses are limited (`response_limit`), those to unreadable queries as well.
+- Responses are limited (`response_limit`), those to unreadable queries as well. A query whose response is dropped is
+  not even read.
 - A response that does not fit into what the client takes says so by TC.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from broker.core.errors import Malformed, Refusal
-from broker.wires.dns.codec.query import MAX_QUERY, decode
+from broker.wires.dns.codec.query import MAX_QUERY, answerable, decode
 from broker.wires.dns.codec.response import failed, limit_of, truncated
 from broker.wires.dns.sessions.responder import WIRE, Responder
 from broker.wires.dns.sessions.response_limit import ResponseLimit, Verdict
@@ -58,6 +59,10 @@ class Datagrams:
             self._ignored["oversized"] += 1
             return
         self._queries += 1
+        # What is dropped is not read: in a flood most datagrams are, and the rest of the broker has the time.
+        verdict = self._limit.verdict(host) if answerable(data) else Verdict.SEND
+        if verdict is Verdict.DROP:
+            return
         try:
             query = decode(data)
         except Malformed as malformed:
@@ -65,11 +70,10 @@ class Datagrams:
             answer = failed(data)
             if answer is None:
                 self._ignored["unanswerable"] += 1
-            elif self._limit.verdict(host) is Verdict.SEND:
+            elif verdict is Verdict.SEND:
                 self._responder.count("formerr")
                 self._socket.send(answer, source)
             return
-        verdict = self._limit.verdict(host)
         if verdict is Verdict.SEND:
             self._socket.send(self._responder.respond(query, limit_of(query.edns)), source)
         elif verdict is Verdict.SLIP:
