@@ -148,7 +148,7 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config), context.beats)
+    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config))
     listing = Listing(context.registry, clock)
     commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, complaints)
