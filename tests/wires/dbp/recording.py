@@ -231,7 +231,7 @@ class DbpFarm:
 
     def hostports(self, name: str) -> list[str]:
         """Where the registry says that a service is."""
-        return [service.hostport for service in self.registry.lookup(name, "tcp")]
+        return [service.hostport for service in self.registry.find(name, "tcp")]
 
     def counted(self, name: str) -> int:
         """The counter NAME.REASON."""
