@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import random as any_fraction
 
+from broker.core.backoff import Backoff
+
 
 class Pauses:
     """How long to wait before the next attempt. ``fraction`` gives numbers from 0 up to 1.
@@ -14,16 +16,15 @@ class Pauses:
     """
 
     def __init__(self, least: float, most: float, fraction: Callable[[], float] = any_fraction) -> None:
-        self._least = least
-        self._most = most
+        self._backoff = Backoff(least, most, jitter=0.5)
         self._fraction = fraction
-        self._next = least
+        self._failures = 0
 
     def next(self) -> float:
         """The seconds to wait now."""
-        length, self._next = self._next, min(2 * self._next, self._most)
-        return length * (1 + self._fraction()) / 2
+        self._failures += 1
+        return self._backoff.after(self._failures, self._fraction())
 
     def reset(self) -> None:
         """It worked: the next pause is the shortest."""
-        self._next = self._least
+        self._failures = 0

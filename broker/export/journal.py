@@ -28,11 +28,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.disk_errors import DiskErrors, LogLimit
 from broker.core.disk_reserve import is_full
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.rest import rest
 from broker.export.segments import Segments
-from broker.export.write_errors import Seldom, tell, trouble
 
 FLUSH_SECONDS = 1.0
 """How long records gather before they are appended: a kill of the broker loses no more than these."""
@@ -106,11 +106,11 @@ class Journal:
         """Records of which a text was changed. The thread counts them."""
         self._mended_told = 0
         """Those of them that the log tells of."""
-        self._writing = trouble(clock, "the metrics journal cannot be written: records are lost")
-        self._sealing = trouble(clock, "a segment of the metrics journal cannot be sealed")
-        self._retaining = trouble(clock, "old segments of the metrics journal cannot be deleted")
-        self._full = Seldom()
-        self._mending = Seldom()
+        self._writing = _disk_errors(clock, "the metrics journal cannot be written: records are lost")
+        self._sealing = _disk_errors(clock, "a segment of the metrics journal cannot be sealed")
+        self._retaining = _disk_errors(clock, "old segments of the metrics journal cannot be deleted")
+        self._full = LogLimit()
+        self._mending = LogLimit()
 
         self._running = False
         self._stopped: Deferred[None] | None = None
@@ -316,7 +316,7 @@ class Journal:
         def failed(failure: Failure) -> None:
             ended()
             self._sealing.errors += 1
-            tell(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
+            _log_failure(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
 
         self._run(ended, failed, self._segments.recover)
 
@@ -358,7 +358,7 @@ class Journal:
 
     def _count_turned_away(self, now: float) -> None:
         failing = self._writing.failures > 0
-        if not failing and self._full.is_time(now):
+        if not failing and self._full.allows(now):
             _log.warn(
                 "the queue of the metrics journal was full: {count} records are lost, and counted in it",
                 count=self._turned_away,
@@ -370,7 +370,7 @@ class Journal:
 
     def _tell_mended(self, now: float) -> None:
         new = self._mended - self._mended_told
-        if new and self._mending.is_time(now):
+        if new and self._mending.allows(now):
             self._mended_told = self._mended
             _log.warn(
                 "{count} records of the metrics journal had texts that are no Unicode: they are changed", count=new
@@ -422,7 +422,7 @@ class Journal:
 
     def _close(self) -> None:
         def failed(failure: Failure) -> None:
-            tell(failure, "the metrics journal was not closed in good order: {why}")
+            _log_failure(failure, "the metrics journal was not closed in good order: {why}")
             self._end()
 
         self._run(self._end, failed, self._segments.close)
@@ -445,3 +445,22 @@ class Journal:
 class _Timer:
     call: IDelayedCall
     seconds: float
+
+
+def _disk_errors(clock: IReactorTime, text: str) -> DiskErrors:
+    """Failures of the disk at one kind of work; ``text`` says what fails."""
+    return DiskErrors(
+        _log,
+        clock,
+        OSError,
+        f"{text}: {{why}}. It is tried again, and the log says when that succeeds",
+        f"no longer, after {{failures}} failures: {text}",
+    )
+
+
+def _log_failure(failure: Failure, text: str) -> None:
+    """Log a failure: the disk's in a sentence, in which ``{why}`` is the system's reason, any other as a defect."""
+    if failure.check(OSError):
+        _log.error(text, why=failure.value)
+    else:
+        _log.failure("a defect in the metrics journal", failure)

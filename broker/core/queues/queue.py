@@ -26,6 +26,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
 from broker.core.queues.consumer_turns import Consumer, Ring
@@ -41,6 +42,8 @@ FIRST_PAUSE = 0.1
 
 LONGEST_PAUSE = 30.0
 """Seconds; see `FIRST_PAUSE`. Whatever a worker waits for may be back by then."""
+
+_BACKOFF = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
 EXPIRE_AT_ONCE = 500
 """Messages that die in one go because their time is over: a few milliseconds' work. More follow with the next tick."""
@@ -204,8 +207,7 @@ class Queue:
         if not self._is_back(message) or self._hand_on(message, taker):
             return
         if taker in self.consumers:
-            pause = min(FIRST_PAUSE * 2.0 ** min(message.count - 1, 10), LONGEST_PAUSE)
-            again = min(self._queues.leases.now + pause, message.deadline)
+            again = min(self._queues.leases.now + _BACKOFF.after(message.count), message.deadline)
             self._aside.add(message, taker, again)
             self._wake(again)
         else:
