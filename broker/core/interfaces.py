@@ -8,7 +8,18 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-from broker.core.model import Change, Kind, Launcher, Load, Provider, Rights, Service, TopicInfo
+from broker.core.model import (
+    Change,
+    Kind,
+    KnownSession,
+    Launcher,
+    Load,
+    Provider,
+    Rights,
+    Service,
+    Snapshot,
+    TopicInfo,
+)
 
 
 class IWait(Interface):
@@ -160,6 +171,44 @@ class IControl(Interface):
 
     def shut_down(kill: bool) -> None:
         """End the process: in good order, or with ``kill`` at once."""
+
+
+# what outlasts a restart
+
+
+class IStore(Interface):
+    """The state that outlasts a restart: provider ids, providers, sessions of subscribers, switches of launchers.
+
+    Methods block on the disk or the network, and any thread may call them. Each write is one transaction, and is safe
+    when its method returns: all of it, or nothing, which raises `broker.core.database.StateError`.
+    """
+
+    def open() -> Snapshot:
+        """Take the store for this broker alone, and return what was stored. Raises `StateError` with nothing held."""
+
+    def look() -> Snapshot:
+        """Return what was stored without writing, after `open` has raised `StateFull`.
+
+        From then on, every method that writes tries to open the store first.
+        """
+
+    def reserve(next_provider: int) -> None:
+        """Store that provider ids below this one may have been given out. It never lowers the number."""
+
+    def record(
+        rows: Sequence[Provider],
+        gone: Sequence[int],
+        next_provider: int,
+        sessions: Sequence[KnownSession] = ...,
+        sessions_gone: Sequence[bytes] = ...,
+    ) -> None:
+        """Store providers and sessions, delete those with the ids ``gone`` and ``sessions_gone``, and `reserve`."""
+
+    def switch(name: str, on: bool) -> None:
+        """Store whether the launcher of that name is wanted."""
+
+    def close(next_provider: int) -> None:
+        """Store the exact next id, and let go of the store, even if that fails. No-op when it is not open."""
 
 
 # topics

@@ -25,9 +25,8 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk_errors import DiskErrors
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import IRegistry
+from broker.core.interfaces import IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession
-from broker.core.store import Store
 
 FLUSH_SECONDS = 0.25
 """How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""
@@ -64,7 +63,7 @@ class Recorder:
     def __init__(
         self,
         registry: IRegistry,
-        store: Store,
+        store: IStore,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
         next_provider: int,

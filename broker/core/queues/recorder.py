@@ -27,10 +27,10 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk_errors import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Author, Restored
+from broker.core.queues.interfaces import Author, Batch, IQueueStore, Restored, Row
 from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.queue import Queue
-from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE, Batch, QueueStore, Row
+from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
 
 COMMIT_SECONDS = 0.005
 """How long messages are gathered: about as long as a disk takes to write them."""
@@ -58,7 +58,7 @@ class QueueRecorder:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: IQueueStore,
         leases: ILeases,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
