@@ -173,7 +173,7 @@ class Farm:
         for number in range(PROVIDERS):
             id = registry.join(f"node{number}", "dbp", f"192.0.2.1:{number}")
             service = Service(f"service-{number % 50}", f"192.0.2.1:{5000 + number}", id, interval=10.0)
-            assert registry.offer([service], Rights()) == []
+            registry.offer([service], Rights())
             ids.append(id)
         providers, numbers = cycle(ids), count()
 

@@ -19,10 +19,14 @@ from pathlib import Path
 import attrs
 import pytest
 from twisted.logger import capturedLogs, formatEvent
+from zope.interface.verify import verifyObject
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
 from broker.core.disk_reserve import RESERVE
+from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
+from broker.core.queues.interfaces import IQueueStore
+from broker.core.queues.store import QueueStore
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
 from tests.full_disk import no_room, on_a_small_disk
 
@@ -541,3 +545,8 @@ def test_killed_while_writing(directory: Path) -> None:
         last_id = snapshot.next_provider - 1
         store.close(snapshot.next_provider)
     assert last_round > KILLS / 2
+
+
+def test_it_is_what_it_promises_to_be(tmp_path: Path) -> None:
+    assert verifyObject(IStore, Store(str(tmp_path)))
+    assert verifyObject(IQueueStore, QueueStore(str(tmp_path)))

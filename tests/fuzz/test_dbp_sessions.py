@@ -260,7 +260,7 @@ class Conversations(RuleBasedStateMachine):
             [service] = provider.services
             assert (service.name, service.hostport) == (entry.name, hostport(entry.details, entry.address))
             assert (service.info, service.lasting) == (entry.info.decode(), not entry.contract)
-            assert [each.provider for each in farm.registry.lookup(entry.name, "tcp")] == [entry.provider]
+            assert [each.provider for each in farm.registry.find(entry.name, "tcp")] == [entry.provider]
         listed = json.loads(farm.listing.all())
         assert listed.keys() == {entry.name for entry in entries}
         assert ERROR not in listed

@@ -40,8 +40,8 @@ class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=Tru
     service: str
     hostport: str
     protocol: str
-    label: str | None
-    provider: int
+    label: str | None = None
+    provider: int | None = None
     restored: bool = False
 
 

@@ -89,7 +89,10 @@ class Rig:
         most: int = 10_000,
     ) -> Granted | Denied:
         """Reserve over the connection ``by``, or a new one."""
-        return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+        try:
+            return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+        except Denied as denied:
+            return denied
 
     def granted(self, context: str, user: str | None = None, **more: object) -> Granted:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
@@ -99,7 +102,7 @@ class Rig:
     def denied(self, context: str, user: str | None = None, **more: object) -> str:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
         assert isinstance(answer, Denied), answer
-        return answer.why
+        return answer.text
 
     def turn(self) -> None:
         """One turn of the reactor: what is due now, and not what that wants to be called at once again."""

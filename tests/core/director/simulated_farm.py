@@ -18,7 +18,7 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.interfaces import ContextDump, DoReserve, Granted, IContextServer, Order, Settings
+from broker.core.director.interfaces import ContextDump, Denied, DoReserve, IContextServer, Order, Settings
 
 HOUR = 3_600.0
 SERVERS = 50
@@ -312,8 +312,9 @@ class Directed:
         world._at(HOUR / 3, self._double)
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
-        answer = self.director.reserve(user, "tcp", kind.name, user, False, 10)
-        if not isinstance(answer, Granted):
+        try:
+            answer = self.director.reserve(user, "tcp", kind.name, user, False, 10)
+        except Denied:
             return None
         machine = self._machines[answer.hostport]
         assert machine.alive

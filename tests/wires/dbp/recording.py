@@ -184,7 +184,7 @@ class DbpFarm(CoreFarm):
 
     def hostports(self, name: str) -> list[str]:
         """Where the registry says that a service is."""
-        return [service.hostport for service in self.registry.lookup(name, "tcp")]
+        return [service.hostport for service in self.registry.find(name, "tcp")]
 
     def counts(self) -> Mapping[str, int]:
         return {**self.commands.counts(), **self.datagrams.counts()}

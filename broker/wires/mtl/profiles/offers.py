@@ -58,16 +58,12 @@ class Provider:
 
     def offer(self, service: Service) -> None:
         """Offer a service, in the place of one of the same name. Raises `Refusal`, and then nothing has changed."""
-        problem = self._registry.problem(service, self._rights)
-        if problem is not None:
-            raise problem  # now: later the one before it would have been withdrawn
+        self._registry.check(service, self._rights)  # now: later the one before it would have been withdrawn
         service = attrs.evolve(service, provider=self._joined(service.label))
         if self._services.get(service.name) == service:
             return
         self.withdraw(service.name)
-        refusals = self._registry.offer([service], self._rights)
-        if refusals:
-            raise refusals[0]
+        self._registry.offer([service], self._rights)
         self._services[service.name] = service
 
     def withdraw(self, name: str) -> None:

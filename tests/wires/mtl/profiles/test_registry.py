@@ -68,7 +68,7 @@ class RegistryFarm:
         return id
 
     def offer(self, provider: int, service: Service) -> None:
-        assert self.core.offer([attrs.evolve(service, provider=provider)], Rights()) == []
+        self.core.offer([attrs.evolve(service, provider=provider)], Rights())
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_one_service_has_a_resource_of_its_own(farm: RegistryFarm) -> None:
 def test_what_is_said_of_a_service_changes_by_update(farm: RegistryFarm) -> None:
     one = farm.provider(service("bank"))
     reader = farm.watching("services")
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))
     assert brief(got(reader)) == [("update", "bank", one, "h:1")]
 
 
@@ -160,7 +160,7 @@ def test_the_same_service_offered_twice_is_one_entry(farm: RegistryFarm) -> None
     reader = farm.reader()
     assert brief(summon(reader, "services")) == [("snapshot", "bank", one, "h:2"), SYNCED]
     farm.offer(one, service("bank", "h:3"))
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None  # the first one, which nobody sees
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))  # the first one, which nobody sees
     assert brief(got(reader)) == [("update", "bank", one, "h:3")]
     farm.core.withdraw(one, ["bank"])
     assert brief(got(reader))[-1] == ("down", "bank", one, "h:3")
