@@ -19,6 +19,9 @@ from twisted.trial import util
 FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""
 
+# Tests start hundreds of processes. Where this is set, each of them compiles all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # No deadline: a busy machine is no defect.
 settings.register_profile("everyday", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000)
