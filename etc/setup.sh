@@ -104,9 +104,9 @@ need_java() {
 }
 
 case ${1:-} in
-    run) what=. stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
-    plan) what='.[spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
-    test) what='.[spark,test]' stamps=.venv/installed-test ;;
+    run) what='.[daemon]' stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
+    plan) what='.[daemon,spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
+    test) what='.[daemon,spark,test]' stamps=.venv/installed-test ;;
     *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
 esac
 

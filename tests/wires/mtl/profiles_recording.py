@@ -132,9 +132,9 @@ class ProfilesFarm(MtlFarm):
         return {**super().counts(), **own}
 
 
-def summon(peer: MtlPeer, resource: str, sequence: int = 1_000) -> list[Got]:
+def summon(peer: MtlPeer, resource: str, sequence: int = 1_000, body: bytes = b"") -> list[Got]:
     """Summon a resource, which works; the Contents that came behind the answer."""
-    answer, *contents = peer.ask(*wire.summon(sequence, resource))
+    answer, *contents = peer.ask(*wire.summon(sequence, resource, body))
     assert answer == wire.Response(sequence, wire.OK)
     return [as_got(content) for content in contents]
 

@@ -8,7 +8,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from broker.client.dealer import data_endpoint
-from broker.client.errors import Closed, Lost, NotLetIn, Refused
+from broker.client.errors import AuthenticationFailed, Closed, Lost, Refused
 from broker.client.mtl import Delivery, Password, Reader
 from broker.wires.mtl.codec import data
 from broker.wires.mtl.codec.data import Lease, Ping, Pong, Summon
@@ -25,7 +25,7 @@ class Flows(Stage):
     async def reader(self, *resources: str, settings: Any = FAST, confirm: Any = "full", **more: Any) -> Reader:
         client = self.client(settings=settings)
         reader = await client.reader(
-            "queue", resources or ["jobs"], self.deliveries.append, confirm=confirm, told=self.told, **more
+            "queue", resources or ["jobs"], self.deliveries.append, confirm=confirm, on_event=self.told, **more
         )
         for resource in resources or ["jobs"]:
             await reader.summon(resource)
@@ -74,7 +74,7 @@ class StartingOver(Flows):
         await self.reader("jobs", "more")
         self.broker.leased.clear()
         await self.back()
-        self.assertEqual(self.events, [("lost", "the broker does not know the lease"), ("back", "")])
+        self.assertEqual(self.events, [("lost", "the broker does not know the lease (403)"), ("back", "")])
         # from Open on, whatever the control flow looks like
         self.assertEqual(self.broker.asked(), ["Open", "Profile", "Reader"])
         ours = [type(command) for command in self.broker.commands if not isinstance(command, Ping)]
@@ -111,7 +111,7 @@ class StartingOver(Flows):
             held.append((delivery, result := Deferred[None]()))
             return result
 
-        reader = await client.reader("queue", ["jobs"], hold, confirm="full", told=self.told)
+        reader = await client.reader("queue", ["jobs"], hold, confirm="full", on_event=self.told)
         await reader.summon("jobs")
         self.broker.give("jobs")
         await self.until(lambda: held)
@@ -170,7 +170,7 @@ class StartingOver(Flows):
 
         self.broker.answers["Summon"] = ignore
         await reader.summon("b")
-        self.assertEqual(self.events[0], ("lost", "no answer to a command in 0.2 s"))
+        self.assertEqual(self.events[0], ("lost", "no response to a command in 0.2 s"))
         self.assertEqual([command.resource for command in self.broker.of(Summon)], ["b", "a", "b"])
 
     async def test_what_cannot_be_summoned_any_more_ends_the_flow(self) -> None:
@@ -195,7 +195,7 @@ class StartingOver(Flows):
             await reader.ended
 
     async def test_rights_that_were_taken_away_end_the_flow_a21(self) -> None:
-        for answer, error in ((FORBIDDEN, Refused), (unauthorized("PLAIN"), NotLetIn)):
+        for answer, error in ((FORBIDDEN, Refused), (unauthorized("PLAIN"), AuthenticationFailed)):
             reader = await self.reader()
             self.broker.answers["Reader"] = lambda members, answer=answer: answer
             self.broker.leased.clear()
@@ -207,7 +207,7 @@ class StartingOver(Flows):
         self.broker.answers["Open"] = lambda members: unauthorized("PLAIN")
         self.broker.answers["Authorize"] = lambda members: READY
         client = self.client(Password("anna", "pencil"), settings=FAST)
-        reader = await client.reader("queue", ["jobs"], self.deliveries.append, told=self.told)
+        reader = await client.reader("queue", ["jobs"], self.deliveries.append, on_event=self.told)
         self.broker.requests.clear()
         self.broker.leased.clear()
         await self.back()
@@ -216,7 +216,7 @@ class StartingOver(Flows):
 
     async def test_flows_that_are_lost_together_open_once(self) -> None:
         client = self.client(settings=FAST)
-        readers = [await client.reader("queue", ["jobs"], self.deliveries.append, told=self.told) for _ in range(8)]
+        readers = [await client.reader("queue", ["jobs"], self.deliveries.append, on_event=self.told) for _ in range(8)]
         self.broker.requests.clear()
         await self.broker.restart()
         await self.back(8)
@@ -236,7 +236,7 @@ class StartingOver(Flows):
             return ...
 
         self.broker.answers["Lease"] = refuse
-        reader = await self.client().reader("queue", ["jobs"], self.deliveries.append, told=self.told)
+        reader = await self.client().reader("queue", ["jobs"], self.deliveries.append, on_event=self.told)
         self.assertEqual((reader.up, len(refused), self.events), (True, 3, []))
         self.assertEqual(len({lease.lease for lease in refused}), 3)
 
@@ -280,7 +280,7 @@ class StartingOver(Flows):
 
         for wanted in ("lost", "back"):
             closed.clear()
-            reader = await self.client(settings=FAST).reader("queue", ["jobs"], self.deliveries.append, told=close)
+            reader = await self.client(settings=FAST).reader("queue", ["jobs"], self.deliveries.append, on_event=close)
             self.broker.leased.clear()
             await reader.ended
             self.assertEqual(closed[-1], wanted)
@@ -293,7 +293,7 @@ class StartingOver(Flows):
             self.told(event, why)
             raise RuntimeError(event)
 
-        reader = await self.client(settings=FAST).reader("queue", ["jobs"], self.deliveries.append, told=fail)
+        reader = await self.client(settings=FAST).reader("queue", ["jobs"], self.deliveries.append, on_event=fail)
         self.broker.leased.clear()
         await self.back()
         self.assertTrue(reader.up)
@@ -338,7 +338,7 @@ class Places(Flows):
 class Both(Flows):
     async def test_a_flow_in_both_directions_has_two_leases_and_one_socket_d08(self) -> None:
         reader, writer = await self.client(settings=FAST).both(
-            "service", ["reply"], ["service/bank"], self.deliveries.append, write_confirm="full", told=self.told
+            "service", ["reply"], ["service/bank"], self.deliveries.append, write_confirm="full", on_event=self.told
         )
         await reader.summon("reply")
         await writer.send(b"x")

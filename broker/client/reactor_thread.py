@@ -1,7 +1,7 @@
-"""A reactor of a client's own, in a thread, for programs that have none.
+"""A private reactor in a thread, for programs without an event loop.
 
-It is not the one that `twisted.internet.reactor` is: that one belongs to the program. Its thread is there from `start`
-to `stop`, and does not keep the process from ending.
+It is not the global `twisted.internet.reactor`, which remains free for the program. The thread runs from `start` to
+`stop` as a daemon thread, so it does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from twisted.python.failure import Failure
 
 from broker.client.errors import Closed
 
-GIVING_UP = 1.0
-"""Seconds for what took too long to end: it is only told to, and most things do at once."""
+CANCEL_TIMEOUT = 1.0
+"""Time that a cancelled call has to end after its timeout, in seconds; most end at once."""
 
 
-class Loop:
+class ReactorThread:
     """A reactor in a thread."""
 
     def __init__(self) -> None:
         self.reactor: Any = PollReactor()
         self._thread = threading.Thread(target=self._run, name="mtl", daemon=True)
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may call `soon` while it interrupts a call of the same thread.
+        self._lock = threading.RLock()
         self._running = False
         self._waiting: set[Future[Any]] = set()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread and wait until the reactor runs."""
         ready = threading.Event()
         self.reactor.callWhenRunning(ready.set)
         self._thread.start()
@@ -40,14 +41,14 @@ class Loop:
         self._running = True
 
     def stop(self) -> None:
-        """End. Who waits for something hears `Closed`. Not to be called in the thread."""
+        """Stop the reactor and join the thread. Pending calls raise `Closed`. Not for use in the thread itself."""
         with self._lock:
             if not self._running:
                 return
             self._running = False
             self.reactor.callFromThread(self.reactor.stop)
         self._thread.join()
-        # A reactor is made for the life of a process, and does not close its own descriptors.
+        # A reactor is designed to last as long as the process, and leaves its waker's descriptors open.
         waker, self.reactor.waker = self.reactor.waker, None
         waker.connectionLost(None)
         with self._lock:
@@ -57,15 +58,15 @@ class Loop:
                 each.set_exception(Closed("the client is closed"))
 
     def soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have a function called in the thread. Nothing happens after the end."""
+        """Schedule a call in the thread. No-op after `stop`."""
         with self._lock:
             if self._running:
                 self.reactor.callFromThread(function, *arguments)
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """Call a function in the thread, and wait for its result, or that of its Deferred or coroutine.
+        """Call a function in the thread and return its result, or that of its Deferred or coroutine.
 
-        Raises what it raises, TimeoutError if that takes longer than ``timeout`` seconds, and `Closed` after the end.
+        Raises the function's exception, TimeoutError after ``timeout`` seconds, and `Closed` after `stop`.
         """
         done: Future[Any] = Future()
         running: list[Deferred[Any]] = []
@@ -88,12 +89,12 @@ class Loop:
                 return done.result(timeout)
             except TimeoutError:
                 if done.done():
-                    raise  # of the function itself
+                    raise  # raised by the function itself
             self.soon(lambda: running[0].cancel())
             try:
-                return done.result(GIVING_UP)  # it may have come in the last moment
+                return done.result(CANCEL_TIMEOUT)  # the result may arrive in the meantime
             except (CancelledError, Closed, TimeoutError):
-                raise TimeoutError(f"it took more than {timeout} s") from None
+                raise TimeoutError(f"the call took more than {timeout} s") from None
         finally:
             with self._lock:
                 self._waiting.discard(done)

@@ -1,17 +1,18 @@
-"""The control flow of a client: one request at a time, each with its answer or a timeout.
+"""Control flow of a client: one request at a time, each answered by a reply or a timeout.
 
 Rules:
-- A DEALER with the empty frame of a REQ socket. Requests and replies take turns. A request without an answer in time
-  ends the connection, and the next one is sent over a new one: a late answer can never be taken for another's.
-- Nothing is asked before Connection.Open, and no lease before Connection.Profile. Both are said again by themselves
-  when they may have been forgotten.
-- 401 may come at any time: then the client authenticates, and goes on with what it was about.
-- 400 with the reason "open", silence, and what is no reply: the broker may have been started again. The client begins
-  with Open once more, after a pause if it did not answer, and does so until there is an answer. So it does after 429
-  and 5xx but 501: these may be over soon.
-- Any other error is an answer: asking again would not help. So is 401 to a whole exchange, and a broker that does not
-  prove that it knows the user.
-- Members of replies that are not known do not matter.
+- The socket is a DEALER that adds the empty delimiter frame of a REQ. Requests and replies alternate. A request without
+  a reply in time closes the connection, and the next request uses a new one: a late reply can never be matched to
+  another request.
+- Connection.Open precedes all requests, and Connection.Profile precedes a lease. The client repeats both when the
+  broker may have forgotten them.
+- 401 may come at any time: the client authenticates and continues.
+- 400 with the reason "open", a timeout, and an invalid reply mean that the broker may have restarted. The client starts
+  over from Open, after a delay if there was no reply, until there is one. It does the same after 429 and after 5xx
+  except 501: these errors are temporary.
+- Any other error is final, since a repeated request would fail too. So is 401 to a complete exchange, and a broker that
+  does not prove that it knows the user.
+- Unknown members of replies are ignored.
 """
 
 from __future__ import annotations
@@ -25,39 +26,40 @@ from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
-from broker.client.dealer import Dealer
-from broker.client.errors import Closed, Lost, MtlError, NotLetIn, Refused, Unproven
-from broker.client.pauses import Pauses
+from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
 from broker.client.settings import Settings
+from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as wire
 
 MAX_STEPS = 10
-"""Requests of one exchange: SCRAM has three. A broker that never comes to an end is none."""
+"""Requests of one authentication exchange; SCRAM has three. The limit ends an exchange with a broker that sends
+challenges without end."""
 
-MAX_ROUNDS = 3
-"""How often one request is begun anew because the broker does not know the client any more. That happens once, when
-the broker is started again; a broker that forgets at once is left alone for a while."""
+MAX_REOPENS = 3
+"""Attempts of one request after the broker reports that the session is unknown. A restart of the broker causes one;
+after a third the client waits before it continues."""
 
-_SOON_OVER = frozenset((429, 500, 502, 503, 504))
-"""Codes that may be others after a while."""
+_TEMPORARY = frozenset((429, 500, 502, 503, 504))
+"""Codes of errors that may pass."""
 
-Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], Dealer]
-"""What makes the socket, given who receives, who is told of room, and who of failures."""
+Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], Socket]
+"""Factory of the socket. Its arguments are callbacks: message received, room to send, socket failed."""
 
 
 @attrs.frozen
 class Granted:
-    """A data lease. ``session`` is for `Control.doubt`."""
+    """A data lease. ``session`` is the argument for `Control.invalidate`."""
 
     lease: wire.DataLease
     session: int
 
 
 class Control:
-    """The control flow. ``secure`` says that nobody else can read the connection.
+    """The control flow of one client. ``secure`` is True if nobody else can read the connection.
 
-    ``in_thread`` runs what is slow: a function with arguments; it returns a Deferred of the result.
+    ``in_thread`` runs a slow function with arguments in a thread and returns a Deferred of its result.
     """
 
     log = Logger()
@@ -75,9 +77,9 @@ class Control:
     ) -> None:
         self.credentials = credentials
         self.session = 0
-        """How often the client was let in."""
+        """Number of sessions that the broker has opened for this client."""
         self.unasked = 0
-        """Messages that came when nothing was asked."""
+        """Messages that were no reply to a request."""
         self._clock = clock
         self._endpoint = endpoint
         self._connect = connect
@@ -85,18 +87,18 @@ class Control:
         self._opening = wire.opening(virtual_host)
         self._secure = secure
         self._in_thread = in_thread
-        self._pauses = Pauses(settings.least_pause, settings.most_pause)
+        self._pauses = Backoff(settings.least_pause, settings.most_pause)
         self._lock = DeferredLock()
-        self._dealer: Dealer | None = None
+        self._socket: Socket | None = None
         self._answer: Deferred[wire.Reply] | None = None
         self._ready: wire.Ready | None = None
         self._unauthorized: wire.Unauthorized | None = None
-        """The last 401, if the session is open but for that."""
+        """The last 401, while the session needs nothing but authentication."""
         self._profile = ""
         self._closed = False
 
     async def ready(self) -> wire.Ready:
-        """Be let in, if that is not so already, however long it takes. Raises `MtlError` where it cannot be."""
+        """Open a session unless there is one, however long it takes. Raises `MtlError` for a permanent failure."""
         await self._lock.acquire()
         try:
             return await self._enter()
@@ -104,46 +106,46 @@ class Control:
             self._lock.release()
 
     async def lease(self, profile: str, request: wire.Request) -> Granted:
-        """Get a data lease in that profile.
+        """Request a data lease in a profile.
 
-        Raises `Lost` if another attempt might help, and any other `MtlError` if not.
+        Raises `Lost` if another attempt may succeed, and any other `MtlError` if not.
         """
         profile = profile.lower()
         await self._lock.acquire()
         try:
-            for _ in range(MAX_ROUNDS):
+            for _ in range(MAX_REOPENS):
                 await self._enter()
                 if self._profile != profile:
                     reply = await self._ask(wire.profile(profile))
-                    if self._is_anew(reply):
+                    if self._needs_open(reply):
                         continue
                     if not isinstance(reply, wire.Ok):
                         raise _refusal(reply)
                     self._profile = profile
                 reply = await self._ask(request)
-                if self._is_anew(reply):
+                if self._needs_open(reply):
                     continue
                 if not isinstance(reply, wire.DataLease):
                     raise _refusal(reply)
                 return Granted(reply, self.session)
-            self._forget()
-            raise Lost("the broker forgets the client again and again")
+            self._reset()
+            raise Lost("the broker reports an unknown session repeatedly")
         finally:
             self._lock.release()
 
-    def doubt(self, session: int) -> None:
-        """That session may be over: begin with Open before anything else."""
+    def invalidate(self, session: int) -> None:
+        """Mark a session as possibly ended: the next request begins with Open."""
         if session == self.session:
             self._ready = self._unauthorized = None
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Close the connection and fail the pending request with `Closed`."""
         self._closed = True
-        self._forget()
+        self._reset()
         if self._answer is not None and not self._answer.called:
             self._answer.errback(Closed("the client is closed"))
 
-    # being let in
+    # the session
 
     async def _enter(self) -> wire.Ready:
         while self._ready is None:
@@ -155,17 +157,17 @@ class Control:
                 if not isinstance(reply, wire.Ready):
                     raise _refusal(reply)
             except Lost as lost:
-                self._forget()
+                self._reset()
                 pause = self._pauses.next()
                 self.log.info(
-                    "the broker at {endpoint} does not let the client in: {why}; again in {pause:.1f} s",
+                    "cannot open a session at {endpoint}: {why}; next attempt in {pause:.1f} s",
                     endpoint=self._endpoint,
                     why=str(lost),
                     pause=pause,
                 )
                 await deferLater(self._clock, pause)
             except MtlError:
-                self._forget()
+                self._reset()
                 raise
             else:
                 self._pauses.reset()
@@ -176,7 +178,7 @@ class Control:
 
     async def _authorize(self, asked: wire.Unauthorized) -> wire.Reply:
         if self.credentials is None:
-            raise NotLetIn("the broker wants to know who this is, and the client has no credentials")
+            raise AuthenticationFailed("the broker requires authentication, and the client has no credentials")
         exchange = self.credentials.exchange(asked.mechanisms, self._secure)
         response = exchange.begin()
         for _ in range(MAX_STEPS):
@@ -185,16 +187,17 @@ class Control:
                 exchange.end()
                 return reply
             if isinstance(reply, wire.Unauthorized):
-                raise NotLetIn(reply.reason)
+                raise AuthenticationFailed(reply.reason)
             if not isinstance(reply, wire.Challenged):
                 return reply
             if reply.mechanism != exchange.mechanism:
-                raise Unproven("the broker goes on with another mechanism than it began with")
+                raise BrokerUnverified("the broker changed the mechanism during the exchange")
             response = await self._in_thread(exchange.answer, reply.challenge)
-        raise Unproven("the broker has questions without end")
+        raise BrokerUnverified(f"the exchange did not end after {MAX_STEPS} steps")
 
-    def _is_anew(self, reply: wire.Reply) -> bool:
-        """Whether the client has to be let in once more. Then that is what happens next."""
+    def _needs_open(self, reply: wire.Reply) -> bool:
+        """Return True if the reply says that the session is unknown or not authorised; the next step is then Open or
+        Authorize."""
         if isinstance(reply, wire.Unauthorized):
             self._unauthorized = reply
         elif not isinstance(reply, wire.Error) or not reply.not_open:
@@ -205,21 +208,21 @@ class Control:
     # requests and replies
 
     async def _ask(self, request: wire.Request) -> wire.Reply:
-        """Send a request, and wait for its reply. Raises `Lost`."""
+        """Send a request and wait for its reply. Raises `Lost`."""
         if self._closed:
             raise Closed("the client is closed")
         try:
-            if self._dealer is None:
-                self._dealer = self._connect(self._receive, _nothing, self._failed)
+            if self._socket is None:
+                self._socket = self._connect(self._receive, _nothing, self._failed)
             self._answer = Deferred()
             # A new socket has room for more than one message, and there is never more than one.
-            self._dealer.send((b"", *request))
+            self._socket.send((b"", *request))
             return await self._answer.addTimeout(self._settings.timeout, self._clock)
         except TimeoutError:
-            self._forget()
-            raise Lost(f"no answer from {self._endpoint} in {self._settings.timeout} s") from None
+            self._reset()
+            raise Lost(f"no reply from {self._endpoint} in {self._settings.timeout} s") from None
         except BaseException:
-            self._forget()
+            self._reset()
             raise
         finally:
             self._answer = None
@@ -230,12 +233,12 @@ class Control:
             self.unasked += 1
             return
         if len(frames) != 3 or frames[0]:
-            answer.errback(Lost("the broker sends what is no reply: its frames are others"))
+            answer.errback(Lost("invalid reply: wrong number of frames"))
             return
         try:
             reply = wire.decode(frames[1], frames[2])
         except wire.BadReply as error:
-            answer.errback(Lost(f"the broker sends what is no reply: {error.text}"))
+            answer.errback(Lost(f"invalid reply: {error.text}"))
         else:
             answer.callback(reply)
 
@@ -243,16 +246,16 @@ class Control:
         if self._answer is not None and not self._answer.called:
             self._answer.errback(Lost(why))
 
-    def _forget(self) -> None:
-        """The session is over, as far as the client is concerned."""
+    def _reset(self) -> None:
+        """Drop the session and the connection."""
         self._ready = self._unauthorized = None
-        dealer, self._dealer = self._dealer, None
+        dealer, self._socket = self._socket, None
         if dealer is not None:
             dealer.close()
 
 
 def is_secure(endpoint: str, encrypted: bool) -> bool:
-    """Whether nobody else can read a connection to that endpoint."""
+    """Return True if nobody else can read a connection to that endpoint."""
     scheme, _, where = endpoint.partition("://")
     if encrypted or scheme in ("ipc", "inproc"):
         return True
@@ -264,14 +267,14 @@ def is_secure(endpoint: str, encrypted: bool) -> bool:
 
 
 def _refusal(reply: wire.Reply) -> MtlError:
-    """What a reply means that is not the one that was hoped for."""
+    """Return the error that an unexpected reply stands for."""
     if isinstance(reply, wire.Error):
         text = reply.reason or reply.status
-        if reply.not_open or reply.code in _SOON_OVER:
-            return Lost(f"the broker says {reply.code} {text}")
+        if reply.not_open or reply.code in _TEMPORARY:
+            return Lost(f"the broker replied {reply.code} {text}")
         return Refused(reply.code, text)
-    return Lost(f"the broker answers what was not asked: {type(reply).__name__}")
+    return Lost(f"unexpected reply: {type(reply).__name__}")
 
 
 def _nothing() -> None:
-    """Room matters to nobody here."""
+    """Ignore the event: there is always room for the one request."""

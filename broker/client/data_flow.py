@@ -1,16 +1,16 @@
-"""Data flows: the lease, commands and their answers, life and death. What Contents do is in `reader` and `writer`.
+"""Data flows: leases, commands and responses, loss and recovery. `reader` and `writer` handle the Contents.
 
 Rules:
-- A flow begins with a Lease, over a socket of its own; one that goes in both directions has two. When it is lost the
-  client gets new leases by the control flow, from Connection.Open on, after a pause that becomes longer as long as it
-  does not help; and takes up what it was about. The application hears of both.
-- It is lost when the broker says 403 to anything, also to a Ping: then it does not know the lease, or not any more. It
-  is lost too when a command has no answer in time, or when the broker is silent for some heartbeats although it was
-  asked.
-- Commands and Contents are numbered by one counter, which never begins anew: so an answer is always to one thing.
-- A Ping is answered by a Pong. What is ill-formed is dropped, and counted. So is what makes no sense: answers to what
-  was never sent, commands that no broker sends.
-- What cannot become better ends the flow for good (`Flow.ended`).
+- A flow begins with a Lease over a socket of its own; a flow in both directions has two leases. When it is lost the
+  client requests new leases by the control flow, from Connection.Open on, after a delay that grows with each failed
+  attempt, and restores the flow: Summons and unconfirmed Contents are sent again. The application is notified of loss
+  and recovery (`Event`).
+- A flow is lost when the broker responds 403 to any command, also to a Ping: the lease is unknown or has ended. It is
+  lost too when a command has no response in time, and when the broker is silent for some heartbeats in spite of Pings.
+- One counter numbers commands and Contents and never restarts, so a response belongs to exactly one of them.
+- A Ping is answered by a Pong. Ill-formed messages are dropped and counted, and so are meaningless ones: responses to
+  nothing, commands that only clients send.
+- A permanent error ends the flow (`Flow.ended`).
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.client.control import Connect, Control
-from broker.client.dealer import LINGER, Dealer, data_endpoint
+from broker.client.backoff import Backoff
+from broker.client.control_flow import Connect, Control
+from broker.client.dealer import LINGER, data_endpoint
 from broker.client.errors import Closed, Lost
-from broker.client.heart import Heart
-from broker.client.pauses import Pauses
+from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
+from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as requests
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
 
 ConnectTo = Callable[[str], Connect]
-"""What makes sockets to an endpoint."""
+"""Factory of socket factories: takes an endpoint."""
 
 
 class Event(enum.Enum):
-    """What an application hears of a flow, beside its Contents."""
+    """Changes of a flow that an application is notified of."""
 
     LOST = "lost"
-    """The flow is over, and the client starts over."""
+    """The flow is lost, and the client is reconnecting."""
     BACK = "back"
-    """It has started over: what was summoned is summoned again, what was not confirmed is sent again where that was
-    asked for. What came between the two is missing where Contents are not confirmed."""
+    """The flow is restored. Resources are summoned again, and unconfirmed Contents are sent again where ``resend`` was
+    set. Contents between the two events are missing where they are not confirmed."""
     REFUSED = "refused"
-    """The broker did not take a Content that is not confirmed."""
+    """The broker refused a Content of a writer without confirmation."""
 
 
-Told = Callable[[Event, str], object]
-"""What hears of events, with words for people."""
+OnEvent = Callable[[Event, str], object]
+"""Callback for events, with a text for people."""
 
 
 @attrs.frozen(eq=False)
 class Link:
-    """What the flows of a client share."""
+    """Dependencies that the flows of a client share."""
 
     clock: Any
     endpoint: str
@@ -69,11 +70,11 @@ class Link:
     tails: wire.Tails
 
 
-class Part:
-    """One direction of a flow. Those with a leading "on" are called by the flow."""
+class Direction:
+    """One direction of a flow. The flow calls the methods that begin with ``on_``."""
 
     takes: tuple[type[wire.Command], ...] = ()
-    """The commands of the broker that are for this direction."""
+    """Commands of the broker that this direction handles."""
 
     def __init__(self, profile: str, request: requests.Request) -> None:
         self.profile = profile
@@ -84,77 +85,77 @@ class Part:
 
     @property
     def up(self) -> bool:
-        """Whether there is a flow just now."""
+        """True while the flow is established."""
         return self.flow.up
 
     @property
     def ended(self) -> Deferred[None]:
-        """Fires when the flow is closed, fails when it is over for another reason."""
+        """Fires when the flow is closed, fails when a permanent error ends it."""
         return self.flow.ended
 
     @property
     def counts(self) -> Counter[str]:
-        """What was dropped, by the reason."""
+        """Number of dropped messages, by reason."""
         return self.flow.counts
 
     @property
     def generation(self) -> int:
-        """How many flows there were, one after the other."""
+        """Number of flows so far, this one included: it rises with each recovery."""
         return self.flow.generation
 
     def close(self) -> None:
-        """End the flow, in both directions. What is not settled fails with `Closed`."""
+        """Close the flow in both directions. Contents that are not settled fail with `Closed`."""
         self.flow.close()
 
     async def on_lease(self) -> None:
-        """The broker has answered the lease: do again what is not done yet. Raises `Lost`."""
+        """Restore the state after the broker has accepted the lease. Raises `Lost`."""
 
     def on_up(self) -> None:
-        """The flow is there."""
+        """Handle that the flow is established."""
 
     def on_down(self) -> None:
-        """It is not there any more. May be called more than once."""
+        """Handle that the flow is lost. May be called more than once."""
 
     def on_farewell(self) -> None:
-        """It is about to be closed."""
+        """Send last messages before the flow is closed."""
 
     def on_end(self, failure: Failure) -> None:
-        """It is over for good: nothing will be settled any more."""
+        """Handle the end of the flow: nothing is settled any more."""
 
     def on_room(self) -> None:
-        """There is room to send again."""
+        """Handle that there is room to send again."""
 
     def on_command(self, command: Any) -> None:
-        """One of those commands came."""
+        """Handle a command of a type in `takes`."""
 
     def on_refusal(self, sequence: int, code: bytes) -> bool:
-        """The broker answered something that is no command. Returns whether it was something of this direction."""
+        """Handle a response that belongs to no command. Returns True if it belongs to a Content of this direction."""
         return False
 
 
 class Flow:
-    """One data flow. `start` begins it, `close` ends it; in between it comes back by itself when it is lost."""
+    """One data flow. `start` opens it, `close` ends it; in between it recovers from every loss."""
 
     log = Logger()
 
-    def __init__(self, link: Link, parts: Sequence[Part], told: Told | None) -> None:
+    def __init__(self, link: Link, parts: Sequence[Direction], on_event: OnEvent | None) -> None:
         self.ended: Deferred[None] = Deferred()
-        """Fires when it is closed, fails when it is over for another reason."""
+        """Fires when the flow is closed, fails when a permanent error ends it."""
         self.counts: Counter[str] = Counter()
-        """What was dropped, by the reason."""
+        """Number of dropped messages, by reason."""
         self.generation = 0
-        """How many flows there were, one after the other."""
+        """Number of flows so far, this one included."""
         self.why = ""
-        """Why the last one was lost."""
+        """Reason of the last loss."""
         self.link = link
         self.closed = False
         self._parts = tuple(parts)
-        self._told = told
-        self._dealer: Dealer | None = None
-        self._heart: Heart | None = None
+        self._on_event = on_event
+        self._socket: Socket | None = None
+        self._heart: Heartbeat | None = None
         self._up = False
-        self._listens = True
-        self._over: Deferred[None] = Deferred()
+        self._receiving = True
+        self._loss: Deferred[None] = Deferred()
         self._sequence = 0
         self._commands: dict[int, _Command] = {}
         self._started: Deferred[None] = Deferred(lambda _: self.close())
@@ -170,32 +171,32 @@ class Flow:
 
     @property
     def up(self) -> bool:
-        """Whether there is a flow just now."""
+        """True while the flow is established."""
         return self._up
 
     @property
     def lost(self) -> bool:
-        """Whether it is lost, and the client about to start over."""
-        return self._over.called
+        """True if the flow is lost and recovery is pending."""
+        return self._loss.called
 
     def start(self) -> Deferred[None]:
-        """Begin. Fires when it is there, however long that takes; cancel it to close the flow."""
+        """Open the flow. Fires when it is established, however long that takes. Cancelling closes the flow."""
         self._life = Deferred.fromCoroutine(self._live())
         self._life.addErrback(self._ended)
         return self._started
 
     def close(self) -> None:
-        """End it. What is not settled fails with `Closed`."""
+        """Close the flow. Contents that are not settled fail with `Closed`."""
         if self._stop(Failure(Closed("the flow is closed"))):
             self.ended.callback(None)
 
     def fail(self, failure: Failure) -> None:
-        """End it for a reason of the application's."""
+        """End the flow with a failure."""
         if self._stop(failure):
             self.ended.errback(failure)
 
     def _stop(self, failure: Failure) -> bool:
-        """End it, if that was not done before."""
+        """End the flow. Returns False if it has ended before."""
         if self.closed:
             return False
         self.closed = True
@@ -207,12 +208,12 @@ class Flow:
         self._finish(failure)
         return True
 
-    # the course of its life
+    # life cycle
 
     async def _live(self) -> None:
         clock, settings = self.link.clock, self.link.settings
         profile = self._parts[0].profile
-        pauses = Pauses(settings.least_pause, settings.most_pause)
+        pauses = Backoff(settings.least_pause, settings.most_pause)
         while True:
             began = clock.seconds()
             try:
@@ -222,14 +223,15 @@ class Flow:
             was_up = self._up
             self._drop()
             if was_up and not self.closed:
-                self.tell(Event.LOST, self.why)
+                self.notify(Event.LOST, self.why)
             if self.closed:
                 return
+            # A flow that lasted is no failed attempt: start again with the shortest delay.
             if clock.seconds() - began >= settings.most_pause:
                 pauses.reset()
             pause = pauses.next()
             self.log.info(
-                "a data flow of {profile} is lost: {why}; again in {pause:.1f} s",
+                "data flow of profile {profile} lost: {why}; next attempt in {pause:.1f} s",
                 profile=profile,
                 why=self.why,
                 pause=pause,
@@ -237,7 +239,7 @@ class Flow:
             await deferLater(clock, pause)
 
     async def _once(self) -> None:
-        """From the lease until it is lost. Raises `Lost`, or what is for good."""
+        """Run one flow from the lease to its loss. Raises `Lost`, or a permanent error."""
         control = self.link.control
         for part in self._parts:
             granted = await control.lease(part.profile, part.request)
@@ -251,47 +253,48 @@ class Flow:
                 for part in self._parts:
                     part.on_up()
                 if self._started.called:
-                    self.tell(Event.BACK, "")
+                    self.notify(Event.BACK, "")
                 else:
                     self._started.callback(None)
             if self.closed:
                 raise Closed("the flow is closed")
-            await self._over
+            await self._loss
             raise Lost(self.why)
         except Lost:
-            control.doubt(granted.session)
+            # The broker may have restarted: its control flow has to begin with Open again.
+            control.invalidate(granted.session)
             raise
 
     async def _begin(self) -> None:
-        """Use the leases."""
+        """Connect and send the leases."""
         link = self.link
-        self._over = Deferred()
+        self._loss = Deferred()
         self.why = ""
         leases = [part.lease for part in self._parts if part.lease is not None]
         endpoint, *others = {data_endpoint(link.endpoint, lease.port, lease.endpoint) for lease in leases}
         if others:
-            raise Lost("the broker gives two places for one flow")
+            raise Lost("the broker gives two endpoints for one flow")
         try:
-            self._dealer = link.connect_to(endpoint)(self._receive, self._room, self.lose)
+            self._socket = link.connect_to(endpoint)(self._receive, self._room, self.lose)
         except ValueError as error:
             raise Lost(str(error)) from None
-        self._heart = Heart(link.clock, link.settings.heartbeat, link.settings.dead_after, self._beat, self._dead)
+        self._heart = Heartbeat(link.clock, link.settings.heartbeat, link.settings.dead_after, self._beat, self._dead)
         self.generation += 1
         answers = [self.ask(wire.lease, lease.lease) for lease in leases]
         for answered, code in await DeferredList(answers, consumeErrors=True):
             if not answered:
                 raise Lost(self.why)
             if code != wire.OK:
-                raise Lost(f"the broker says {code.decode()} to the lease that it gave")
+                raise Lost(f"the broker responded {code.decode()} to its own lease")
 
     def _drop(self, linger: int = 0) -> None:
-        """Let go of what is lost."""
+        """Release the socket, timers and pending commands of a lost flow."""
         self._up = False
-        self._listens = True
+        self._receiving = True
         if self._heart is not None:
             self._heart.stop()
             self._heart = None
-        dealer, self._dealer = self._dealer, None
+        dealer, self._socket = self._socket, None
         if dealer is not None:
             dealer.close(linger)
         self._fail_commands()
@@ -299,14 +302,14 @@ class Flow:
             part.on_down()
 
     def lose(self, why: str) -> None:
-        """The flow is lost."""
+        """Mark the flow as lost."""
         if not self.lost:
             self.why = why
             self._fail_commands()
-            self._over.callback(None)
+            self._loss.callback(None)
 
     def _ended(self, failure: Failure) -> None:
-        """It cannot be taken up again."""
+        """Handle a permanent error."""
         if self.closed and failure.check(CancelledError, Closed):
             return
         closed, self.closed = self.closed, True
@@ -323,80 +326,81 @@ class Flow:
         self._drop(LINGER if self._up else 0)
         if not self._started.called:
             self._started.errback(failure)
-            # Who waits for the beginning hears it there.
+            # The failure is reported by `start`: do not log it as unhandled a second time.
             self.ended.addErrback(_nothing)
 
-    def tell(self, event: Event, why: str) -> None:
-        """Let the application hear of an event."""
-        if self._told is not None:
+    def notify(self, event: Event, why: str) -> None:
+        """Notify the application of an event."""
+        if self._on_event is not None:
             try:
-                self._told(event, why)
+                self._on_event(event, why)
             except Exception:
-                self.log.failure("the application failed to hear that a flow is {event}", event=event.value)
+                self.log.failure("the application's callback for the event {event} failed", event=event.value)
 
     # messages
 
     def next(self) -> int:
-        """A number for a command or a Content."""
+        """Return the next sequence number, for a command or a Content."""
         self._sequence += 1
         return self._sequence
 
     def send(self, frames: tuple[bytes, bytes]) -> bool:
-        """Send a message. Returns whether there was room."""
-        assert self._dealer is not None
+        """Send a message. Returns False if there is no room."""
+        assert self._socket is not None
         assert self._heart is not None
-        if not self._dealer.send(frames):
+        if not self._socket.send(frames):
             return False
-        self._heart.said()
+        self._heart.sent()
         return True
 
-    def say(self, frames: tuple[bytes, bytes]) -> None:
-        """Send what must not get lost. A broker that has taken nothing for a thousand messages is none."""
-        if self._dealer is not None and not self.send(frames):
-            self.lose("the broker does not take what it is sent")
+    def send_or_lose(self, frames: tuple[bytes, bytes]) -> None:
+        """Send a message that must not be dropped. Without room the flow is lost: a broker that accepts nothing for a
+        full queue of messages is not alive."""
+        if self._socket is not None and not self.send(frames):
+            self.lose("the broker does not read")
 
     def ask(self, make: Callable[[int, str], tuple[bytes, bytes]], name: str) -> Deferred[bytes]:
-        """Send a command. Fires with the code of the answer, fails with `Lost`."""
+        """Send a command. Fires with the code of the response, fails with `Lost`."""
         if self.lost:
             return fail(Lost(self.why))
         sequence = self.next()
         command = self._commands[sequence] = _Command()
         self._wait(sequence, command)
-        self.say(make(sequence, name))
+        self.send_or_lose(make(sequence, name))
         return command.answer
 
     def _wait(self, sequence: int, command: _Command) -> None:
-        command.timeout = self.link.clock.callLater(self.link.settings.timeout, self._late, sequence, command)
+        command.timeout = self.link.clock.callLater(self.link.settings.timeout, self._timed_out, sequence, command)
 
-    def _late(self, sequence: int, command: _Command) -> None:
+    def _timed_out(self, sequence: int, command: _Command) -> None:
         command.timeout = None
-        if self._listens:
-            self.lose(f"no answer to a command in {self.link.settings.timeout} s")
+        if self._receiving:
+            self.lose(f"no response to a command in {self.link.settings.timeout} s")
         else:
             self._wait(sequence, command)
 
     def _fail_commands(self) -> None:
         commands, self._commands = self._commands, {}
         for command in commands.values():
-            command.over()
+            command.settle()
             command.answer.errback(Lost(self.why))
 
-    def listen(self, listens: bool) -> None:
-        """Whether to receive anything."""
-        self._listens = listens
-        if self._dealer is not None and self._heart is not None:
-            self._heart.listens(listens)
-            if listens:
-                self._dealer.resume()
+    def set_receiving(self, receiving: bool) -> None:
+        """Stop or resume receiving, for backpressure."""
+        self._receiving = receiving
+        if self._socket is not None and self._heart is not None:
+            self._heart.set_receiving(receiving)
+            if receiving:
+                self._socket.resume()
             else:
-                self._dealer.pause()
+                self._socket.pause()
 
     def _room(self) -> None:
         for part in self._parts:
             part.on_room()
 
     def _beat(self) -> None:
-        if self._dealer is not None:
+        if self._socket is not None:
             self.send(wire.PING)
 
     def _dead(self) -> None:
@@ -406,7 +410,7 @@ class Flow:
         if self.lost:
             return
         assert self._heart is not None
-        self._heart.heard()
+        self._heart.received()
         try:
             command = wire.parse(frames, self.link.tails)
         except IllFormed as fault:
@@ -419,37 +423,37 @@ class Flow:
             take(command)
 
     def _ping(self, ping: wire.Ping) -> None:
-        self.say(wire.PONG)
+        self.send_or_lose(wire.PONG)
 
     def _response(self, response: wire.Response) -> None:
         if response.code == wire.FORBIDDEN:
-            self.lose("the broker does not know the lease")
+            self.lose("the broker does not know the lease (403)")
             return
         command = self._commands.pop(response.sequence, None)
         if command is None:
             if not any(part.on_refusal(response.sequence, response.code) for part in self._parts):
                 self.counts["response"] += 1
         else:
-            command.over()
+            command.settle()
             command.answer.callback(response.code)
 
 
 class _Command:
-    """A command that is to be answered."""
+    """A command that awaits its response."""
 
     def __init__(self) -> None:
         self.answer: Deferred[bytes] = Deferred()
         self.timeout: IDelayedCall | None = None
 
-    def over(self) -> None:
-        """It is answered, or will not be."""
+    def settle(self) -> None:
+        """Cancel the timeout."""
         if self.timeout is not None:
             self.timeout.cancel()
             self.timeout = None
 
 
 async def all_of(waiting: Sequence[Deferred[None]]) -> None:
-    """Wait for all of them, or for the first that fails."""
+    """Wait for all Deferreds, or for the first failure."""
     try:
         await gatherResults(waiting, consumeErrors=True)
     except FirstError as error:
@@ -457,4 +461,4 @@ async def all_of(waiting: Sequence[Deferred[None]]) -> None:
 
 
 def _nothing(_: object) -> None:
-    """All that matters of it was its coming."""
+    """Ignore the message: its arrival alone matters, as a sign of life."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from broker.client.heart import Heart
+from broker.client.heartbeat import Heartbeat
 
 
 class Chest:
@@ -14,11 +14,11 @@ class Chest:
         self.clock = Clock()
         self.pings: list[float] = []
         self.died: list[float] = []
-        self.heart = Heart(self.clock, 2.0, 3, self._ping, self._dead)
+        self.heart = Heartbeat(self.clock, 2.0, 3, self._ping, self._dead)
 
     def _ping(self) -> None:
         self.pings.append(round(self.clock.seconds(), 2))
-        self.heart.said()
+        self.heart.sent()
 
     def _dead(self) -> None:
         self.died.append(round(self.clock.seconds(), 2))
@@ -28,9 +28,9 @@ class Chest:
         for _ in range(round(seconds * 8)):
             self.clock.advance(0.125)
             if hears:
-                self.heart.heard()
+                self.heart.received()
             if says:
-                self.heart.said()
+                self.heart.sent()
 
 
 def test_two_that_talk_need_no_pings() -> None:
@@ -56,7 +56,7 @@ def test_who_hears_nothing_asks_and_then_it_is_over() -> None:
 def test_one_word_is_enough() -> None:
     chest = Chest()
     chest.pass_by(5.5)
-    chest.heart.heard()
+    chest.heart.received()
     chest.pass_by(5.75)
     assert chest.died == []
     chest.pass_by(0.5)
@@ -76,7 +76,7 @@ def test_a_client_that_slept_asks_before_it_judges() -> None:
     chest.pass_by(1)
     chest.clock.advance(3_600)
     assert (chest.pings, chest.died) == ([3_601.0], [])
-    chest.heart.heard()
+    chest.heart.received()
     chest.pass_by(5.5)
     assert chest.died == []
 
@@ -97,7 +97,7 @@ def test_who_slept_when_it_should_have_judged_reads_first_what_came() -> None:
     chest.pass_by(5)
     chest.clock.advance(100)
     assert (chest.pings[-1], chest.died) == (105.0, [])
-    chest.heart.heard()
+    chest.heart.received()
     chest.pass_by(3)
     assert chest.died == []
 
@@ -111,10 +111,10 @@ def test_who_sleeps_all_the_time_judges_nevertheless() -> None:
 
 def test_who_does_not_listen_does_not_judge_and_says_that_it_is_there() -> None:
     chest = Chest()
-    chest.heart.listens(False)
+    chest.heart.set_receiving(False)
     chest.pass_by(20.5)
     assert (len(chest.pings), chest.died) == (10, [])
-    chest.heart.listens(True)
+    chest.heart.set_receiving(True)
     chest.pass_by(5.75)
     assert chest.died == []
     chest.pass_by(0.5)

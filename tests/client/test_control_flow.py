@@ -11,7 +11,7 @@ from scramp import ScramMechanism  # type: ignore[import-untyped]
 from twisted.internet.defer import CancelledError, Deferred
 
 from broker.client.credentials import Anonymous, External, Password
-from broker.client.errors import Closed, MtlError, NotLetIn, Refused, Unproven
+from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, MtlError, Refused
 from broker.client.mtl import Client
 from broker.wires.mtl.codec.client import Ready
 from tests.client.scripted import FORBIDDEN, NOT_OPEN, QUICK, READY, Stage, response_of, unauthorized
@@ -324,14 +324,14 @@ class Authentication(Stage):
         self.broker.answers["Open"] = asks("SCRAM-SHA-256")
         for scram in (Scram(liar=True), Scram(final=False)):
             self.broker.answers["Authorize"] = scram
-            with self.assertRaises(Unproven):
+            with self.assertRaises(BrokerUnverified):
                 await self.client(ANNA).open()
 
     async def test_a_wrong_password_is_an_answer_a09(self) -> None:
         self.broker.answers["Open"] = asks("SCRAM-SHA-256")
         self.broker.answers["Authorize"] = Scram()
         client = self.client(Password("anna", "pen"))
-        with self.assertRaises(NotLetIn):
+        with self.assertRaises(AuthenticationFailed):
             await client.open()
         self.assertEqual(self.broker.asked(), ["Open", "Authorize", "Authorize"])
         client.credentials = ANNA
@@ -340,7 +340,7 @@ class Authentication(Stage):
     async def test_an_error_of_scram_itself_is_an_answer_too(self) -> None:
         self.broker.answers["Open"] = asks("SCRAM-SHA-256")
         self.broker.answers["Authorize"] = lambda members: challenge("e=unknown-user")
-        with self.assertRaisesRegex(NotLetIn, "unknown-user"):
+        with self.assertRaisesRegex(AuthenticationFailed, "unknown-user"):
             await self.client(ANNA).open()
 
     async def test_a_password_is_not_shown_to_whoever_asks(self) -> None:
@@ -359,7 +359,7 @@ class Authentication(Stage):
             self.assertEqual(exchange, shown, endpoint)
         client = self.client(ANNA)
         client._control._secure = False
-        with self.assertRaisesRegex(NotLetIn, "others may read"):
+        with self.assertRaisesRegex(AuthenticationFailed, "others may read"):
             await client.open()
         self.assertEqual(self.broker.asked(), ["Open"])
 
@@ -373,7 +373,7 @@ class Authentication(Stage):
         ):
             self.broker.answers["Open"] = asks(*offered)
             self.broker.requests.clear()
-            with self.assertRaises(NotLetIn):
+            with self.assertRaises(AuthenticationFailed):
                 await self.client(credentials).open()
             self.assertEqual(self.broker.asked(), ["Open"])
 
@@ -386,7 +386,7 @@ class Authentication(Stage):
         ):
             self.broker.answers["Authorize"] = answer
             self.broker.requests.clear()
-            with self.assertRaises(Unproven):
+            with self.assertRaises(BrokerUnverified):
                 await self.client(ANNA).open()
             self.assertEqual(self.broker.asked(), ["Open", "Authorize"])
         self.broker.answers["Open"] = asks("PLAIN")
@@ -410,7 +410,7 @@ class Authentication(Stage):
     async def test_who_is_not_let_in_again_has_lost_what_it_wanted_a21(self) -> None:
         self.broker.answers["Writer"] = lambda members: unauthorized("PLAIN")
         self.broker.answers["Authorize"] = lambda members: unauthorized("PLAIN")
-        with self.assertRaises(NotLetIn):
+        with self.assertRaises(AuthenticationFailed):
             await self.client(ANNA).writer("test", ["resource"])
         self.assertEqual(self.broker.asked(), ["Open", "Profile", "Writer", "Authorize"])
 
