@@ -1,4 +1,4 @@
-"""What holds for all tests.
+"""Settings of all tests.
 
 - How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``.
 - How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there are several processes, begin with what takes longest."""
+    """Begin with the longest tests if there are several processes."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((n for n, of in enumerate(FIRST) if item.nodeid.startswith(of)), len(FIRST)))
 

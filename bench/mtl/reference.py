@@ -34,7 +34,7 @@ _CONTENT, _RESPONSE, _SUMMON = 5, 2, 3
 
 
 class Tails(dict[bytes, bytes]):
-    """What comes behind the sequence of a Content, if it is well-formed: a short string and a table."""
+    """The part of a well-formed Content behind its sequence: a short string and a table."""
 
     def __missing__(self, tail: bytes) -> bytes:
         at = 1 + tail[0]

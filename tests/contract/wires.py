@@ -1,4 +1,4 @@
-"""What every wire can do, in words that belong to none: each wire is driven through these two roles.
+"""The behaviour common to all wires, in neutral terms: each wire is driven through these two roles.
 
 A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. Where it lacks a
 behaviour, its role says so by `pytest.skip` with the reason.
@@ -37,16 +37,16 @@ class Offering(Protocol):
 
 
 class Seeking(Protocol):
-    """Somebody who looks for services."""
+    """A client that looks for services."""
 
     def find(self, name: str) -> list[str]:
-        """Where that service is offered now, as hostports in the order of the offers."""
+        """The present hostports of that service, in the order of the offers."""
 
     def wait(self, name: str, seconds: int) -> None:
         """Wait for that service."""
 
     def waited(self) -> list[str] | None:
-        """What the wait has found: None while it lasts, an empty list when it was in vain."""
+        """The result of the wait: None while it lasts, an empty list when it was in vain."""
 
     def loads(self) -> list[float]:
         """The loads of all providers."""
@@ -329,7 +329,7 @@ class _MtlSeeking:
         self._watching: MtlPeer | None = None
 
     def _snapshot(self, resource: str) -> list[Got]:
-        """What there is at this moment."""
+        """The present state."""
         peer = self._farm.peer()
         peer.lease(self._farm.lease(Side.READER, resource, profile=self._farm.registry))
         *entries, end = summon(peer, resource)

@@ -64,7 +64,7 @@ class Run:
         return [record["hb_seq"] for record in records_in(self.directory) if record["event"] == "hb"]
 
     def stop(self) -> bool:
-        """Whether that was all in one go."""
+        """True if that was one write."""
         done: list[None] = []
         self.journal.stop().addCallback(done.append)
         return bool(done)

@@ -15,6 +15,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether golden conversations are to be written, not compared with."""
+    """True if golden conversations are to be written, not compared with."""
     # The default is for runs in which this file was found too late for its option to count.
     return bool(request.config.getoption("--rewrite-transcripts", default=False))

@@ -26,7 +26,7 @@ class Peer:
         self._log.append((self.name, news))
 
     def take(self) -> list[object]:
-        """What it was told since the last time."""
+        """The notices since the last call."""
         heard, self.heard = self.heard, []
         return heard
 
