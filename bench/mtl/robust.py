@@ -56,7 +56,7 @@ RECEIVE_BUFFER = 4_096
 
 NOTICED = 0.1
 """Seconds that it is there before its effects are measured: its buffers are full by then. It may not be there for long:
-whoever has missed ten thousand Contents is ended."""
+a reader that has missed ten thousand Contents is ended."""
 
 
 class Sleeper:

@@ -78,7 +78,7 @@ class Peer:
         return b"".join([seal(content, i < last) for i, content in enumerate(frames)])
 
     def size(self, frames: Frames) -> int:
-        """Bytes on the wire of a message with these frames, whoever sends it."""
+        """Bytes on the wire of a message with these frames, from any sender."""
         sizes = (len(content) + self.mechanism.overhead for content in frames)
         return sum(size + (2 if size <= SHORT else 9) for size in sizes)
 

@@ -243,13 +243,13 @@ class _DbpSeeking:
         pytest.skip("DBP has no request that waits: it is answered at once")
 
     def loads(self) -> NoReturn:
-        pytest.skip("DBP tells the load of who offers something, with that, and has no request for others")
+        pytest.skip("DBP reports the load of a provider with its services, and has no request for others")
 
     def watch(self) -> NoReturn:
-        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+        pytest.skip("DBP has no notices of changes: clients ask again")
 
     def heard(self) -> NoReturn:
-        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+        pytest.skip("DBP has no notices of changes: clients ask again")
 
 
 def _place(listed: dict[str, Any]) -> str:

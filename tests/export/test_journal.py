@@ -391,7 +391,7 @@ def test_what_is_written_before_and_after_a_clock_was_set_back_is_in_the_folders
     run.flush()
     run.clock.advance(-2 * HOUR)
     run.put(3)
-    run.flush()  # appended to the file of the later hour, which is then begun anew
+    run.flush()  # appended to the file of the later hour, which is then started again
     run.put(3)
     run.flush()
     assert run.stop()

@@ -1,4 +1,4 @@
-"""The option with which golden conversations are written anew."""
+"""The option that rewrites golden conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts",
         action="store_true",
-        help="write tests/transcripts/golden anew, from what the broker says now (name that folder's tests too)",
+        help="rewrite tests/transcripts/golden from the broker's present messages (name that folder's tests too)",
     )
 
 

@@ -190,7 +190,7 @@ DIFFERENCES = [
         "02_registration",
         "u_U|T4|",
         [ROHAN_AND_DOCS],
-        "Two of the names were denied; and who registers anew is at the end of the list.",
+        "Two of the names were denied; and a service that registers again is at the end of the list.",
     ),
     Difference(
         "03_info_request",

@@ -113,7 +113,7 @@ class Rig:
 
 
 def check(director: Director) -> None:
-    """Compute every table anew from what the servers hold, and compare."""
+    """Recompute every table from the state of the servers, and compare."""
     farm = director._farm
     where = farm.where
     reservations = director._reservations

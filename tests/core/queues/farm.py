@@ -129,7 +129,7 @@ class Farm:
 
 
 class Author:
-    """Keeps what it hears of its messages."""
+    """Records the notices of its messages."""
 
     def __init__(self) -> None:
         self.safe: list[Any] = []

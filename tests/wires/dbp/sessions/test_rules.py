@@ -1008,7 +1008,7 @@ def test_14_a_probe_that_never_succeeded_proves_nothing() -> None:
 
 
 def test_14_failures_must_follow_each_other() -> None:
-    """An answer in between begins the count anew."""
+    """An answer in between restarts the count."""
     farm = DbpFarm(Terms(probe=5.0))
     farm.dealer().registered("Rohan", **UNTIMED)
     for _ in range(4):
