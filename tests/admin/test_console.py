@@ -30,7 +30,7 @@ OPS = sorted({str(message.__struct_config__.tag) for message in VOCABULARY.messa
 
 
 class Operator(Client):
-    """Somebody at the console."""
+    """A user of the console."""
 
     def type(self, *lines: str) -> str:
         """Type lines, and read what comes, as text with plain newlines."""

@@ -104,7 +104,7 @@ class RecorderTests(SynchronousTestCase):
         return run
 
     def after_a_kill(self, run: Run) -> Snapshot:
-        """What the next run would find if this one were killed now."""
+        """The state that the next run would find if this one were killed now."""
         with tempfile.TemporaryDirectory(dir=self.directory) as copy:
             shutil.copytree(run.directory, copy, dirs_exist_ok=True)
             store = Store(copy)

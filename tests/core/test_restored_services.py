@@ -1,4 +1,4 @@
-"""What is remembered from before a restart: what it answers, and when it goes."""
+"""Entries restored after a restart: their answers and their end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Broker:
         return id
 
     def old(self, name: str = "bank", protocol: str = "tcp") -> list[str]:
-        """Where the remembered services of that name are."""
+        """The hostports of the restored services of that name."""
         found = self.registry.find(name, protocol, restored=True)
         return [service.hostport for service in found if service.restored]
 

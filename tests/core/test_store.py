@@ -67,7 +67,7 @@ def store(directory: Path) -> Iterator[Store]:
 
 
 def reopened(store: Store, directory: Path, next_provider: int = 1) -> Snapshot:
-    """What the next run finds after a clean stop of this one."""
+    """The state that the next run finds after a clean stop of this one."""
     store.close(next_provider)
     return store.open()
 
@@ -292,7 +292,7 @@ def test_a_database_that_cannot_be_written() -> None:
 
 
 def refused(directory: Path) -> str:
-    """Why this state cannot be used. The database is left as it was, and the lock is not kept."""
+    """The reason for which this state cannot be used. The database is left as it was, and the lock is not kept."""
     path = directory / DATABASE
     before = path.read_bytes()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Watches: who hears of which changes, and how a watcher takes up where it left off."""
+"""Watches: the changes that each watcher receives, and how a watcher resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal is told: the real registry, and a list of the records that are put."""
+"""Records for the journal: the real registry, and a list of the records that are put."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broker.export.records import Record, microseconds
 from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25
-"""What the clock says at the beginning: seconds of the epoch."""
+"""The clock's time at the beginning: seconds of the epoch."""
 
 AT = 1_795_246_600_250_000
 """The same as a ``ts``."""
@@ -54,7 +54,7 @@ class Fed:
         return self.registry.join(label, wire, "192.0.2.1:1")
 
     def offer(self, provider: int, *names: str, **more: Any) -> list[Service]:
-        """What it offers, at the host h1 the first, at h2 the next."""
+        """Its services, at the host h1 the first, at h2 the next."""
         services = [Service(name, f"h{number}:1", provider, **more) for number, name in enumerate(names, 1)]
         self.registry.offer(services, Rights(services=10_000))
         return services

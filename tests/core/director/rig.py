@@ -26,7 +26,7 @@ class Peer:
         self._log.append((self.name, news))
 
     def take(self) -> list[object]:
-        """What it was told since the last time."""
+        """The notices since the last call."""
         heard, self.heard = self.heard, []
         return heard
 
@@ -116,7 +116,7 @@ class Rig:
 
 
 def check(director: Director) -> None:
-    """Compute every table anew from what the servers hold, and compare."""
+    """Recompute every table from the state of the servers, and compare."""
     farm = director._farm
     where = farm.where
     reservations = director._reservations

@@ -33,7 +33,7 @@ REPORT_EVERY = 30.0
 
 @attrs.frozen
 class Kind:
-    """What contexts of a name are like. ``basecap`` under 0: not cloned."""
+    """The properties of contexts of a name. ``basecap`` under 0: not cloned."""
 
     name: str
     maxcap: int
@@ -104,7 +104,7 @@ class Trip:
 
 
 class Placing(Protocol):
-    """Who places users, and whom the machines tell what happens."""
+    """The side that places users, and receives the reports of the machines."""
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
         """The machine and the context that the user is to enter; None if he is denied."""

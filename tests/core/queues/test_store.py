@@ -131,7 +131,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(store: QueueStore) -> None:
 
 
 def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the file system is told to write can only be seen in what SQLite was told."""
+    """Only SQLite's own settings show that the file system is told to write."""
     made: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 

@@ -76,7 +76,7 @@ def test_the_summary() -> None:
     assert list(SECTION.summary(Dns(enabled=True, domain="Farm.example", rate=0.0, ttl=1))) == [
         "dns: bound to udp and tcp 127.0.0.1:9053, domain farm.example., ttl 1 s, responses by udp unlimited"
     ]
-    assert list(SECTION.summary(Dns(enabled=True)))[0].endswith("responses by udp 50 a second for each address")
+    assert next(iter(SECTION.summary(Dns(enabled=True)))).endswith("responses by udp 50 a second for each address")
 
 
 def test_warnings_are_of_what_is_reached_from_elsewhere() -> None:

@@ -21,7 +21,7 @@ from tests.wires.mtl.profiles_recording import Got, as_got, summon
 
 
 class Only:
-    """Who may read some queues and write to some."""
+    """Rights to read some queues and to write to some."""
 
     def __init__(self, read: Collection[str] = (), write: Collection[str] = ()) -> None:
         self._may = {Side.READER: read, Side.WRITER: write}
@@ -98,7 +98,7 @@ class QueueFarm(MtlFarm):
 
 
 def answers(peer: MtlPeer) -> list[tuple[Any, ...]]:
-    """What a writer was told: ("confirm", sequence, multiple) and ("reject", sequence, recycle); nothing else."""
+    """The answers to a writer: ("confirm", sequence, multiple) and ("reject", sequence, recycle); nothing else."""
     told: list[tuple[Any, ...]] = []
     for command in peer.take():
         if isinstance(command, wire.Confirm):

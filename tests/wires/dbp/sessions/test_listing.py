@@ -1,4 +1,4 @@
-"""What info requests are answered with: infos unchanged, mappings for all else, errors; what is kept of them."""
+"""Answers to info requests: infos unchanged, mappings for all else, errors; and their cache."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def catalogue() -> Iterator[Catalogue]:
 
 
 def mapped(provider: int, load: float = 0.0, host: str = "10.0.0.1", port: int = 6000, **more: Any) -> dict[str, Any]:
-    """What a name that one service offers is listed with."""
+    """The listing of a name that one service offers."""
     place = {"ip": host, "port": port}
     rest = {"protocol": "tcp", "wire": "elko", "provider": provider, "load": load}
     return {**place, "interfaces": {"tcp": place}, "hostport": f"{host}:{port}", **rest, **more}

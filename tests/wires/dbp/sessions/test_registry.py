@@ -32,7 +32,7 @@ class Both:
         self.elko.registry.watch(self.changes.append)
 
     def watching(self) -> Client:
-        """The administrator, who hears of services that come and go from now on."""
+        """An administrator that watches services from now on."""
         self.admin.ask("admin", "watch", services=True)
         return self.admin
 

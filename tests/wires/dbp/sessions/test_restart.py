@@ -169,7 +169,7 @@ class Run:
         assert ended == [None]
 
     def stored(self) -> Snapshot:
-        """What the next run would find after a kill now."""
+        """The state that the next run would find after a kill now."""
         copy = self.directory.parent / f"copy {next(_copies)}"
         shutil.copytree(self.directory, copy)
         store = Store(str(copy))
@@ -179,7 +179,7 @@ class Run:
             store.close(1)
 
     def kept(self) -> dict[str, bool]:
-        """Whether they last, of the services that a kill would leave, by name."""
+        """The ``lasting`` member of the services that a kill would leave, by name."""
         return {service.name: service.lasting for p in self.stored().providers for service in p.services}
 
 

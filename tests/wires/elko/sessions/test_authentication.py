@@ -1,4 +1,4 @@
-"""Who is let in, as what, and what is served before that."""
+"""Authentication: admission, roles, and the operations served before it."""
 
 from __future__ import annotations
 

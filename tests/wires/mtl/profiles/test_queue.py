@@ -161,7 +161,7 @@ def test_what_finds_no_room_is_lost_and_counted_where_nothing_is_confirmed() -> 
 
 
 def bodies_of_all(farm: QueueFarm, queue: str = "q") -> list[bytes]:
-    """What is in a queue, found out by taking it without confirming."""
+    """The messages of a queue, taken without confirming."""
     peer = farm.peer()
     peer.lease(farm.lease(Side.READER, queue, confirm=Confirm.NONE))
     return [content.body for content in summon(peer, queue)]

@@ -35,7 +35,7 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, desc, found, nothing, told
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class RegistryFarm:
@@ -48,11 +48,11 @@ class RegistryFarm:
         self.profile = self.mtl.registry
 
     def reader(self, *resources: str) -> MtlPeer:
-        """One who may read these resources; no resources: all."""
+        """A reader with a lease for these resources, or for all if there are none."""
         return self.mtl.reader(*resources, profile=self.profile)
 
     def watching(self, resource: str) -> MtlPeer:
-        """One who has summoned that, and was told what there is."""
+        """A reader that has summoned a resource, and has received its snapshot."""
         peer = self.reader(resource)
         assert summon(peer, resource)[-1].event == "synced"
         return peer
