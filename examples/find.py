@@ -1,4 +1,4 @@
-"""A small client: finds a service, waiting for it if it is not there yet.
+"""Elko client: finds a service, and optionally waits until it is registered.
 
 python examples/find.py bank --wait 10
 """
@@ -12,11 +12,13 @@ import sys
 
 
 def main() -> int:
-    """Ask, print where the service is, and say by the exit status whether it was found."""
+    """Print the address of a service. The exit status is 1 if it is not found."""
     arguments = argparse.ArgumentParser(description="Find a service of the farm.")
     arguments.add_argument("service")
     arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
-    arguments.add_argument("--wait", type=int, default=0, help="seconds to wait for it; -1 for ever [%(default)s]")
+    arguments.add_argument(
+        "--wait", type=int, default=0, help="seconds to wait for the service; -1: without limit [%(default)s]"
+    )
     options = arguments.parse_args()
 
     host, _, port = options.broker.rpartition(":")
