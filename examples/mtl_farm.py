@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.task import react
 
-from broker.client.data_flow import Event
+from broker.client.events import Event
 from broker.client.mtl import Client
 from broker.client.profiles import registry
 from broker.client.profiles.registry import Service
