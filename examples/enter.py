@@ -1,4 +1,4 @@
-"""Game client of an Elko Director: asks for a reservation, and prints the server and the reservation.
+"""A small game client: requests a reservation for a context from the director, and prints the server with it.
 
 python examples/enter.py context-inn --user user-joe
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def ask(hostport: str, to: str, **message: Any) -> Any:
-    """Authenticate at a server, send a message, and return the reply."""
+    """Authenticate to a server, send it a message, and return the answer."""
     host, _, port = hostport.rpartition(":")
     with socket.create_connection((host, int(port))) as server:
         for each in ({"to": to, "op": "auth", "label": "enter.py"}, {"to": to, **message}):
@@ -23,11 +23,11 @@ def ask(hostport: str, to: str, **message: Any) -> Any:
 
 
 def main() -> int:
-    """Find a director, ask for a reservation and print it. The exit status is 1 if there is none."""
+    """Find a director and request a reservation. The exit status is 1 if it is denied."""
     arguments = argparse.ArgumentParser(description="Get a reservation for a context.")
     arguments.add_argument("context")
     arguments.add_argument("--user", help="name of the user [anonymous]")
-    arguments.add_argument("--protocol", default="tcp", help="protocol of the context server [%(default)s]")
+    arguments.add_argument("--protocol", default="tcp", help="protocol of the server [%(default)s]")
     arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
     options = arguments.parse_args()
 

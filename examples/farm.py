@@ -1,4 +1,4 @@
-"""mc0 client: prints the services of the farm and their loads as they change.
+"""A small client of mc0: prints the services of the farm as they are registered and withdrawn, and their loads.
 
 python examples/farm.py --broker tcp://127.0.0.1:61616
 """
@@ -13,13 +13,13 @@ import os
 import zmq
 
 TTL = 30_000
-"""Silence after which the broker ends the session, in milliseconds."""
+"""Milliseconds after which the broker ends the session of a silent client."""
 
 TOPICS = (b"elkobroker.services", b"elkobroker.load")
 
 
 def main() -> None:
-    """Subscribe, and print each change."""
+    """Subscribe, and print each publication."""
     arguments = argparse.ArgumentParser(description="Watch the farm.")
     arguments.add_argument("--broker", default="tcp://127.0.0.1:61616", help="endpoint of the broker [%(default)s]")
     options = arguments.parse_args()
@@ -32,8 +32,8 @@ def main() -> None:
     socket.send_multipart([b"", b"SUB", b"ID", b"subscribe", b"", *TOPICS])
     while True:
         if not socket.poll(TTL):
-            # A live broker sends at least two messages in this time: NOOP is its heartbeat.
-            raise SystemExit("the broker does not respond")
+            # A broker that runs sends at least two messages in this time.
+            raise SystemExit("the broker does not answer")
         _, verb, *rest = socket.recv_multipart()
         if verb == b"MESSAGE":
             print(shown(json.loads(rest[-1])), flush=True)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def shown(change: dict[str, object]) -> str:
-    """Format one change."""
+    """Format one change as a line of text."""
     if "load" in change:
         return f"load of {change['label']} (provider {change['provider']}): {change['load']}"
     return f"{'+' if change['on'] else '-'} {change['service']} at {change['hostport']} (provider {change['provider']})"

@@ -1,4 +1,4 @@
-"""Elko client: finds a service, and optionally waits until it is registered.
+"""A small client: finds a service, and can wait until it is registered.
 
 python examples/find.py bank --wait 10
 """
@@ -12,13 +12,11 @@ import sys
 
 
 def main() -> int:
-    """Print the address of a service. The exit status is 1 if it is not found."""
+    """Send a find and print the services. The exit status is 1 if there are none."""
     arguments = argparse.ArgumentParser(description="Find a service of the farm.")
     arguments.add_argument("service")
     arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
-    arguments.add_argument(
-        "--wait", type=int, default=0, help="seconds to wait for the service; -1: without limit [%(default)s]"
-    )
+    arguments.add_argument("--wait", type=int, default=0, help="seconds to wait for it; -1 is no limit [%(default)s]")
     options = arguments.parse_args()
 
     host, _, port = options.broker.rpartition(":")

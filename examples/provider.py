@@ -1,4 +1,4 @@
-"""Elko provider: registers one service, reports its load, and stays until interrupted.
+"""A small provider: offers one service, reports its load, and stays until interrupted.
 
 python examples/provider.py --service bank --hostport bank.example.com:7000 --load 0.25
 """
@@ -13,11 +13,11 @@ import time
 
 
 def main() -> None:
-    """Register, report the load, and print the broker's messages."""
+    """Register, report, and answer the broker's pings."""
     arguments = argparse.ArgumentParser(description="Offer a service to the farm.")
     arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
     arguments.add_argument("--service", default="bank", help="name of the service offered [%(default)s]")
-    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="address of the service [%(default)s]")
+    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="host:port of the service [%(default)s]")
     arguments.add_argument("--label", default="example provider", help="label of the provider [%(default)s]")
     arguments.add_argument("--load", type=float, default=0.25, help="the load to report [%(default)s]")
     arguments.add_argument("--every", type=float, default=30.0, help="seconds between reports [%(default)s]")

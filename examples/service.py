@@ -1,4 +1,4 @@
-"""DBP service: registers, sends heartbeats by UDP, and registers again when the broker asks for it.
+"""A small DBP service: registers, sends heartbeats by UDP, and registers again when the broker no longer has it.
 
 python examples/service.py --name Rohan --port 5246
 """
@@ -14,18 +14,18 @@ import time
 import zmq
 
 LIVENESS = 3
-"""Intervals of silence after which the other side is considered dead."""
+"""Intervals of silence after which either side considers the other one gone."""
 
 LONGEST_DATAGRAM = 1_024
 
 
 def main() -> None:
     """Stay registered until interrupted."""
-    arguments = argparse.ArgumentParser(description="Register a service with DBP.")
+    arguments = argparse.ArgumentParser(description="Be a service that others find.")
     arguments.add_argument("--name", required=True, help="name of the service")
     arguments.add_argument("--host", default="127.0.0.1", help="IPv4 address of the broker [%(default)s]")
     arguments.add_argument("--port", type=int, default=5246, help="the broker's port, TCP and UDP [%(default)s]")
-    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="address of the service [%(default)s]")
+    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="host:port of the service [%(default)s]")
     arguments.add_argument("--interval", type=float, default=1.0, help="seconds between heartbeats [%(default)s]")
     options = arguments.parse_args()
 
@@ -36,17 +36,17 @@ def main() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.setblocking(False)
         while True:
-            # Each registration uses a new connection: the broker ignores one that it has disconnected.
+            # Each registration uses a new connection, since the broker ignores one that it has sent a disconnect.
             with context.socket(zmq.DEALER) as broker:
                 broker.linger = 0
                 broker.connect(f"tcp://{options.host}:{options.port}")
                 if register(broker, info, options.interval):
-                    drop_old(udp)
+                    said_before(udp)
                     beat(broker, udp, (options.host, options.port), options.name, options.interval)
 
 
 def register(broker: zmq.Socket[bytes], info: dict[str, object], interval: float) -> bool:
-    """Register. Returns False if there was no reply in time."""
+    """Register. Returns True if an answer arrived in time."""
     broker.send_multipart([b"", b"UwU", now(), json.dumps(info).encode()])
     if not broker.poll(int(LIVENESS * interval * 1000)):
         print("no answer", flush=True)
@@ -59,7 +59,7 @@ def register(broker: zmq.Socket[bytes], info: dict[str, object], interval: float
 
 
 def beat(broker: zmq.Socket[bytes], udp: socket.socket, to: tuple[str, int], name: str, interval: float) -> None:
-    """Send heartbeats until the broker ends the registration or is silent for too long."""
+    """Send heartbeats until the broker disconnects the service or is silent for `LIVENESS` intervals."""
     poller = zmq.Poller()
     poller.register(broker, zmq.POLLIN)
     poller.register(udp, zmq.POLLIN)
@@ -81,20 +81,20 @@ def beat(broker: zmq.Socket[bytes], udp: socket.socket, to: tuple[str, int], nam
 
 
 def datagram(udp: socket.socket, broker: tuple[str, int]) -> bytes:
-    """Return the command of a datagram from the broker, or nothing if it has another source."""
+    """Read a datagram. Returns its command, or nothing if it is not from the broker."""
     data, source = udp.recvfrom(LONGEST_DATAGRAM)
     return data.split()[0] if source == broker and data.strip() else b""
 
 
-def drop_old(udp: socket.socket) -> None:
-    """Discard datagrams that arrived before the registration: they may hold an earlier disconnect."""
+def said_before(udp: socket.socket) -> None:
+    """Discard datagrams from before the registration: they may contain another disconnect."""
     with contextlib.suppress(BlockingIOError):
         while True:
             udp.recv(LONGEST_DATAGRAM)
 
 
 def now() -> bytes:
-    """Return the time as text, a form that the broker accepts by UDP too."""
+    """Return the time in the form that DBP uses over ZeroMQ and UDP."""
     return b"%.6f" % time.time()
 
 
