@@ -1,4 +1,4 @@
-"""The client and the real broker: logins, every profile, restarts in the middle, keys, and the examples."""
+"""The client and the real broker: authentication, every profile, restarts, CURVE keys, and the examples."""
 
 from __future__ import annotations
 
