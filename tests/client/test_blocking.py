@@ -1,4 +1,4 @@
-"""The blocking client: calls from any thread, handlers in threads of the program, and the end of all waiting at close."""
+"""The blocking client: calls from any thread, handlers in threads of the program, and the end of all calls at close."""
 
 from __future__ import annotations
 

@@ -150,8 +150,9 @@ class FakeBroker:
     def disconnected(self, connection: Connection) -> None:
         """Handle the end of a connection."""
         with self._lock:
-            if self._connections.pop(connection, self) is self:
+            if connection not in self._connections:
                 return
+            del self._connections[connection]
             for flow in (connection.reader, connection.writer):
                 if flow is not None:
                     flow.grant.profile.left(flow)
