@@ -16,9 +16,10 @@ from twisted.python.failure import Failure
 
 from broker.config.values import Broker
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory, Limits
+from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.endpoints import CannotListen, bound, close_now, listen
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
 from broker.wires.common.places import occupied
@@ -83,7 +84,7 @@ class DnsConnection(StreamConnection):
 class DnsFactory(ConnectionFactory):
     """The TCP listener. The deadlines of logins are those of idle connections here, the longest idle one first."""
 
-    def __init__(self, responder: Responder, limits: Limits, context: Context) -> None:
+    def __init__(self, responder: Responder, limits: ConnectionLimits, context: Context) -> None:
         super().__init__(WIRE, limits, context.scheduler, context.complaints, context.clock)
         self.responder = responder
         self.queries = 0
@@ -221,11 +222,11 @@ def _terms(config: Dns) -> Terms:
 
 
 def _rates(config: Dns) -> ResponseRates:
-    return ResponseRates(config.rate, config.burst, config.limit_loopback)
+    return ResponseRates(config.response_rate, config.response_burst, config.limit_loopback)
 
 
-def _limits(config: Dns, room: int) -> Limits:
-    return Limits(
+def _limits(config: Dns, room: int) -> ConnectionLimits:
+    return ConnectionLimits(
         connections=min(config.connections, room),
         connections_per_address=config.connections_per_address,
         authenticate_within=config.idle,
