@@ -15,7 +15,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python import usage
 
-from broker.app.configuration import SCHEMA, Config, problems, read, report
+from broker.app.configuration import SCHEMA, Config, example, problems, read, report
 from broker.config import endpoint, files
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
@@ -50,6 +50,7 @@ class Options(usage.Options):
     optFlags: ClassVar = [
         ["open", None, "Let --bind open a listener outside loopback without a password: whoever reaches it is served"],
         ["check", None, "Validate the configuration, say what it means, and exit"],
+        ["example", None, "Print the example configuration, with every key there is, and exit"],
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]
 
@@ -69,6 +70,9 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read and validate the whole configuration, before twistd does anything."""
+        if self["example"]:
+            print(example(), end="")
+            raise SystemExit(0)
         try:
             config = self.configured()
         except BadConfig as error:
