@@ -1,8 +1,8 @@
 """What a thousand hostile DNS peers can do to good ones, by UDP and by TCP, and to an Elko peer of the same broker.
 
-    python bench/dns_robust.py [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
+    python -m bench.dns.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
 
-README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+bench/README.md says what the scenarios are. The exit status is 1 if a goal was missed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import attrs
-import machine
-import messages
-import traffic
-from figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
-from mc0_traffic import elko_pings
-from processes import NICENESS, InProcess
-from servers import WireServer, broker_with
-from swarm import FIRST_SOURCE, SOURCES, Attack, swarm
+
+from bench.common import machine, traffic
+from bench.common.figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
+from bench.common.processes import NICENESS, InProcess
+from bench.common.servers import WireServer, broker_with
+from bench.common.swarm import FIRST_SOURCE, SOURCES, Attack, swarm
+from bench.elko import messages
+from bench.mc0.traffic import elko_pings
 
 PEERS = 1_000
 
