@@ -1,4 +1,4 @@
-"""The wires of the daemon: their list, and the life of those that the configuration switches on."""
+"""The wires of the daemon: the list of all, and the life cycle of the enabled ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def descriptors(config: Config, every: int) -> int:
 
 
 class RunningWires:
-    """The wires that are switched on. Each is made once, and its listeners are bound as often as it takes."""
+    """The enabled wires. Each is made once; binding its listeners is retried until they are open."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -63,7 +63,7 @@ class RunningWires:
                 make()
 
     def reload(self, config: Config) -> None:
-        """Take the keys that a reload may change, also for wires that are not made yet."""
+        """Apply the keys that a reload may change, also to wires that are not made yet."""
         self._config = config
         for name, wire in self._open.items():
             wire.reload(getattr(config, name), config.broker)
@@ -95,13 +95,13 @@ class RunningWires:
         return DeferredList([wire.stop_listening() for wire in self._open.values()], consumeErrors=True)
 
     def close(self) -> Deferred[Any]:
-        """Close all in good order, side by side. Fires when that is done."""
+        """Close all wires orderly and concurrently. Fires when that is done."""
         closing = [wire.close() for wire in self._open.values()]
         self._open.clear()
         return DeferredList(closing, consumeErrors=True)
 
     def abandon(self) -> None:
-        """Close all where the reactor does not run: the start failed."""
+        """Close all without the reactor: the start failed."""
         for wire in self._open.values():
             wire.abandon()
         self._open.clear()
