@@ -21,7 +21,7 @@ IXFR, AXFR, ANY = 251, 252, 255
 """Types of records, and of questions."""
 
 KEPT = 8_192
-"""Data of records that are kept encoded, some 300 bytes each: those of a farm of thousands. Encoding takes some 20 µs."""
+"""Data of records that are kept encoded, some 300 bytes each: those of a large farm. Encoding takes some 20 µs."""
 
 MAX_STRING = 255
 """Bytes of one string of a TXT record."""
