@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.principals import Confirm, Side
 from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer

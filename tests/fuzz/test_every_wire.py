@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.mtl.codec import data, table
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.principals import Confirm, Side
 from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl

@@ -14,7 +14,7 @@ import pamqp.decode
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.codec import bodies, control, data
+from broker.wires.mtl.codec import control, data, json_body
 from broker.wires.mtl.codec.control import Authorize, Invalid, Open, Profile, Reader, Writer
 from broker.wires.mtl.codec.data import (
     MAX_HEADER,
@@ -485,10 +485,10 @@ def test_json_is_told_from_what_is_none_as_python_does(body: bytes) -> None:
     except UnicodeDecodeError:
         text = None
     if text is not None:
-        assert bodies.is_json(text) is expected
+        assert json_body.is_json(text) is expected
     try:
-        result = bodies.read(body)
-    except bodies.TooDeep:
+        result = json_body.read(body)
+    except json_body.TooDeep:
         assert expected
     except IllFormed as malformed:
         assert not expected

@@ -47,15 +47,15 @@ from broker.wires.mtl.profiles.registry import Registry
 from broker.wires.mtl.profiles.service import Services
 from broker.wires.mtl.profiles.test import FanOut
 from broker.wires.mtl.profiles.topic import Topic
-from broker.wires.mtl.sessions.accounts import Accounts
-from broker.wires.mtl.sessions.control import WIRE, Control
-from broker.wires.mtl.sessions.data import Data
-from broker.wires.mtl.sessions.leases import DataLeases
+from broker.wires.mtl.sessions.access_rules import Rule, Rulebook
+from broker.wires.mtl.sessions.control_flow import WIRE, Control
+from broker.wires.mtl.sessions.data_flow import Data
+from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.rights import Rule, Rulebook
 from broker.wires.mtl.sessions.sasl import CHECKS, Mechanisms
 from broker.wires.mtl.sessions.settings import Settings
 from broker.wires.mtl.sessions.shared_socket import Shared
+from broker.wires.mtl.sessions.users_file import Accounts
 from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.wires.views import AnyView
 

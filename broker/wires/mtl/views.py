@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Protocol
 
 from broker.core.interfaces import ILeases
-from broker.wires.mtl.sessions.control import Control
-from broker.wires.mtl.sessions.data import Data
-from broker.wires.mtl.sessions.flows import ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.sessions import Session
+from broker.wires.mtl.sessions.control_flow import Control
+from broker.wires.mtl.sessions.control_sessions import Session
+from broker.wires.mtl.sessions.data_clients import ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.data_flow import Data
 from broker.wires.views import AnyView, Column, Row, View
 
 MAX_RESOURCES = 50

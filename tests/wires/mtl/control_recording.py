@@ -29,14 +29,14 @@ from broker.net.rate_limits import Complaints
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec.data import Content
 from broker.wires.mtl.profiles.test import FanOut
-from broker.wires.mtl.sessions.control import Control
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
+from broker.wires.mtl.sessions.access_rules import Rule, Rulebook
+from broker.wires.mtl.sessions.control_flow import Control
+from broker.wires.mtl.sessions.control_sessions import Session
+from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, Stored, of
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Profile, Reader, Writer
-from broker.wires.mtl.sessions.rights import Rule, Rulebook
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
-from broker.wires.mtl.sessions.sessions import Session
 from broker.wires.mtl.sessions.settings import Settings
 from tests.wires.mtl.recording_router import Line, RecordingRouter
 

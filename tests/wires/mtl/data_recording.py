@@ -19,10 +19,10 @@ from broker.net.rate_limits import Complaints
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED
 from broker.wires.mtl.profiles.test import RESOURCE, FanOut
-from broker.wires.mtl.sessions.data import Data
-from broker.wires.mtl.sessions.flows import Client, ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
+from broker.wires.mtl.sessions.data_clients import Client, ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.data_flow import Data
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Profile, Reader, Writer
 from broker.wires.mtl.sessions.settings import Settings
 from tests.wires.mtl.recording_router import RecordingRouter

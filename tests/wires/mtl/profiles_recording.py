@@ -18,9 +18,9 @@ from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles.registry import Registry
 from broker.wires.mtl.profiles.service import Services
 from broker.wires.mtl.profiles.topic import Topic
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.access_rules import UserRights
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.rights import UserRights
 from broker.wires.mtl.sessions.settings import Settings
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 

@@ -13,7 +13,7 @@ from broker.core.queues.store import QueueStore
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.profiles.queue import WorkQueues
 from broker.wires.mtl.sessions import settings as mtl
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Profile
 from tests.threads import Thread
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.mtl.codec import bodies
+from broker.wires.mtl.codec import json_body
 from broker.wires.mtl.codec.data import MAX_STRING, is_name
 
 PROTOCOL = {"name": "MTL", "version": 1}
@@ -220,9 +220,9 @@ def decode(command: bytes, body: bytes) -> Request:
     if len(body) > MAX_REQUEST:
         raise Invalid(Status.TOO_LARGE, f"the body has more than {MAX_REQUEST} bytes")
     try:
-        value = bodies.read(body)
-    except bodies.TooDeep:
-        raise Invalid(Status.TOO_LARGE, f"the body is nested deeper than {bodies.MAX_DEPTH}") from None
+        value = json_body.read(body)
+    except json_body.TooDeep:
+        raise Invalid(Status.TOO_LARGE, f"the body is nested deeper than {json_body.MAX_DEPTH}") from None
     if len(command) > MAX_COMMAND:
         raise Invalid(Status.TOO_LARGE, f"the command has more than {MAX_COMMAND} bytes")
     known = _COMMANDS.get(command.lower())

@@ -30,7 +30,7 @@ from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Sent
 from broker.wires.mtl.codec.data import Content, make_tail
 from broker.wires.mtl.codec.table import members, with_members, without_members
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 from broker.wires.mtl.sessions.send_window import Window
 

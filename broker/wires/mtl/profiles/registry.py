@@ -34,9 +34,9 @@ from broker.wires.elko.codec.blocks import encode_part
 from broker.wires.elko.sessions.descriptors import load_desc, service_desc
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
-from broker.wires.mtl.profiles.offers import Provider, read_load, read_service
+from broker.wires.mtl.profiles.flow_provider import Provider, read_load, read_service
 from broker.wires.mtl.profiles.pending_changes import Event, View
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 
 NAME = "registry"

@@ -16,7 +16,7 @@ from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import make_tail
 from broker.wires.mtl.profiles.dispatch import Request, Store
-from broker.wires.mtl.sessions.grants import Principal
+from broker.wires.mtl.sessions.principals import Principal
 from broker.wires.mtl.sessions.profile_interface import Reader
 
 MAX_BACKLOG = 1_000

@@ -42,9 +42,9 @@ from broker.core.model import Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.dispatch import MAX_KEPT, SERVICE, UNAVAILABLE, Calls, Request, Store, Worker
-from broker.wires.mtl.profiles.offers import WIRE, Provider, read_load
+from broker.wires.mtl.profiles.flow_provider import WIRE, Provider, read_load
 from broker.wires.mtl.profiles.reply_inboxes import Box
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 from broker.wires.mtl.sessions.send_window import Window
 

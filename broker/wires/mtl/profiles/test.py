@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from broker.core.errors import Reason, Refusal
 from broker.wires.mtl.codec.data import Content, make_tail
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 
 RESOURCE = "resource"

@@ -28,7 +28,7 @@ from broker.net.interfaces.router import Complaints, Part, Sent
 from broker.wires.mc0.codec.messages import MAX_HEADERS
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.retained_values import Retained, Value
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 
 NAME = "topic"

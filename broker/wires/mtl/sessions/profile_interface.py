@@ -1,7 +1,7 @@
 """What the flows of MTL ask of a profile, and what they are to it.
 
-The flows (`broker.wires.mtl.sessions.data`) know leases, Summon and Dismiss with their order, sequences, heartbeats,
-and who is gone. A profile knows what resources there are and what becomes of Contents. It is called for what is in
+The flows (`broker.wires.mtl.sessions.data_flow`) know leases, Summon and Dismiss with their order, sequences,
+heartbeats, and who is gone. A profile knows what resources there are and what becomes of Contents. It is called for what is in
 order only: a resource that the lease covers, a flow of the right side, an answer to a Content only where answers were
 agreed."""
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import Content
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 
 
 class Reader(Protocol):

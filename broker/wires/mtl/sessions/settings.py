@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker.wires.mtl.codec import bodies, control, table
+from broker.wires.mtl.codec import control, json_body, table
 
 
 @attrs.frozen
@@ -51,7 +51,7 @@ class Settings:
         """What clients are told when they are ready. Times are in milliseconds here."""
         return {
             "request": control.MAX_REQUEST,
-            "depth": bodies.MAX_DEPTH,
+            "depth": json_body.MAX_DEPTH,
             "resources": control.MAX_RESOURCES,
             "leases": self.leases,
             "flows": self.flows,

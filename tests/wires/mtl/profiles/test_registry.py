@@ -12,9 +12,9 @@ from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.profiles import registry as module
-from broker.wires.mtl.profiles.offers import MAX_BODY
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
+from broker.wires.mtl.profiles.flow_provider import MAX_BODY
+from broker.wires.mtl.sessions.access_rules import ALL, Names, UserRights
+from broker.wires.mtl.sessions.principals import Confirm, Principal, Side
 from broker.wires.mtl.sessions.settings import Settings
 from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.mc0.recording import nothing_fails

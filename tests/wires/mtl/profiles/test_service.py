@@ -16,8 +16,8 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles import dispatch, reply_inboxes
 from broker.wires.mtl.profiles import service as module
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
+from broker.wires.mtl.sessions.access_rules import ALL, Names, UserRights
+from broker.wires.mtl.sessions.principals import Confirm, Principal, Side
 from broker.wires.mtl.sessions.settings import Settings
 from tests.wires.mc0.recording import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer

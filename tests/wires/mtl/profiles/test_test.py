@@ -15,7 +15,7 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.data import Response
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.principals import Confirm, Side
 from tests.wires.mc0.recording import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm
 

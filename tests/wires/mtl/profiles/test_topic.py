@@ -15,8 +15,8 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles import retained_values
 from broker.wires.mtl.profiles import topic as module
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import Names, UserRights
+from broker.wires.mtl.sessions.access_rules import Names, UserRights
+from broker.wires.mtl.sessions.principals import Confirm, Principal, Side
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (

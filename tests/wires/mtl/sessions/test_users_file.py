@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from broker.wires.mtl.sessions import accounts
-from broker.wires.mtl.sessions.accounts import CHECK, MAX_FILE, MAX_PROBLEMS, Accounts, BadUsers, parse
+from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.password_verifiers import Stored
+from broker.wires.mtl.sessions.users_file import CHECK, MAX_FILE, MAX_PROBLEMS, Accounts, BadUsers, parse
 
 A, B, C = (Stored(4_096 + number, bytes(16), bytes([number]) * 32, bytes(32)) for number in range(3))
 
@@ -253,10 +253,10 @@ def test_a_change_that_the_stamp_does_not_show_is_found_by_the_second_reading(pa
 def test_a_file_that_did_not_change_is_not_read_again(path: Path) -> None:
     noticed = Noticed(path)
     noticed.check(2)
-    seen = accounts.first(str(path))
-    sure = accounts.look(str(path), seen, now=False)
+    seen = users_file.first(str(path))
+    sure = users_file.look(str(path), seen, now=False)
     assert sure.sure
-    assert accounts.look(str(path), sure, now=False) is sure
+    assert users_file.look(str(path), sure, now=False) is sure
     assert noticed.gone == []
 
 
@@ -381,7 +381,7 @@ def test_after_a_stop_nothing_is_read_and_nobody_waits(path: Path) -> None:
     assert done == [None]
     noticed.accounts.refresh().addCallback(done.append)
     put(path, text(carl=C))
-    calls[0].callback(accounts.first(str(path)))
+    calls[0].callback(users_file.first(str(path)))
     assert noticed.users() == {"anna": A, "bert": B}
     noticed.accounts.refresh().addCallback(done.append)
     assert done == [None, None, None]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions.grants import Allowed, Side
-from broker.wires.mtl.sessions.rights import FREE, Names, Rule, Rulebook
+from broker.wires.mtl.sessions.access_rules import FREE, Names, Rule, Rulebook
+from broker.wires.mtl.sessions.principals import Allowed, Side
 
 R, W = Side.READER, Side.WRITER
 

@@ -15,9 +15,9 @@ from twisted.logger import capturedLogs
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
 from broker.core.model import Rights
-from broker.wires.mtl.sessions import leases as module
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
+from broker.wires.mtl.sessions import data_leases as module
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.settings import Settings
 
 KEY = "k" * 40

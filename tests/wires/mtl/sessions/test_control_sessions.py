@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS
-from broker.wires.mtl.sessions import control as control_module
-from broker.wires.mtl.sessions.control import MAX_BEHIND
+from broker.wires.mtl.sessions import control_flow as control_module
+from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
+from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM
-from broker.wires.mtl.sessions.sessions import SHARE, key_of
 from tests.wires.mtl.control_recording import (
     HERE,
     KEY,

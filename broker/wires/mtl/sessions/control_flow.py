@@ -39,13 +39,13 @@ from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.codec.control import Sent, Status
 from broker.wires.mtl.codec.faults import IllFormed
 from broker.wires.mtl.codec.frames import split
-from broker.wires.mtl.sessions.grants import Allowed, Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.logins import Logins
+from broker.wires.mtl.sessions.access_rules import Rulebook
+from broker.wires.mtl.sessions.authentication import Logins
+from broker.wires.mtl.sessions.control_sessions import Back, Session, Sessions, Turn, key_of
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.principals import Allowed, Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.rights import Rulebook
 from broker.wires.mtl.sessions.sasl import Challenge, Done, Failed, Mechanisms, Why
-from broker.wires.mtl.sessions.sessions import Back, Session, Sessions, Turn, key_of
 from broker.wires.mtl.sessions.settings import Settings
 
 WIRE = "mtl"

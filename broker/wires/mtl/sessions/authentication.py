@@ -17,6 +17,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import ILeases
 from broker.wires.common.password_backoff import Delays
+from broker.wires.mtl.sessions.control_sessions import Running, Session, Turn
 from broker.wires.mtl.sessions.sasl import (
     EXCHANGE_SECONDS,
     Challenge,
@@ -26,7 +27,6 @@ from broker.wires.mtl.sessions.sasl import (
     Outcome,
     Why,
 )
-from broker.wires.mtl.sessions.sessions import Running, Session, Turn
 
 TOO_LATE = Failed(Why.MALFORMED, "the exchange took too long", verdict=None)
 

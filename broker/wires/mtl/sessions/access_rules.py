@@ -22,7 +22,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.model import OWN_PREFIX, Rights
-from broker.wires.mtl.sessions.grants import Side
+from broker.wires.mtl.sessions.principals import Side
 
 USER = "{user}"
 """What stands for the user's name in patterns."""

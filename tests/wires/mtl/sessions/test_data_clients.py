@@ -17,8 +17,8 @@ from broker.net.interfaces.router import Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Ping, Pong, Response
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions.data import PINGS_TOGETHER
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.data_flow import PINGS_TOGETHER
+from broker.wires.mtl.sessions.principals import Confirm, Side
 from broker.wires.mtl.sessions.settings import Settings
 from tests.wires.mc0.recording import nothing_fails
 from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases
-from broker.wires.mtl.sessions.grants import Grant, Principal
+from broker.wires.mtl.sessions.principals import Grant, Principal
 from broker.wires.mtl.sessions.settings import Settings
 
 TOKEN_BYTES = 24

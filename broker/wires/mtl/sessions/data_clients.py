@@ -29,7 +29,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases
 from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.sessions.grants import Confirm, Grant
+from broker.wires.mtl.sessions.principals import Confirm, Grant
 from broker.wires.mtl.sessions.settings import Settings
 
 WIRE = "mtl"

@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred
 from broker.core.interfaces import ILease
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec import control as wire
-from broker.wires.mtl.sessions.grants import Principal
+from broker.wires.mtl.sessions.principals import Principal
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import Exchange
 

@@ -15,9 +15,9 @@ from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
 from broker.wires.mtl.codec.control import MAX_REQUEST, MAX_RESOURCES
-from broker.wires.mtl.sessions.control import WIRE
-from broker.wires.mtl.sessions.grants import Confirm, Side
-from broker.wires.mtl.sessions.rights import Rule
+from broker.wires.mtl.sessions.access_rules import Rule
+from broker.wires.mtl.sessions.control_flow import WIRE
+from broker.wires.mtl.sessions.principals import Confirm, Side
 from broker.wires.mtl.sessions.sasl import ANONYMOUS, EXCHANGE_SECONDS, EXTERNAL, PLAIN, SCRAM
 from tests.wires.mtl.control_recording import (
     HERE,

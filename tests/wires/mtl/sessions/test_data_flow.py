@@ -15,8 +15,8 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Pong, Response
 from broker.wires.mtl.codec.table import EMPTY
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions import data as module
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
+from broker.wires.mtl.sessions import data_flow as module
+from broker.wires.mtl.sessions.principals import Confirm, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Reader
 from broker.wires.mtl.sessions.settings import Settings
 from broker.wires.mtl.sessions.shared_socket import Shared

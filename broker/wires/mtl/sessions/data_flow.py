@@ -31,9 +31,9 @@ from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
-from broker.wires.mtl.sessions.flows import WIRE, Client, ReaderFlow, Voice, WriterFlow
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Side
-from broker.wires.mtl.sessions.leases import DataLeases
+from broker.wires.mtl.sessions.data_clients import WIRE, Client, ReaderFlow, Voice, WriterFlow
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.principals import Confirm, Grant, Side
 from broker.wires.mtl.sessions.profile_interface import Reader, Writer
 from broker.wires.mtl.sessions.settings import Settings
 
