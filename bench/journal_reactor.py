@@ -180,7 +180,7 @@ class Farm:
             self.messages += 1
             provider = next(providers)
             if feed is not None:
-                feed.beat(provider, SENT)
+                registry.beat(provider, SENT)
 
         def report() -> None:
             self.messages += 1

@@ -25,6 +25,7 @@ from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.common.password_backoff import Guesses
+from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
 from broker.wires.views import AnyView
 
@@ -57,6 +58,7 @@ class Shown:
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
+    documentation: Documentation = attrs.field(factory=lambda: Documentation(()), kw_only=True)
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
@@ -198,6 +200,8 @@ class ConsoleSession:
         """All that can be typed, or what one command does. Raises `Malformed` if there is no such command."""
         name = " ".join(words)
         dialects = self._dialects.values()
+        if name == "counters":
+            return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
         view = self._shown.views.get(name)
@@ -215,6 +219,16 @@ class ConsoleSession:
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
+        return "\n".join(lines)
+
+    def _counters_help(self) -> str:
+        """What each counter that was counted so far means."""
+        lines = [f"counters\n  {WORDS['counters']}"]
+        for name in sorted(self._shown.counts()):
+            counter = self._shown.documentation.of(name)
+            if counter is not None:
+                unit = f" ({counter.unit}{', now' if counter.gauge else ''})" if counter.unit else ""
+                lines.append(f"  {name}: {counter.help}{unit}.")
         return "\n".join(lines)
 
     def _print_json(self, value: object) -> None:

@@ -13,7 +13,7 @@ from broker.admin.telnet import ConsoleReader
 from broker.app.core import Core
 from broker.config import endpoint as endpoints
 from broker.config import values
-from broker.net.admission import Limits
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory
 from broker.net.stream_listener import StreamListener
@@ -22,7 +22,7 @@ from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
 from broker.wires.dialect import Dialect
 
-LIMITS = Limits(connections=100, rate=1, burst=20, authenticate_within=30)
+LIMITS = ConnectionLimits(connections=100, rate=1, burst=20, authenticate_within=30)
 """Operators are few, and a password is not guessed at one connection a second."""
 
 

@@ -23,6 +23,7 @@ from broker.admin.listener_views import listeners as listeners_view
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
+from broker.app.counters import COUNTERS
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import status, version
@@ -241,7 +242,6 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
-            beats=None if self.journal is None else self.journal.feed,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
@@ -278,7 +278,13 @@ class Daemon(TwistedService):
     def _shown(self) -> Shown:
         """What operators see."""
         listeners = listeners_view(self.openings.states, self._reactor)
-        return Shown(self.counters.all, self._status, version(), {listeners.name: listeners, **self.wires.views()})
+        return Shown(
+            self.counters.all,
+            self._status,
+            version(),
+            {listeners.name: listeners, **self.wires.views()},
+            documentation=COUNTERS,
+        )
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())

@@ -28,6 +28,11 @@ class IRegistry(Interface):
 
     revision: int = Attribute("The number of changes so far; each change raises it by one.")
 
+    epoch: int = Attribute(
+        "Random number of this registry, 1 to 2**53 - 1. Revisions begin at 0 with each registry, so only those of the "
+        "same epoch can be compared."
+    )
+
     def join(label: str, wire: str, address: str) -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never used again, not even after a restart.
 
@@ -67,6 +72,13 @@ class IRegistry(Interface):
 
     def load(provider: int, load: float) -> None:
         """Set a provider's load. Raises `Refusal` PARAMETER for one that is none (`checked_load`)."""
+
+    def beat(provider: int, sent: float | None = None) -> None:
+        """Record a heartbeat of a provider: `Provider.heard` is now. No-op for a provider that left.
+
+        ``sent`` is the time of the peer's own clock in the heartbeat, in seconds of the epoch; None where it is unknown
+        or too inexact. A heartbeat is no change: it has no revision and is in no ring.
+        """
 
     def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """The services of that name and protocol, in the order in which they were offered.
@@ -114,16 +126,17 @@ class IRegistry(Interface):
         That is `watch` of LOAD at a third of the cost, for those who want each of a great many.
         """
 
-    def changes_since(revision: int) -> Sequence[Change] | None:
-        """The changes after ``revision``, or None when they are no longer known: take a snapshot instead."""
+    def watch_beats(told: Callable[[int, float | None], None]) -> IWait:
+        """Call ``told`` with a provider and the time that it sent at each heartbeat, until cancelled. See `beat`.
 
+        It is called before `beat` returns, and so out of order with changes that are still to be told.
+        """
 
-class Beats(Protocol):
-    """Who keeps count of heartbeats."""
+    def changes_since(epoch: int, revision: int, kinds: Collection[Kind] = ...) -> Sequence[Change] | None:
+        """Return the changes of these kinds (by default all) after ``revision`` of the registry with that ``epoch``.
 
-    def beat(self, provider: int, sent: float | None) -> None:
-        """A heartbeat came. ``sent`` is the time of the peer's own clock in it, in seconds of the epoch, if it is known
-        well enough.
+        None where they are not known: another epoch, a revision that is not reached yet, or one that is too old. The
+        caller takes a snapshot instead. Loads do not push other changes out of the memory.
         """
 
 

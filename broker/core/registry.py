@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
@@ -40,6 +41,9 @@ from broker.core.watches import Watches
 
 MAX_SERVICES = 200_000
 """Services in all: 20 for each of 10,000 providers, ten times the farms we know of; about 100 MB when full."""
+
+MAX_EPOCH = 2**53 - 1
+"""The highest epoch: the largest integer that every JSON reader takes exactly."""
 
 
 class _Member:
@@ -115,6 +119,7 @@ class Registry:
     """
 
     def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
+        self.epoch = secrets.randbelow(MAX_EPOCH) + 1
         self._clock = clock
         self._next_id = next_id
         self._restored = restored
@@ -275,6 +280,15 @@ class Registry:
             self._watches.announce(change)
         self._telling.tell()
 
+    def beat(self, provider: int, sent: float | None = None) -> None:
+        member = self._members.get(provider)
+        if member is None:
+            return
+        member.heard = self._clock.seconds()
+        # Not through the queue of changes: that doubles the cost, and a heartbeat has no place among revisions.
+        for watch in self._watches.beat_watchers:
+            watch.report(provider, sent)
+
     def loads(self) -> Sequence[Load]:
         return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
 
@@ -306,8 +320,13 @@ class Registry:
     def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
         return self._watches.add_for_loads(told)
 
-    def changes_since(self, revision: int) -> Sequence[Change] | None:
-        return self._watches.since(revision)
+    def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
+        return self._watches.add_for_beats(told)
+
+    def changes_since(
+        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind)
+    ) -> Sequence[Change] | None:
+        return self._watches.since(revision, kinds) if epoch == self.epoch else None
 
     # inside
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
 
 from broker.config.endpoint import Endpoint
-from broker.net.admission import Accepting, Limits
+from broker.net.admission import Accepting
 from broker.net.endpoints import CannotListen, bound, listen
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Complaints
@@ -22,7 +22,7 @@ class Carrier(Protocol):
 
     port: Accepting | None
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: Any) -> None:
         """Other limits from now on."""
 
     def close(self) -> Deferred[None]:

@@ -24,11 +24,12 @@ from twisted.internet.defer import Deferred
 
 from broker.config.section import Section
 from broker.config.values import Broker
-from broker.core.interfaces import Beats, IControl, ILaunchers, ILeases, IRegistry, ITopics
+from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Turns
 from broker.net.tls import Certificates
+from broker.wires.counter import Counter
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
 
@@ -42,7 +43,7 @@ class Context:
     - ``broker``: the section ``[broker]``: the suffix of service names, and whether peers are told what was wrong.
     - ``state``: the state directory; ``known``: what the store remembers from before this start.
     - ``registry``, ``topics``, ``leases``, ``launchers``: the core.
-    - ``recorder``: stores sessions that outlast a restart; ``beats``: takes heartbeats.
+    - ``recorder``: stores sessions that outlast a restart.
     - ``scheduler``, ``complaints``: fair scheduling of input; counters and bounded log lines of what peers did wrong.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``room``: connections that each listener may have, so that there are descriptors for all.
@@ -59,7 +60,6 @@ class Context:
     leases: ILeases
     launchers: ILaunchers
     recorder: Any
-    beats: Beats | None
     scheduler: Turns
     complaints: Complaints
     clock: Any
@@ -68,19 +68,6 @@ class Context:
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
-
-
-@attrs.frozen
-class Counter:
-    """A family of counters, ``NAME`` or ``NAME.REASON``: its meaning, and the unit of what is counted.
-
-    A ``gauge`` is a number of what there is now; the others only grow.
-    """
-
-    name: str
-    help: str
-    unit: str = ""
-    gauge: bool = False
 
 
 class OpenWire(Protocol):

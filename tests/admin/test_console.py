@@ -17,6 +17,7 @@ from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
 from broker.wires.common.password_backoff import FREE, STEPS
+from broker.wires.counter import Counter, Documentation
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import WIDTH, broker_dialect
 from broker.wires.views import Column, View
@@ -298,6 +299,21 @@ def test_help_for_the_other_commands(operator: Operator, word: str) -> None:
     name, about = operator.type(f"help {word}").splitlines()
     assert name == word
     assert about.endswith(".")
+
+
+def test_help_for_counters_says_what_each_counts(farm: Farm) -> None:
+    documentation = Documentation(
+        [Counter("a", "All of a", "things"), Counter("a.x", "One of a", "things", gauge=True), Counter("b", "All of b")]
+    )
+    counts = {"a.x": 1, "a.y": 2, "b.z": 3, "unknown": 4}
+    operator = enter(farm, counts=lambda: counts, documentation=documentation)
+    operator.read()
+    assert operator.type("help counters").split("\n")[2:] == [
+        "  a.x: One of a (things, now).",
+        "  a.y: All of a (things).",
+        "  b.z: All of b.",
+        "",
+    ]
 
 
 def test_help_for_a_view(farm: Farm) -> None:

@@ -196,7 +196,17 @@ def test_every_key_arrives() -> None:
                     publish="[2001:db8::1]:9002",
                     label="Lan",
                     offer=("a-*",),
-                    limits=Limits(1, 4, 0.5, 2, 0.0, 65_536, 1.5, waits=0, services=7),
+                    limits=Limits(
+                        connections=1,
+                        connections_per_address=4,
+                        rate=0.5,
+                        burst=2,
+                        authenticate_within=0.0,
+                        write_buffer=65_536,
+                        stalled_after=1.5,
+                        waits=0,
+                        services=7,
+                    ),
                 ),
             )
         ),

@@ -245,7 +245,7 @@ def test_all_services_of_a_provider_that_expires_go_for_that_reason_and_those_wh
         (Kind.WITHDRAWN, "expired"),
         (Kind.LEFT, "expired"),
     ]
-    assert registry.changes_since(revision) == changes
+    assert registry.changes_since(registry.epoch, revision) == changes
     registry.leave(id)
     assert len(changes) == 3, "the first reason counts"
 
@@ -723,3 +723,57 @@ def test_watchers_hear_in_the_order_of_revisions_even_if_a_listener_makes_change
     registry.find("a", None).addCallback(lambda service: offer(registry, id, "b"))
     offer(registry, id, "a")
     assert [change.revision for change in changes] == [2, 3]
+
+
+# heartbeats
+
+
+def test_a_heartbeat_is_told_with_its_time_until_the_watch_is_cancelled() -> None:
+    registry = make()
+    one, two = join(registry), join(registry)
+    told: list[tuple[int, float | None]] = []
+    watch = registry.watch_beats(lambda provider, sent: told.append((provider, sent)))
+    registry.watch_loads(lambda provider, load: fail())
+    registry.beat(two, 5.5)
+    registry.beat(one)
+    watch.cancel()
+    watch.cancel()
+    registry.beat(one)
+    assert told == [(two, 5.5), (one, None)]
+
+
+def test_a_heartbeat_is_a_sign_of_life_and_no_change() -> None:
+    clock = Clock()
+    registry = make(clock)
+    id = join(registry)
+    revision = registry.revision
+    clock.advance(7)
+    registry.beat(id)
+    provider = registry.provider(id)
+    assert provider is not None
+    assert provider.heard == 7
+    assert registry.revision == revision
+
+
+def test_a_heartbeat_of_a_provider_that_left_is_ignored() -> None:
+    registry = make()
+    id = join(registry)
+    registry.watch_beats(lambda provider, sent: fail())
+    registry.leave(id)
+    registry.beat(id)
+
+
+def test_a_watcher_of_heartbeats_that_fails_is_logged_and_the_others_hear() -> None:
+    registry = make()
+    id = join(registry)
+
+    def fails(provider: int, sent: float | None) -> None:
+        raise RuntimeError
+
+    told: list[int] = []
+    registry.watch_beats(fails)
+    registry.watch_beats(lambda provider, sent: told.append(provider))
+    with capturedLogs() as logs:
+        registry.beat(id)
+    assert told == [id]
+    assert ["heartbeat" in str(formatEvent(event)) for event in logs] == [True]

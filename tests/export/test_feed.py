@@ -111,7 +111,7 @@ def test_a_label_is_that_of_the_first_offer(fed: Fed) -> None:
 def test_a_provider_that_offers_nothing_is_not_told_of(fed: Fed) -> None:
     provider = fed.join("idle")
     fed.registry.load(provider, 3)
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     fed.registry.leave(provider)
     assert fed.take() == []
 
@@ -123,7 +123,7 @@ def test_who_withdraws_one_service_goes_on_with_the_others(fed: Fed) -> None:
     fed.registry.withdraw(provider, ["bank", "unknown"])
     assert brief(fed.take()) == [("unregister", "bank", "withdrawn")]
     fed.registry.load(provider, 1)
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     assert [(record.event, record.service) for record in fed.take()] == [("load", "shop"), ("hb", "shop")]
     fed.registry.leave(provider)
     assert brief(fed.take()) == [("unregister", "shop", "left")]
@@ -155,14 +155,14 @@ def test_nothing_more_is_told_of_a_provider_that_left(fed: Fed) -> None:
     fed.take()
     fed.registry.load(provider, 1)
     fed.registry.leave(provider)
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     assert fed.take() == []
 
 
 def test_the_brokers_own_services_are_not_told_of(fed: Fed) -> None:
     fed.registry.offer_own([Service("broker-client", "h:1", BROKER), Service("elkobroker.x", "h:2", BROKER)])
     fed.registry.offer_own([])
-    fed.feed.beat(BROKER, None)
+    fed.registry.beat(BROKER, None)
     assert fed.take() == []
 
 
@@ -212,7 +212,7 @@ def test_heartbeats_are_counted_from_the_registration(fed: Fed) -> None:
     fed.take()
     for _ in range(2):
         fed.clock.advance(1)
-        fed.feed.beat(first, START + 0.5)
+        fed.registry.beat(first, START + 0.5)
     hb = Record(
         AT + 1_000_000,
         "hb",
@@ -231,7 +231,7 @@ def test_heartbeats_are_counted_from_the_registration(fed: Fed) -> None:
     again = fed.join("one", "dbp")
     fed.offer(again, "bank", interval=1.0)
     fed.take()
-    fed.feed.beat(again, None)
+    fed.registry.beat(again, None)
     [record] = fed.take()
     assert (record.provider, record.hb_seq) == (again, 1)
 
@@ -240,7 +240,7 @@ def test_each_service_of_a_provider_gets_its_heartbeat_with_one_number_and_one_t
     provider = fed.join()
     fed.offer(provider, "bank", "shop")
     fed.take()
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     records = fed.take()
     assert [(r.service, r.endpoint, r.hb_seq, r.ts) for r in records] == [
         ("bank", "h1:1", 1, AT),
@@ -253,7 +253,7 @@ def test_each_service_of_a_provider_gets_its_heartbeat_with_one_number_and_one_t
 def test_a_time_that_is_none_is_left_out(fed: Fed, sent: float | None) -> None:
     provider = fed.join()
     fed.offer(provider, "bank")
-    fed.feed.beat(provider, sent)
+    fed.registry.beat(provider, sent)
     assert fed.take()[-1].sent_ts is None
 
 
@@ -261,7 +261,7 @@ def test_a_time_that_is_none_is_left_out(fed: Fed, sent: float | None) -> None:
 def test_any_other_time_of_a_peer_is_kept_as_it_is(fed: Fed, sent: float) -> None:
     provider = fed.join()
     fed.offer(provider, "bank")
-    fed.feed.beat(provider, sent)
+    fed.registry.beat(provider, sent)
     assert fed.take()[-1].sent_ts == int(sent * 1_000_000)
 
 
@@ -271,7 +271,7 @@ def test_an_interval_that_changes_counts_from_the_next_record_on(fed: Fed) -> No
     fed.take()
     assert fed.registry.amend(attrs.evolve(shop, interval=2.5)) is None
     assert fed.take() == [], "no event of its own"
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     assert [record.interval_ms for record in fed.take()] == [1000, 2500]
     assert fed.registry.amend(attrs.evolve(bank, interval=None)) is None
     fed.registry.leave(provider)
@@ -286,7 +286,7 @@ def test_of_several_services_of_the_same_name_the_amended_one_is_the_registrys(f
     assert fed.registry.amend(attrs.evolve(first, interval=3.0)) is None
     assert fed.registry.amend(attrs.evolve(http, interval=4.0)) is None
     fed.take()
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     provided = fed.registry.provider(provider)
     assert provided is not None
     told = [(r.endpoint, r.protocol, r.interval_ms) for r in fed.take()]
@@ -416,7 +416,7 @@ def call(fed: Fed, name: str, *arguments: Any) -> None:
     elif name == "load":
         registry.load(provider, 1.0)
     elif name == "beat":
-        fed.feed.beat(provider, None)
+        fed.registry.beat(provider, None)
     else:
         known = registry.provider(provider)
         assert known is not None
@@ -458,7 +458,7 @@ def test_reports_follow_the_services_of_their_provider_and_heartbeats_count_on(f
     def reported() -> list[tuple[str, str | None, int | None, int | None]]:
         fed.take()
         fed.registry.load(provider, 1)
-        fed.feed.beat(provider, None)
+        fed.registry.beat(provider, None)
         return [(r.event, r.service, r.interval_ms, r.hb_seq) for r in fed.take()]
 
     [bank] = fed.offer(provider, "bank", interval=1.0)
@@ -495,7 +495,7 @@ def test_a_heartbeat_tells_of_just_the_services_that_the_registry_has(calls: lis
             call(fed, name, *arguments)
         for provider in fed.registry.providers():
             fed.take()
-            fed.feed.beat(provider.id, None)
+            fed.registry.beat(provider.id, None)
             assert [(r.service, r.endpoint, r.protocol, r.interval_ms) for r in fed.take()] == [
                 (s.name, s.hostport, s.protocol, None if s.interval is None else s.interval * 1000)
                 for s in provider.services
@@ -545,7 +545,7 @@ def test_a_flood_of_a_provider_of_many_services_makes_a_bounded_number_of_record
     for _ in range(seconds):
         for load in range(reports):
             fed.registry.load(provider, load)
-            fed.feed.beat(provider, None)
+            fed.registry.beat(provider, None)
         fed.clock.advance(1)
         fed.feed.catch_up()
     records = fed.take()
@@ -564,7 +564,7 @@ def test_heartbeats_that_come_too_fast_coalesce_too_with_the_newest_number_and_t
     fed.offer(provider, "bank", interval=0.05)
     fed.take()
     for number in range(IN_ADVANCE + 21):
-        fed.feed.beat(provider, START + number)
+        fed.registry.beat(provider, START + number)
     beats = fed.take()
     assert [record.hb_seq for record in beats] == list(range(1, IN_ADVANCE + 2))
     fed.clock.advance(1)

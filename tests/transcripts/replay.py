@@ -26,7 +26,7 @@ from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.net.admission import Limits
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
@@ -146,7 +146,7 @@ class Broker:
         return LineFactory(
             "elko",
             partial(self._converse, Door(policy, Guesses(self.clock.seconds))),
-            Limits(authenticate_within=within),
+            ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
             self.clock,
@@ -168,7 +168,7 @@ class Director:
         def converse(peer: Peer) -> tuple[Reader, Session]:
             return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
-        limits = Limits(authenticate_within=DirectorLimits().authenticate_within)
+        limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
         complaints = Complaints(Counters(), self.clock)
         self.listeners = {"open": LineFactory("director", converse, limits, Turns(self.clock), complaints, self.clock)}
 

@@ -33,7 +33,6 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "leases": leases,
         "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
         "recorder": None,
-        "beats": None,
         "scheduler": Turns(clock),
         "complaints": Complaints(Counters(), clock),
         "clock": clock,

@@ -6,9 +6,11 @@ from typing import Literal
 
 import attrs
 
+from broker.net.interfaces.limits import RouterLimits
+
 
 @attrs.frozen
-class Dbp:
+class Dbp(RouterLimits):
     """The DBP wire: a catalogue of services over ZeroMQ, with heartbeats by UDP. Sizes in bytes, times in seconds."""
 
     enabled: bool = True
@@ -41,18 +43,7 @@ class Dbp:
     probe: float = 0.0
     """Time between questions to services without a heartbeat contract; 0: they are never asked. The original broker
     and its services abort when two requests overlap."""
-    handshake: float = 2.0
-    """Time for a handshake."""
-    stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
-    connections: int = 20_000
-    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 10_000
-    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
-    address. 0: no bound."""
     services: int = 10_000
     """Registered services."""
-    high_water: int = 1_000
-    """Messages that may wait for one peer; further ones for it are dropped."""
     max_message: int = 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
+    """As every ROUTER's."""

@@ -21,7 +21,7 @@ from broker.net.endpoints import CannotListen
 from broker.net.probes import Probes
 from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.dbp import views
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.config import Dbp
@@ -111,7 +111,7 @@ class OpenDbp(PlainWire):
     def reload(self, config: Dbp, broker: Broker) -> None:
         """Take new terms and limits."""
         self.catalogue.use(_terms(config))
-        self.listener.router.limit(RouterSettings.of(config).limits(self.room))
+        self.listener.router.limit(config.connection_limits(self.room))
 
     def counts(self) -> Mapping[str, int]:
         """All that is counted where it happens."""
@@ -144,11 +144,11 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     suffix, clock = context.broker.service, context.clock
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
     leases, complaints = context.leases, context.complaints
-    router = make_router(WIRE, RouterSettings.of(config), None, context)
+    router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config), context.beats)
+    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config))
     listing = Listing(context.registry, clock)
     commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, complaints)

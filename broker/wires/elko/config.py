@@ -6,43 +6,15 @@ from typing import Literal
 
 import attrs
 
+from broker.wires.elko.transports.limits import TransportLimits
+
 Role = Literal["client", "admin"]
 
 DirectorRole = Literal["user", "provider", "admin"]
 
 
 @attrs.frozen
-class ConnectionLimits:
-    """What the peers of one listener may take. Sizes in bytes, times in seconds."""
-
-    connections: int = 20_000
-    """Open connections; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 0
-    """Open connections of one address, over HTTP and RTCP its sessions; 0 is no limit."""
-    rate: float = 100.0
-    """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
-    burst: int = 1_000
-    """New connections that one address may make at once before ``rate`` counts."""
-    authenticate_within: float = 30.0
-    """Time to a successful `auth`; 0 is no limit."""
-    write_buffer: int = 4 * 1024 * 1024
-    """Output that may wait for one peer that does not read, before it is disconnected."""
-    stalled_after: float = 30.0
-    """Time that output may wait for a peer without any of it being read."""
-    http_timeout: float = 15.0
-    """Time that a session over HTTP may go without a request of its peer."""
-    http_select_wait: float = 60.0
-    """Time after which a select that nothing came for is answered all the same."""
-    rtcp_timeout: float = 60.0
-    """Silence of an RTCP peer after which its session ends; after half of it, the broker says something itself."""
-    rtcp_disconnected: float = 30.0
-    """Time that an RTCP session waits for its peer to connect again."""
-    rtcp_backlog: int = 64_000
-    """Output that may be unacknowledged in an RTCP session, before the session ends."""
-
-
-@attrs.frozen
-class Limits(ConnectionLimits):
+class Limits(TransportLimits):
     """Those of a listener of the broker."""
 
     waits: int = 1_000
@@ -52,7 +24,7 @@ class Limits(ConnectionLimits):
 
 
 @attrs.frozen
-class DirectorLimits(ConnectionLimits):
+class DirectorLimits(TransportLimits):
     """Those of a listener of the director."""
 
     watches: int = 1_000

@@ -13,7 +13,6 @@ from twisted.logger import Logger
 from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Auth, Service
-from broker.net.admission import Limits
 from broker.net.endpoints import bound
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
@@ -22,9 +21,10 @@ from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
-from broker.wires.elko.config import ConnectionLimits, DirectorListener, ElkoListener, Listener
+from broker.wires.elko.config import DirectorListener, ElkoListener, Listener
 from broker.wires.elko.section import title
 from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from broker.wires.elko.transports.websocket import WebSockets
@@ -48,7 +48,7 @@ class NamedListener(StreamListener):
 
 
 def make_listener(
-    wire: str, listener: ElkoListener, door: Door, converse: Converse, limits: Limits, context: Context
+    wire: str, listener: ElkoListener, door: Door, converse: Converse, limits: TransportLimits, context: Context
 ) -> NamedListener:
     """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
     endpoint = endpoints.parse(listener.endpoint)
@@ -80,7 +80,7 @@ class ElkoListeners(Generic[L]):
     configured: Sequence[L]
     policy: Callable[[L], Policy]
     converse: Callable[[Door, Peer], tuple[Reader, Session]]
-    limits: Callable[[L], Limits]
+    limits: Callable[[L], TransportLimits]
     made: dict[str, NamedListener] = attrs.field(factory=dict)
 
     def make(self) -> None:
@@ -163,22 +163,12 @@ def base_policy(listener: Listener | DirectorListener, diagnostics: bool) -> Pol
     )
 
 
-def net_limits(limits: ConnectionLimits, room: int, authenticate_within: float) -> Limits:
+def net_limits(listener: Listener | DirectorListener, room: int) -> TransportLimits:
     """The limits of a listener that has descriptors for ``room`` connections."""
-    return Limits(
-        connections=min(limits.connections, room),
-        connections_per_address=limits.connections_per_address,
-        rate=limits.rate,
-        burst=limits.burst,
-        authenticate_within=authenticate_within,
-        write_buffer=limits.write_buffer,
-        stalled_after=limits.stalled_after,
-        http_timeout=limits.http_timeout,
-        http_select_wait=limits.http_select_wait,
-        rtcp_timeout=limits.rtcp_timeout,
-        rtcp_disconnected=limits.rtcp_disconnected,
-        rtcp_backlog=limits.rtcp_backlog,
-    )
+    limits: TransportLimits = listener.limits.fitting(room)
+    if listener.allow_before_auth:
+        return attrs.evolve(limits, authenticate_within=0.0)
+    return limits
 
 
 def _carrier(
@@ -186,7 +176,7 @@ def _carrier(
     listener: ElkoListener,
     endpoint: Endpoint,
     converse: Converse,
-    limits: Limits,
+    limits: TransportLimits,
     context: Context,
 ) -> tuple[Any, LineFactory]:
     """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
@@ -206,8 +196,8 @@ def _carrier(
         guarded=listener.transport == "tcp",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, path, origins), lines
-    return RtcpFactory(lines) if listener.transport == "rtcp" else lines, lines
+        return LongPollFactory(lines, limits, path, origins), lines
+    return RtcpFactory(lines, limits) if listener.transport == "rtcp" else lines, lines
 
 
 def _protocol(listener: ElkoListener, endpoint: Endpoint) -> str:

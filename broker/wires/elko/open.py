@@ -11,7 +11,6 @@ from twisted.logger import Logger
 
 from broker.config.values import Broker
 from broker.core.model import Rights, Service
-from broker.net.admission import Limits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
@@ -24,6 +23,7 @@ from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, Wiring
 from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.validation import effective_offer
 from broker.wires.interface import Context
 from broker.wires.views import AnyView
@@ -104,9 +104,8 @@ class OpenElko:
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
 
-    def _limits_of(self, listener: Listener) -> Limits:
-        within = 0 if listener.allow_before_auth else listener.limits.authenticate_within
-        return net_limits(listener.limits, self._room, within)
+    def _limits_of(self, listener: Listener) -> TransportLimits:
+        return net_limits(listener, self._room)
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), BrokerSession(self.wiring, door, peer)

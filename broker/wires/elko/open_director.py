@@ -19,7 +19,6 @@ from broker.config.values import Broker
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
 from broker.core.model import Service
-from broker.net.admission import Limits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
@@ -32,6 +31,7 @@ from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
 from broker.wires.elko.section import title
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.director import DirectorSession, Wiring
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.interface import Context
 from broker.wires.views import AnyView
 
@@ -139,9 +139,8 @@ class OpenDirector:
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, waits=limits.watches, reservations=limits.reservations)
 
-    def _limits(self, listener: DirectorListener) -> Limits:
-        within = 0.0 if listener.allow_before_auth else listener.limits.authenticate_within
-        return net_limits(listener.limits, self._context.room, within)
+    def _limits(self, listener: DirectorListener) -> TransportLimits:
+        return net_limits(listener, self._context.room)
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)

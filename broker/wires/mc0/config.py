@@ -6,6 +6,8 @@ from typing import Literal
 
 import attrs
 
+from broker.net.interfaces.limits import RouterLimits
+
 
 @attrs.frozen
 class Mc0Rule:
@@ -20,7 +22,7 @@ class Mc0Rule:
 
 
 @attrs.frozen
-class Mc0:
+class Mc0(RouterLimits):
     """The mc0 wire: publish and subscribe over ZeroMQ. Sizes in bytes, times in seconds."""
 
     enabled: bool = True
@@ -37,22 +39,9 @@ class Mc0:
     configuration file; reading that makes it absolute."""
     any_key: bool = False
     """Let any client key in, as the originals do. Must be said where there are no ``client_keys``."""
-    handshake: float = 2.0
-    """Time for a handshake. A client whose key is not allowed (yet) tries again after that."""
-    stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
-    connections: int = 20_000
-    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 10_000
-    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
-    address. 0: no bound."""
     sessions: int = 10_000
     """Clients with a session."""
     subscriptions: int = 1_000
     """Topics that one session may be subscribed to."""
-    high_water: int = 1_000
-    """Messages that may wait for one peer; further ones for it are dropped."""
-    max_message: int = 16 * 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
     rules: tuple[Mc0Rule, ...] = ()
     """None: everybody may use every topic; but publish on none that begins with ``elkobroker.``."""

@@ -13,7 +13,7 @@ from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mc0 import views
@@ -69,7 +69,7 @@ class OpenMc0(PlainWire):
         """Take new rules and limits, and look for new client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
-        self.listener.router.limit(_settings(config).limits(self.room))
+        self.listener.router.limit(config.connection_limits(self.room))
         if self.keys is not None:
             self.keys.refresh()
 
@@ -102,7 +102,7 @@ def _make(config: Config, context: Context) -> OpenMc0:
     if curve and config.client_keys is not None:
         keys = AllowedKeys(config.client_keys, context.clock, context.in_thread)
     admission = Admission(None if keys is None else keys.name_of, _rules(config))
-    router = make_router(WIRE, _settings(config), keys, context)
+    router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
     sessions = Mc0(
         router,
         context.topics,
@@ -120,10 +120,6 @@ def _make(config: Config, context: Context) -> OpenMc0:
     sessions.restore(context.known.sessions, curve)
     listener = RouterListener(router, context.clock)
     return OpenMc0(config, listener, context.room, keys, sessions, admission, context.topics, context.leases)
-
-
-def _settings(config: Config) -> RouterSettings:
-    return RouterSettings.of(config, config.secret_key if effective_mc0_auth(config) == "curve" else None)
 
 
 def _rules(config: Config) -> list[TopicRule]:

@@ -6,6 +6,8 @@ from typing import Literal
 
 import attrs
 
+from broker.net.interfaces.limits import RouterLimits
+
 
 @attrs.frozen
 class MtlRule:
@@ -52,7 +54,7 @@ class MtlQueue:
 
 
 @attrs.frozen
-class Mtl:
+class Mtl(RouterLimits):
     """The MTL wire: a control flow in JSON and binary data flows, over ZeroMQ. Sizes in bytes, times in seconds."""
 
     enabled: bool = True
@@ -83,10 +85,6 @@ class Mtl:
     that makes it absolute."""
     any_key: bool = False
     """Let any client key in, to authenticate by SASL. Must be said where there are no ``client_keys``."""
-    handshake: float = 2.0
-    """Time for a handshake."""
-    stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
     hosts: tuple[str, ...] = ("/",)
     """The virtual hosts. The first one is where the registry and the topics of the other wires are."""
     heartbeat: float = 5.0
@@ -99,11 +97,6 @@ class Mtl:
     """A reader that asks for more gets this."""
     window_bytes: int = 4 * 1024 * 1024
     """Of Contents that a reader may have unconfirmed; one Content it may always have."""
-    connections: int = 20_000
-    """Open connections of each of its sockets; while there are so many, new ones wait in the kernel's queue."""
-    connections_per_address: int = 10_000
-    """Those of one address; further ones are closed. Loopback addresses count, and all peers of a unix socket are one
-    address. 0: no bound."""
     sessions: int = 10_000
     """Control sessions. The one that was used least recently is forgotten, and its client must begin again."""
     flows: int = 1_000
@@ -111,8 +104,6 @@ class Mtl:
     high_water: int = 4_000
     """Messages that may wait for one peer; further ones for it are refused. A reader that confirms has
     ``most_window`` of them at most; the rest is for bursts to readers that do not."""
-    max_message: int = 16 * 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
     rules: tuple[MtlRule, ...] = ()
     """None: everybody who was let in may do everything in all hosts, but use the broker's own names."""
     queues: tuple[MtlQueue, ...] = ()

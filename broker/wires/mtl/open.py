@@ -38,7 +38,7 @@ from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
 from broker.net.router.router import SILENCE
 from broker.wires.common.password_backoff import Delays
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mtl import views
 from broker.wires.mtl.config import Mtl
@@ -155,7 +155,7 @@ class OpenMtl(PlainWire):
         self.control.review()
         self.queues.use(_queue_rules(config))
         for listener in self._listeners():
-            listener.router.limit(router_settings(config).limits(self.room))
+            listener.router.limit(config.connection_limits(self.room))
         self.work_queues.window_bytes = self.service_profile.window_bytes = config.window_bytes
         if self.keys is not None:
             self.keys.refresh()
@@ -261,8 +261,9 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
     passwords, disk = (partial(deferToThreadPool, clock, pool) for pool in threads)
 
     shared = mtl_data_place(config) is None
-    control_router = make_router(WIRE, router_settings(config), keys, context)
-    data_router = control_router if shared else make_router(DATA, router_settings(config), keys, context)
+    secret_key = config.secret_key if curve else None
+    control_router = make_router(WIRE, config, secret_key, keys, context)
+    data_router = control_router if shared else make_router(DATA, config, secret_key, keys, context)
     control_listener = RouterListener(control_router, clock)
     data_listener = control_listener if shared else RouterListener(data_router, clock)
 
@@ -331,11 +332,6 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
         clock,
         leases,
     )
-
-
-def router_settings(config: Mtl) -> RouterSettings:
-    """The settings of both ROUTERs."""
-    return RouterSettings.of(config, config.secret_key if mtl_curve(config) else None)
 
 
 def _settings(config: Mtl) -> Settings:

@@ -78,7 +78,7 @@ class Keeping:
         for readers in self.readers.values():
             readers.pop(flow, None)  # type: ignore[arg-type]
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         self.calls.append(("summon", resource))
         self.readers.setdefault(resource, {})[reader] = None
         for number in range(self.snapshot):
@@ -87,6 +87,9 @@ class Keeping:
     def dismiss(self, reader: Reader, resource: str) -> None:
         self.calls.append(("dismiss", resource))
         del self.readers[resource][reader]
+
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """Heartbeats are of no interest here."""
 
     def room(self, reader: Reader) -> None:
         self.calls.append(("room",))

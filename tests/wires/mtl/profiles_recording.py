@@ -111,9 +111,9 @@ class ProfilesFarm(MtlFarm):
         return counts.get(name, 0) or super().counted(name)
 
 
-def summon(peer: MtlPeer, resource: str, sequence: int = 1_000) -> list[Got]:
+def summon(peer: MtlPeer, resource: str, sequence: int = 1_000, body: bytes = b"") -> list[Got]:
     """Summon a resource, which works; the Contents that came behind the answer."""
-    answer, *contents = peer.ask(*wire.summon(sequence, resource))
+    answer, *contents = peer.ask(*wire.summon(sequence, resource, body))
     assert answer == wire.Response(sequence, wire.OK)
     return [as_got(content) for content in contents]
 

@@ -28,7 +28,7 @@ class Reader:
     def _shown(self, entry: tuple[str, int]) -> Event[Any]:
         return Event(entry[0], "snapshot", 0, entry[1])
 
-    def _send(self, event: Event[Any] | None) -> bool:
+    def _send(self, event: Event[Any] | None, complete: bool) -> bool:
         self.tried += 1
         if self.room == 0:
             return False

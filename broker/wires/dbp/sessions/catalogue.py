@@ -21,7 +21,7 @@ import attrs
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import Beats, ILeases, IRegistry
+from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Provider, Rights, Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import details
@@ -66,7 +66,7 @@ class Terms:
 
 
 class Catalogue:
-    """All registered services. Entries' leases call `check`. ``beats`` is told of each heartbeat."""
+    """All registered services. Entries' leases call `check`."""
 
     log = Logger()
 
@@ -77,14 +77,12 @@ class Catalogue:
         voice: Voice,
         complaints: Complaints,
         terms: Terms,
-        beats: Beats | None = None,
     ) -> None:
         self._registry = registry
         self._leases = leases
         self._voice = voice
         self._complaints = complaints
         self.terms = terms
-        self._beats = beats
         self._entries: dict[str, Entry] = {}
         self._sources: dict[Source, dict[Entry, None]] = {}
 
@@ -173,8 +171,8 @@ class Catalogue:
             entry.contract = True
             self._registry.amend(self._service(entry))
             self._look(entry)
-        if self._beats is not None:
-            self._beats.beat(entry.provider, None if form is Form.FLOAT32 else sent)  # which is off by up to a minute
+        # A time in single precision is off by up to a minute, so it says nothing of the peer's clock.
+        self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
 
     def bind(self, entry: Entry, connection: Connection | None) -> None:
         """A connection speaks for a service that has none over which it can be told anything."""

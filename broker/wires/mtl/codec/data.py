@@ -63,10 +63,14 @@ class Response(msgspec.Struct, frozen=True, gc=False):
 
 
 class Summon(msgspec.Struct, frozen=True, gc=False):
-    """03: Contents of that resource are wanted. Answered by a `Response`."""
+    """03: Contents of that resource are wanted. Answered by a `Response`.
+
+    ``body`` is the profile's: only "registry" reads it.
+    """
 
     sequence: int
     resource: str
+    body: bytes = b""
 
 
 class Dismiss(msgspec.Struct, frozen=True, gc=False):
@@ -212,7 +216,7 @@ def _lease(header: bytes, sequence: int, body: bytes) -> Lease:
 
 
 def _summon(header: bytes, sequence: int, body: bytes) -> Summon:
-    return Summon(sequence, _string(header))
+    return Summon(sequence, _string(header), body)
 
 
 def _dismiss(header: bytes, sequence: int, body: bytes) -> Dismiss:
@@ -312,9 +316,9 @@ def response(sequence: int, code: bytes) -> Sent:
     return _WRITE_HEAD(_RESPONSE, sequence), code
 
 
-def summon(sequence: int, resource: str) -> Sent:
-    """Contents of that resource are wanted."""
-    return _WRITE_HEAD(_SUMMON, sequence) + _short(resource), b""
+def summon(sequence: int, resource: str, body: bytes = b"") -> Sent:
+    """Contents of that resource are wanted. Only the profile "registry" reads a body."""
+    return _WRITE_HEAD(_SUMMON, sequence) + _short(resource), body
 
 
 def dismiss(sequence: int, resource: str) -> Sent:

@@ -78,7 +78,11 @@ class Board:
         return Shift(same[-1], changed[-1])
 
     def _same(self, service: Service) -> tuple[Service, ...]:
-        return self._names.get(service.name, {}).get(service.provider, {}).get(service.protocol, ())
+        return self._find(key_of(service))
+
+    def _find(self, key: EntryKey) -> tuple[Service, ...]:
+        provider, name, protocol = key
+        return self._names.get(name, {}).get(provider, {}).get(protocol, ())
 
     # what there is
 
@@ -89,9 +93,22 @@ class Board:
                 for same in protocols.values():
                     yield same[-1]
 
+    def entry(self, key: EntryKey) -> Service | None:
+        """Return an entry, None where there is none."""
+        same = self._find(key)
+        return same[-1] if same else None
+
+    def count(self, key: EntryKey) -> int:
+        """Return the number of services that an entry stands for."""
+        return len(self._find(key))
+
     def providers(self, name: str) -> Iterable[int]:
         """Who offers a service of that name."""
         return self._names.get(name, {}).keys()
+
+    def offered_by(self, provider: int, name: str) -> int:
+        """Return the number of services of that name that a provider offers, in all protocols."""
+        return sum(map(len, self._names.get(name, {}).get(provider, {}).values()))
 
     def offers(self, provider: int, name: str) -> bool:
         """Whether that provider offers a service of that name."""

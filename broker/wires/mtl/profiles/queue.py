@@ -136,7 +136,7 @@ class WorkQueues:
     def left(self, flow: Reader | Writer) -> None:
         flow.place.end()
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         taker: _Taker = reader.place
         try:
             queue = self._queues.open(reader.grant.principal.host, resource)
@@ -149,6 +149,9 @@ class WorkQueues:
     def dismiss(self, reader: Reader, resource: str) -> None:
         consumer = reader.place.consumers.pop(resource)
         consumer.queue.leave(consumer)
+
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
 
     def room(self, reader: Reader) -> None:
         taker: _Taker = reader.place

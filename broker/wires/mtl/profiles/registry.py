@@ -8,6 +8,9 @@ Rules:
   has ``revision``, the registry's: of the change, or of the Summon; and ``provider``; those of services have
   ``service``. Bodies are Elko's descriptors of services and of loads, without passwords; that of the "down" of a load
   is empty.
+- A Summon may give the ``epoch`` and the ``revision`` up to which its reader knows the resource, as a table in its
+  body. Then "synced" comes first, with ``resumed``, and behind it the changes since then; but a snapshot where they are
+  not known any more (`broker.wires.mtl.profiles.resumption`). A reader may resume after Contents with an ``epoch``.
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
 - A reader that is slow is told the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and
   is not ended for it. A gap in the sequences says nothing here.
@@ -30,9 +33,9 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.elko.codec.blocks import encode_part
-from broker.wires.elko.sessions.descriptors import load_desc, service_desc
+from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
+from broker.wires.mtl.profiles import resumption
 from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
 from broker.wires.mtl.profiles.flow_provider import Provider, read_load, read_service
 from broker.wires.mtl.profiles.pending_changes import Event, View
@@ -123,16 +126,21 @@ class Registry:
             for resource, view in place.items():
                 self._forget(resource, view)
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        if isinstance(flow.place, Provider):
+            flow.place.heartbeat()
+
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         if self._count >= MAX_VIEWS:
             # It heard that it worked; that it is over now is all that can still be said.
             self._complaints.count("mtl_registry", "full")
             self._flows.end(reader, "full")
             return
         self._count += 1
-        revision = self._registry.revision
+        revision, epoch = self._registry.revision, self._registry.epoch
+        since, missed = self._missed(resource, body)
 
         def shown(entry: Service | Load | int) -> _Event:
             if isinstance(entry, Service):
@@ -140,18 +148,38 @@ class Registry:
             load = entry if isinstance(entry, Load) else self._load(entry)
             return Event(load.provider, "snapshot", revision, load)
 
-        def send(event: _Event | None) -> bool:
-            tail, body = _encoded(resource, event) if event is not None else _synced(resource, revision)
+        def send(event: _Event | None, complete: bool) -> bool:
+            if event is not None:
+                tail, body = _encoded(resource, event, epoch if complete else 0)
+            else:
+                tail, body = _synced(resource, revision if missed is None else since, epoch, missed is not None)
             sent = reader.send(tail, body) is Sent.SENT
             self._told += sent
             return sent
 
-        view: _View = View(self._entries(resource), shown, send)
+        view: _View = View(self._entries(resource) if missed is None else (), shown, send, missed or ())
         self._views.setdefault(resource, {})[view] = None
         reader.place[resource] = view
         if resource == LOADS or resource.startswith(LOAD):
             self._watch_loads(resource)
         self._serve(view, AT_ONCE)
+
+    def _missed(self, resource: str, body: bytes) -> tuple[int, list[_Event] | None]:
+        """Return the revision at which a reader resumes, and what it missed; None if it needs a snapshot."""
+        position = resumption.position(body)
+        if position is None:
+            return 0, None
+        name = _name(resource)
+        of_loads = resource == LOADS or resource.startswith(LOAD)
+        kinds = resumption.OF_SERVICES
+        if of_loads:
+            kinds = resumption.OF_LOADS if name is None else resumption.OF_LOADS_OF_SERVICE
+        changes = self._registry.changes_since(*position, kinds)
+        if changes is None:
+            return 0, None
+        if of_loads:
+            return position[1], resumption.loads_since(changes, name, self._board, self._known_load)
+        return position[1], resumption.services_since(changes, name, self._board)
 
     def dismiss(self, reader: Reader, resource: str) -> None:
         self._forget(resource, reader.place.pop(resource))
@@ -193,8 +221,11 @@ class Registry:
 
     def _load(self, provider: int) -> Load:
         """The load of a provider. It may have left, where that is still to be told."""
+        return self._known_load(provider) or Load(provider, "", 0.0)
+
+    def _known_load(self, provider: int) -> Load | None:
         known = self._registry.provider(provider)
-        return Load(provider, "", 0.0) if known is None else Load(known.id, known.label, known.load)
+        return None if known is None else Load(known.id, known.label, known.load)
 
     # sending
 
@@ -341,14 +372,18 @@ def _offer(provider: Provider, name: str, content: data.Content) -> None:
         raise Refusal(Reason.PARAMETER, 'a Content to a service has the type "offer" or "withdraw"')
 
 
-def _synced(resource: str, revision: int) -> tuple[bytes, bytes]:
-    """The end of a snapshot, as it is sent."""
-    return data.make_tail(resource, table.encode({"event": "synced", "revision": revision})), b""
+def _synced(resource: str, revision: int, epoch: int, resumed: bool) -> tuple[bytes, bytes]:
+    """The end of a snapshot, or the beginning of the changes that a reader missed, as it is sent."""
+    properties: dict[str, table.Value] = {"event": "synced", "revision": revision, "epoch": epoch}
+    if resumed:
+        properties["resumed"] = True
+    return data.make_tail(resource, table.encode(properties)), b""
 
 
-def _encoded(resource: str, event: _Event) -> tuple[bytes, bytes]:
-    """An event as it is sent: the tail and the body."""
-    if event.encoded is None:
+def _encoded(resource: str, event: _Event, epoch: int) -> tuple[bytes, bytes]:
+    """An event as it is sent: the tail and the body. ``epoch`` is 0 where a reader could not resume after it."""
+    if event.encoded is None or event.epoch != epoch:
+        event.epoch = epoch
         try:
             event.encoded = _encode(resource, event, event.subject)
         except UnicodeEncodeError:
@@ -363,12 +398,14 @@ def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[byte
         "revision": event.revision,
         "provider": subject.provider,
     }
+    if event.epoch:
+        properties["epoch"] = event.epoch
     body = b""
     if isinstance(subject, Service):
         properties["service"] = subject.name
-        body = encode_part(service_desc(subject, False))
+        body = encode(service_descriptor(subject))
     elif not event.gone:
-        body = encode_part(load_desc(subject))
+        body = encode(load_descriptor(subject))
     if body:
         properties["content-type"] = _JSON
     return data.make_tail(resource, table.encode(properties)), body

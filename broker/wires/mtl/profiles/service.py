@@ -158,9 +158,13 @@ class Services:
                 place.provider.leave()
             self._calls.gone(place.worker)
 
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        if flow.grant.side is Side.READER and flow.place.provider is not None:
+            flow.place.provider.heartbeat()
+
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         place: _Place = reader.place
         name = _service(resource)
         if name:

@@ -46,11 +46,14 @@ class FanOut:
     def left(self, flow: Reader | Writer) -> None:
         flow.place.pop(flow, None)
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         reader.place[reader] = None
 
     def dismiss(self, reader: Reader, resource: str) -> None:
         del reader.place[reader]
+
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
 
     def room(self, reader: Reader) -> None:
         """Nothing waits for it."""

@@ -25,7 +25,6 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import is_own
 from broker.net.interfaces.router import Complaints, Part, Sent
-from broker.wires.mc0.codec.messages import MAX_HEADERS
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.retained_values import Retained, Value
 from broker.wires.mtl.sessions.principals import Confirm, Grant, Principal, Side
@@ -38,6 +37,9 @@ MAX_KNOWN = 1_000
 
 MAX_KNOWN_SIZE = 512
 """Bytes of a tail that is remembered: those that are the same again and again are short. So they take 10 MB at most."""
+
+MAX_HEADERS = 1_000
+"""Header pairs that mc0 takes of one message: further properties are lost on the way to it."""
 
 
 class Properties(tuple[bytes, ...]):
@@ -94,7 +96,7 @@ class Topic:
 
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
         host = reader.grant.principal.host
         if self._retained.get((host, resource)) is not None:
             self._owed.setdefault(reader, {})[resource] = None
@@ -111,6 +113,9 @@ class Topic:
         topic = resource.encode()
         reader.place.pop(topic, None)
         self._space(reader.grant.principal.host).unsubscribe(topic, self, reader)
+
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """No-op: flows of this profile are no providers."""
 
     def room(self, reader: Reader) -> None:
         for resource in list(self._owed.get(reader, ())):

@@ -303,7 +303,7 @@ class Data:
             return
         reader.summoned[name] = None
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
-        reader.grant.profile.summon(reader, name)
+        reader.grant.profile.summon(reader, name, command.body)
 
     def _dismiss(self, client: Client, command: wire.Dismiss) -> None:
         name = command.resource
@@ -320,9 +320,14 @@ class Data:
 
     def _ping(self, client: Client, command: wire.Ping) -> None:
         self._voice.answer(client, wire.PONG)
+        self._beat(client)
 
     def _pong(self, client: Client, command: wire.Pong) -> None:
-        """That it was heard is all that a Pong is for."""
+        self._beat(client)
+
+    def _beat(self, client: Client) -> None:
+        for flow in client.flows():
+            flow.grant.profile.heartbeat(flow)
 
     def _response(self, client: Client, command: wire.Response) -> None:
         self._complaints.count("mtl_ignored", "response")

@@ -102,11 +102,17 @@ class Profile(Protocol):
     def left(self, flow: Reader | Writer) -> None:
         """The flow is over: `dismiss` is not called for what it had summoned. It must not be used afterwards."""
 
-    def summon(self, reader: Reader, resource: str) -> None:
-        """Contents of that resource are wanted, and the client knows that they come: they may be sent at once."""
+    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+        """Contents of that resource are wanted, and the client knows that they come: they may be sent at once.
+
+        ``body`` is that of the Summon, which a profile may read.
+        """
 
     def dismiss(self, reader: Reader, resource: str) -> None:
         """No Contents of that resource are wanted any more: none may be sent. What is unconfirmed stays so."""
+
+    def heartbeat(self, flow: Reader | Writer) -> None:
+        """Record a heartbeat of the flow's client, a Ping or a Pong, if the flow is a provider in the registry."""
 
     def room(self, reader: Reader) -> None:
         """A reader for which a Content was refused has room again, for many Contents."""

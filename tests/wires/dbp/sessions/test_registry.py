@@ -274,14 +274,11 @@ def test_several_providers_of_one_name_on_both_wires_are_all_found_in_their_orde
 
 
 class Beating:
-    """Keeps each heartbeat that is told: of which provider, and the time that it gave."""
+    """Keeps each heartbeat that the registry tells: of which provider, and the time that it gave."""
 
     def __init__(self, dbp: DbpFarm) -> None:
         self.told: list[tuple[int, float | None]] = []
-        dbp.catalogue._beats = self
-
-    def beat(self, provider: int, sent: float | None) -> None:
-        self.told.append((provider, sent))
+        dbp.registry.watch_beats(lambda provider, sent: self.told.append((provider, sent)))
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,14 @@ def test_commands_cannot_be_changed() -> None:
             read(header, body).sequence = 0  # type: ignore[misc, union-attr]
 
 
+def test_the_body_of_a_summon_is_passed_on() -> None:
+    assert read(*data.summon(7, "res", b"more")) == Summon(7, "res", b"more")
+
+
 def test_a_body_that_is_not_used_is_not_looked_at() -> None:
     """X06, H04."""
     for header, _, expected, _ in COMMANDS:
-        if not isinstance(expected, Response | Content):
+        if not isinstance(expected, Response | Content | Summon):
             for body in (b"x", b"\xff" * 100_000):
                 assert read(header, body) == expected
 

@@ -110,7 +110,7 @@ def test_a_summon_brings_what_there_is_then_synced_then_what_changes(farm: Regis
     snapshot, synced = summon(reader, "services")
     assert snapshot == Got("services", {**says, "content-type": "application/json"}, snapshot.body, 1)
     assert snapshot.json == told("bank", one, label="Bank")
-    assert synced == Got("services", {"event": "synced", "revision": revision}, b"", 2)
+    assert synced == Got("services", {"event": "synced", "revision": revision, "epoch": farm.core.epoch}, b"", 2)
     other = farm.provider(service("post", "h:2"))
     farm.core.withdraw(one, ["bank"])
     farm.core.leave(other)
@@ -710,3 +710,16 @@ def test_a_change_outside_of_a_quantum_is_stamped_with_the_time_at_which_it_is_t
     farm.elko.client("server").say("client", "willserve", services=[desc("chat")])
     assert [event.event for event in got(peer)] == ["up"]
     assert peer.reading.sent == farm.mtl.leases.moment()
+
+
+def test_pings_and_pongs_of_a_writer_are_heartbeats_of_its_provider(farm: RegistryFarm) -> None:
+    beats: list[int] = []
+    farm.core.watch_beats(lambda provider, sent: beats.append(provider))
+    writer = farm.writer("service/bank")
+    writer.say(*wire.PING)
+    assert beats == [], "it is no provider yet"
+    put(writer, 1, "service/bank", desc("bank", "h:1"), type="offer")
+    [service] = farm.core.services("bank")
+    for frames in (wire.PING, wire.PONG):
+        writer.say(*frames)
+    assert beats == [service.provider] * 2

@@ -1073,3 +1073,13 @@ class _Play:
                 assert (request.says["delivery-count"], request.says["redelivered"]) == (len(before), len(before) > 1)
                 has[request.sequence] = request
             assert len(has) <= window
+
+
+def test_pings_of_a_worker_are_heartbeats_of_its_provider(farm: ServiceFarm) -> None:
+    beats: list[int] = []
+    farm.core.watch_beats(lambda provider, sent: beats.append(provider))
+    worker = farm.worker("sum")
+    worker.say(*wire.PING)
+    farm.mtl.writer("load", profile=farm.mtl.service).say(*wire.PING)
+    [service] = farm.core.services("sum")
+    assert beats == [service.provider]

@@ -313,7 +313,7 @@ def test_S06_S07_a_profile_hears_of_a_summon_after_its_answer_and_of_a_dismiss_b
     """So it may send at once, and what it keeps for the resource is gone in time."""
 
     class Looking(Keeping):
-        def summon(self, reader: Reader, resource: str) -> None:
+        def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
             assert peer.take() == ok(5)
             super().summon(reader, resource)
 
