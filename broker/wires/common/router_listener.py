@@ -17,6 +17,7 @@ from broker import curve
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import bound, close_now, listen
+from broker.net.interfaces.limits import RouterLimits
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
 from broker.net.zmtp.boxes import SODIUM

@@ -13,9 +13,9 @@ from broker.wires.dbp.sessions.catalogue import Terms
 from broker.wires.dbp.views import views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from tests.admin.test_console import Operator, enter
+from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page
 from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
 from tests.wires.recording import Farm
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}

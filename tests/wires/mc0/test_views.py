@@ -10,8 +10,9 @@ from broker.wires.mc0.views import MAX_TOPICS, views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from broker.wires.views import Row
 from tests.admin.test_console import Operator, enter
+from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails, rule
+from tests.wires.mc0.recording import Mc0Farm, rule
 from tests.wires.recording import Farm
 
 REAL = "node1 424 #<Thread:0x00007f5ab9829bf8 /usr/lib/ruby/vendor_ruby/mcollective/runner.rb:140 run>"

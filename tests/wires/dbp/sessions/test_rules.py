@@ -18,13 +18,14 @@ from twisted.internet.task import Clock
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import Terms
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import (
     BEACON_PORT,
     ELSEWHERE,
     FLOAT32,
     HERE,
     NAME,
-    START,
     TEXT,
     THERE,
     DbpFarm,
@@ -32,7 +33,6 @@ from tests.wires.dbp.recording import (
     RecordingUdp,
     T,
 )
-from tests.wires.mc0.recording import nothing_fails
 
 SOURCE = (THERE, 40_000)
 FLOAT64 = struct.pack("<d", START)
