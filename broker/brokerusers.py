@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from broker.wires.mtl.sessions import password_verifiers, users_file
-from broker.wires.mtl.sessions.password_verifiers import BadPassword, Stored
+from broker.wires.mtl.sessions.password_verifiers import BadPassword, PasswordVerifier
 from broker.wires.mtl.sessions.users_file import BadUsers
 
 MODE = 0o600
@@ -88,7 +88,7 @@ def remove(path: str, name: str) -> str:
     return f"{name} is removed"
 
 
-def users(path: str) -> dict[str, Stored]:
+def users(path: str) -> dict[str, PasswordVerifier]:
     """The users in the file. Raises `BadUsers`."""
     return users_file.parsed(path, users_file.read(path))
 

@@ -18,13 +18,13 @@ import pytest
 from broker import brokerusers
 from broker.brokerusers import INTERRUPTED, Failed, add, main, remove, users
 from broker.wires.mtl.sessions import password_verifiers, users_file
-from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, Stored
+from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.wires.mtl.sessions.users_file import BadUsers
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
-KEPT = Stored(4_096, bytes(16), bytes(32), bytes(32))
+KEPT = PasswordVerifier(4_096, bytes(16), bytes(32), bytes(32))
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -42,20 +42,20 @@ from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mtl import views
 from broker.wires.mtl.config import Mtl
-from broker.wires.mtl.profiles.queue import WorkQueues
-from broker.wires.mtl.profiles.registry import Registry
-from broker.wires.mtl.profiles.service import Services
-from broker.wires.mtl.profiles.test import FanOut
-from broker.wires.mtl.profiles.topic import Topic
-from broker.wires.mtl.sessions.access_rules import Rule, Rulebook
-from broker.wires.mtl.sessions.control_flow import WIRE, Control
-from broker.wires.mtl.sessions.data_flow import Data
+from broker.wires.mtl.profiles.queue import QueueProfile
+from broker.wires.mtl.profiles.registry import RegistryProfile
+from broker.wires.mtl.profiles.service import ServiceProfile
+from broker.wires.mtl.profiles.test import FanOutProfile
+from broker.wires.mtl.profiles.topic import TopicProfile
+from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
+from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
+from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import CHECKS, Mechanisms
-from broker.wires.mtl.sessions.settings import Settings
-from broker.wires.mtl.sessions.shared_socket import Shared
-from broker.wires.mtl.sessions.users_file import Accounts
+from broker.wires.mtl.sessions.settings import MtlSettings
+from broker.wires.mtl.sessions.shared_socket import SharedSocket
+from broker.wires.mtl.sessions.users_file import UsersFile
 from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve, mtl_data_place
 from broker.wires.views import AnyView
 
@@ -85,15 +85,15 @@ class OpenMtl(PlainWire):
     control_listener: RouterListener
     data_listener: RouterListener
     room: int
-    accounts: Accounts | None
+    accounts: UsersFile | None
     keys: AllowedKeys | None
-    rulebook: Rulebook
-    control: Control
-    data: Data
+    rulebook: AccessPolicy
+    control: ControlFlow
+    data: DataFlow
     data_leases: DataLeases
     profiles: Mapping[str, Profile]
-    work_queues: WorkQueues
-    service_profile: Services
+    work_queues: QueueProfile
+    service_profile: ServiceProfile
     queues: Queues
     recorder: QueueRecorder
     threads: list[ThreadPool]
@@ -182,7 +182,7 @@ class OpenMtl(PlainWire):
         self.control.stop()
         shared = self.data_listener is self.control_listener
         # Nothing more is taken on the data flows, while their last messages are confirmed.
-        self.data_listener.router.serve(Shared(self.control, SILENCE) if shared else SILENCE)
+        self.data_listener.router.serve(SharedSocket(self.control, SILENCE) if shared else SILENCE)
         for profile in self.profiles.values():
             profile.close()
         closed: Deferred[object] = Deferred()
@@ -243,7 +243,7 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
         keys = AllowedKeys(config.client_keys, clock, in_thread) if curve and config.client_keys is not None else None
         if keys is not None:
             undo.callback(keys.stop)
-        accounts = None if config.users is None else Accounts(config.users, clock, in_thread)
+        accounts = None if config.users is None else UsersFile(config.users, clock, in_thread)
         if accounts is not None:
             undo.callback(accounts.stop)
         store = QueueStore(state)
@@ -269,25 +269,25 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
 
     settings = _settings(config)
     data_leases = DataLeases(leases, settings)
-    data = Data(data_router, leases, data_leases, complaints, settings)
+    data = DataFlow(data_router, leases, data_leases, complaints, settings)
     recorder = QueueRecorder(store, leases, clock, disk, rows, full)
     queues = Queues(leases, _queue_rules(config), recorder)
     queues.restore(rows)
     spaces: dict[str, ITopics] = {config.hosts[0]: context.topics}
-    work_queues = WorkQueues(queues, data, clock, config.window_bytes)
-    services = Services(data, registry, leases, complaints, config.hosts[0], config.window_bytes)
+    work_queues = QueueProfile(queues, data, clock, config.window_bytes)
+    services = ServiceProfile(data, registry, leases, complaints, config.hosts[0], config.window_bytes)
     profiles: dict[str, Profile] = {
         each.name: each
         for each in (
-            FanOut(data),
-            Registry(data, registry, leases, complaints),
-            Topic(data, partial(_space, spaces), complaints),
+            FanOutProfile(data),
+            RegistryProfile(data, registry, leases, complaints),
+            TopicProfile(data, partial(_space, spaces), complaints),
             work_queues,
             services,
         )
     }
-    rulebook = Rulebook(config.hosts, _rules(config))
-    control = Control(
+    rulebook = AccessPolicy(config.hosts, _rules(config))
+    control = ControlFlow(
         control_router,
         Mechanisms(accounts, passwords, secret, key_user, config.anonymous),
         Delays(),
@@ -308,7 +308,7 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
         # Sessions and leases end as revoked before their connections are closed.
         keys.changed.insert(0, control.revoke_keys)
     if shared:
-        control_router.serve(Shared(control, data))
+        control_router.serve(SharedSocket(control, data))
     else:
         control_router.serve(control)
         data_router.serve(data)
@@ -334,8 +334,8 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
     )
 
 
-def _settings(config: Mtl) -> Settings:
-    return Settings(
+def _settings(config: Mtl) -> MtlSettings:
+    return MtlSettings(
         heartbeat=config.heartbeat,
         lease_ttl=config.lease,
         window=config.window,
@@ -353,8 +353,8 @@ def _settings(config: Mtl) -> Settings:
     )
 
 
-def _rules(config: Mtl) -> list[Rule]:
-    return [Rule(rule.users, rule.hosts, rule.read, rule.write, rule.offer) for rule in config.rules]
+def _rules(config: Mtl) -> list[AccessRule]:
+    return [AccessRule(rule.users, rule.hosts, rule.read, rule.write, rule.offer) for rule in config.rules]
 
 
 def _queue_rules(config: Mtl) -> list[QueueRule]:

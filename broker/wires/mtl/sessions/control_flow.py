@@ -36,17 +36,17 @@ from broker.net.interfaces.router import Complaints, Part, Router
 from broker.net.interfaces.router import Sent as Outcome
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec import control as wire
-from broker.wires.mtl.codec.control import Sent, Status
+from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
 from broker.wires.mtl.codec.faults import IllFormed
 from broker.wires.mtl.codec.frames import split
-from broker.wires.mtl.sessions.access_rules import Rulebook
-from broker.wires.mtl.sessions.authentication import Logins
-from broker.wires.mtl.sessions.control_sessions import Back, Session, Sessions, Turn, key_of
+from broker.wires.mtl.sessions.access_rules import AccessPolicy
+from broker.wires.mtl.sessions.authentication import Authentication
+from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, ReplyPath, SessionTable, key_of
 from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.principals import Allowed, Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.sasl import Challenge, Done, Failed, Mechanisms, Why
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.principals import ConfirmMode, Permissions, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile
+from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed, Mechanisms
+from broker.wires.mtl.sessions.settings import MtlSettings
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
@@ -60,19 +60,19 @@ REQUEST_BYTES = 500
 MAX_HOST = 255
 """Characters of a virtual host that are kept: it is kept with the session, also if there is none such."""
 
-NOT_OPEN = wire.error(Status.BAD_REQUEST, "open")
-NO_PROFILE = wire.error(Status.BAD_REQUEST, "no profile is chosen")
-NO_SUCH_PROFILE = wire.error(Status.BAD_REQUEST, "there is no such profile")
-NOT_ASKED = wire.error(Status.BAD_REQUEST, "nobody has to say who it is here")
-NOT_IMPLEMENTED = wire.error(Status.NOT_IMPLEMENTED)
-STOPPING = wire.error(Status.UNAVAILABLE, "the broker is stopping")
-DEFECT = wire.error(Status.INTERNAL_ERROR, "a defect of the broker, which was logged")
+NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
+NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")
+NO_SUCH_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "there is no such profile")
+NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "nobody has to say who it is here")
+NOT_IMPLEMENTED = wire.error(ReplyStatus.NOT_IMPLEMENTED)
+STOPPING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is stopping")
+DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which was logged")
 
 _STATUS = {
-    Reason.LIMIT: Status.TOO_MANY,
-    Reason.FORBIDDEN: Status.FORBIDDEN,
-    Reason.NAME_NOT_ALLOWED: Status.FORBIDDEN,
-    Reason.TOPIC_NOT_ALLOWED: Status.FORBIDDEN,
+    Reason.LIMIT: ReplyStatus.TOO_MANY,
+    Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
+    Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
+    Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
 }
 """How refusals are answered; others by 400."""
 
@@ -80,7 +80,7 @@ _NO_HOST = "\0"
 """Stands for the name of a virtual host that is too long for any."""
 
 
-class Control:
+class ControlFlow:
     """The control flow of all peers: the `broker.net.interfaces.router.Conversation` of its ROUTER.
 
     ``port`` is that of the data flow, 0 where it has none. ``key_user`` gives the user that a CURVE key stands for, and
@@ -94,12 +94,12 @@ class Control:
         router: Router,
         mechanisms: Mechanisms,
         delays: Delays,
-        rights: Rulebook,
+        rights: AccessPolicy,
         profiles: Mapping[str, Profile],
         data_leases: DataLeases,
         port: int | Callable[[], int],
         complaints: Complaints,
-        settings: Settings,
+        settings: MtlSettings,
         leases: ILeases,
         clock: IReactorTime,
         key_user: Callable[[str], str | None] = lambda key: None,
@@ -115,16 +115,16 @@ class Control:
         self._leases = leases
         self._key_user = key_user
         self._key_allowed = key_allowed
-        self._sessions = Sessions(settings.sessions, self._ended)
-        self._logins = Logins(mechanisms, delays, leases, clock, settings.plain, key_allowed, self._late)
+        self._sessions = SessionTable(settings.sessions, self._ended)
+        self._logins = Authentication(mechanisms, delays, leases, clock, settings.plain, key_allowed, self._late)
         self._behind = 0
         """What all requests take that wait behind others."""
         self._stopping = False
-        self._methods: dict[type, Callable[[Session, Any], Sent]] = {
-            wire.Open: self._open,
-            wire.Profile: self._choose,
-            wire.Reader: self._read,
-            wire.Writer: self._write,
+        self._methods: dict[type, Callable[[ControlSession, Any], EncodedReply]] = {
+            wire.OpenRequest: self._open,
+            wire.ProfileRequest: self._choose,
+            wire.ReaderRequest: self._read,
+            wire.WriterRequest: self._write,
         }
         self.answered = 0
 
@@ -143,17 +143,17 @@ class Control:
             self._complaints.count("mtl_ill_formed", fault.fault.value)
             self._complaints.add(WIRE, sender.address, fault)
             return
-        back = Back(identity, request.envelope)
+        back = ReplyPath(identity, request.envelope)
         key = key_of(connection, request.envelope, sender)
         session = self._sessions.find(key)
         if session is not None and session.turn is not None:
             self._queue(session.turn, back, asked, len(request.body))
-        elif session is not None and type(asked) is wire.Authorize and not self._stopping:
-            session.turn = turn = Turn(back)
+        elif session is not None and type(asked) is wire.AuthorizeRequest and not self._stopping:
+            session.turn = turn = Pipeline(back)
             Deferred.fromCoroutine(self._serve(session, turn, asked)).addErrback(self._failed, session)
         else:
-            if session is None and type(asked) is wire.Open:
-                session = Session(key, connection, sender)
+            if session is None and type(asked) is wire.OpenRequest:
+                session = ControlSession(key, connection, sender)
             self._reply(back, self._answer(session, asked))
 
     def closed(self, connection: int) -> None:
@@ -165,7 +165,7 @@ class Control:
 
     # from the operator
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: MtlSettings) -> None:
         """Take what was set."""
         self._settings = self._data_leases.settings = settings
         self._sessions.most = settings.sessions
@@ -200,17 +200,17 @@ class Control:
         """What is too frequent to be counted elsewhere."""
         return {"mtl_requests.answered": self.answered}
 
-    def sessions(self) -> Iterable[Session]:
+    def sessions(self) -> Iterable[ControlSession]:
         """All sessions."""
         return self._sessions
 
     # requests and replies
 
-    def _decoded(self, command: Part, body: Part) -> wire.Request | Sent:
+    def _decoded(self, command: Part, body: Part) -> wire.ControlRequest | EncodedReply:
         """What is asked, or the answer if that is no request. Raises `IllFormed`."""
         try:
             return wire.decode(command, body)
-        except wire.Invalid as invalid:
+        except wire.InvalidRequest as invalid:
             self._complaints.add(WIRE, self._router.sender().address, invalid)
             return invalid.reply
         except IllFormed:
@@ -219,7 +219,7 @@ class Control:
             self.log.failure("a request could not be decoded")
             return DEFECT
 
-    def _queue(self, turn: Turn, back: Back, asked: wire.Request | Sent, size: int) -> None:
+    def _queue(self, turn: Pipeline, back: ReplyPath, asked: wire.ControlRequest | EncodedReply, size: int) -> None:
         """Let a request wait for those before it."""
         size += REQUEST_BYTES
         if len(turn.behind) < MAX_BEHIND and self._behind + size <= self._settings.max_behind_bytes:
@@ -228,10 +228,10 @@ class Control:
         else:
             self._complaints.count("mtl_dropped", "behind")
 
-    async def _serve(self, session: Session, turn: Turn, asked: wire.Request | Sent) -> None:
+    async def _serve(self, session: ControlSession, turn: Pipeline, asked: wire.ControlRequest | EncodedReply) -> None:
         """Answer that request, and those that wait behind it meanwhile."""
         while True:
-            if type(asked) is wire.Authorize and not self._stopping:
+            if type(asked) is wire.AuthorizeRequest and not self._stopping:
                 answer = await self._authorize(session, turn, asked)
             else:
                 answer = self._answer(session, asked)
@@ -244,11 +244,11 @@ class Control:
             turn.back, asked, size = turn.behind.popleft()
             self._behind -= size
 
-    def _failed(self, failure: Failure, session: Session) -> None:
+    def _failed(self, failure: Failure, session: ControlSession) -> None:
         self.log.failure("a reply could not be sent", failure)
         self._abandon(session, None)
 
-    def _answer(self, session: Session | None, asked: wire.Request | Sent) -> Sent:
+    def _answer(self, session: ControlSession | None, asked: wire.ControlRequest | EncodedReply) -> EncodedReply:
         """The answer to what can be answered at once."""
         if isinstance(asked, tuple):
             return asked
@@ -264,24 +264,24 @@ class Control:
             self.log.failure("a {request} made the broker fail", request=type(asked).__name__)
             return DEFECT
 
-    def _refused(self, session: Session, refusal: Refusal) -> Sent:
+    def _refused(self, session: ControlSession, refusal: Refusal) -> EncodedReply:
         if session.principal is not None and session.principal.user:
             refusal.summary = f"{session.principal.user}: {refusal.summary}"
         self._complaints.add(WIRE, session.address, refusal)
-        return wire.error(_STATUS.get(refusal.reason, Status.BAD_REQUEST), refusal.text)
+        return wire.error(_STATUS.get(refusal.reason, ReplyStatus.BAD_REQUEST), refusal.text)
 
-    def _reply(self, back: Back, answer: Sent) -> None:
+    def _reply(self, back: ReplyPath, answer: EncodedReply) -> None:
         self.answered += 1
         outcome = self._router.reply(back.identity, (*back.envelope, *answer))
         if outcome is not Outcome.SENT:
             self._complaints.count("mtl_dropped", outcome.value)
 
-    def _ended(self, session: Session, there: bool) -> None:
+    def _ended(self, session: ControlSession, there: bool) -> None:
         """A session ended: it made room while its peer is ``there``, or its connection closed."""
         self._abandon(session, NOT_OPEN if there else None)
         self._complaints.count("mtl_sessions", "ended")
 
-    def _abandon(self, session: Session, answer: Sent | None) -> None:
+    def _abandon(self, session: ControlSession, answer: EncodedReply | None) -> None:
         """Nothing that goes on in a session matters any more. All requests that wait get that answer, if any."""
         self._logins.forget(session)
         turn, session.turn = session.turn, None
@@ -300,7 +300,7 @@ class Control:
 
     # who is let in
 
-    def _open(self, session: Session, asked: wire.Open) -> Sent:
+    def _open(self, session: ControlSession, asked: wire.OpenRequest) -> EncodedReply:
         self._logins.forget(session)
         session.profile = None
         session.host = asked.virtual_host if len(asked.virtual_host) <= MAX_HOST else _NO_HOST
@@ -317,7 +317,7 @@ class Control:
             self._complaints.count("mtl_sessions", "begun")
         return self._unauthorized(session) if user is None else self._welcome(session, user, allowed)
 
-    def _user_at_once(self, session: Session) -> str | None:
+    def _user_at_once(self, session: ControlSession) -> str | None:
         """Whom a session acts for without being asked; None if it has to be asked."""
         if session.curve and self._key_allowed(session.curve):
             user = self._key_user(session.curve)
@@ -325,7 +325,7 @@ class Control:
                 return user
         return "" if self._settings.open else None
 
-    async def _authorize(self, session: Session, turn: Turn, asked: wire.Authorize) -> Sent:
+    async def _authorize(self, session: ControlSession, turn: Pipeline, asked: wire.AuthorizeRequest) -> EncodedReply:
         turn.stale = False
         try:
             if session.host is None:
@@ -335,9 +335,9 @@ class Control:
             outcome = await self._logins.take(session, turn, asked.mechanism, asked.response)
             if turn.over:
                 return NOT_OPEN
-            if isinstance(outcome, Challenge):
+            if isinstance(outcome, LoginChallenge):
                 return wire.challenged(asked.mechanism, outcome.data)
-            if isinstance(outcome, Done):
+            if isinstance(outcome, LoginDone):
                 return self._let_in(session, outcome.user)
             text = "the mechanism is not offered"
             if outcome is not None:
@@ -351,14 +351,14 @@ class Control:
             self.log.failure("an Authorize made the broker fail")
             return DEFECT
 
-    def _complain_of(self, session: Session, failed: Failed) -> None:
+    def _complain_of(self, session: ControlSession, failed: LoginFailed) -> None:
         self._complaints.count("mtl_logins", failed.why.value)
-        reason = Reason.WRONG_CREDENTIALS if failed.why is Why.CREDENTIALS else Reason.PARAMETER
+        reason = Reason.WRONG_CREDENTIALS if failed.why is FailureReason.CREDENTIALS else Reason.PARAMETER
         refusal = Refusal(reason, failed.text)
         refusal.summary = f"a login failed: {failed.why.value}"
         self._complaints.add(WIRE, session.address, refusal)
 
-    def _let_in(self, session: Session, user: str) -> Sent:
+    def _let_in(self, session: ControlSession, user: str) -> EncodedReply:
         """A user has proved who it is."""
         assert session.host is not None
         self._complaints.count("mtl_logins", "done")
@@ -369,7 +369,7 @@ class Control:
             raise
         return self._welcome(session, user, allowed)
 
-    def _welcome(self, session: Session, user: str, allowed: Allowed) -> Sent:
+    def _welcome(self, session: ControlSession, user: str, allowed: Permissions) -> EncodedReply:
         """A session has access from now on."""
         assert session.host is not None
         before = session.principal
@@ -379,15 +379,15 @@ class Control:
         self._sessions.admit(session, True)
         return wire.ready(self._offered(session.host), self._settings.limits())
 
-    def _unauthorized(self, session: Session, reason: str | None = None) -> Sent:
+    def _unauthorized(self, session: ControlSession, reason: str | None = None) -> EncodedReply:
         return wire.unauthorized(self._logins.names(session), reason)
 
-    def _late(self, session: Session) -> None:
+    def _late(self, session: ControlSession) -> None:
         """An exchange took too long."""
         self._complaints.count("mtl_logins", "late")
         self._lose(session)
 
-    def _lose(self, session: Session) -> None:
+    def _lose(self, session: ControlSession) -> None:
         """A session has no access any more, and all that it was given ends."""
         self._logins.forget(session)
         principal, session.principal = session.principal, None
@@ -407,7 +407,7 @@ class Control:
 
     # profiles and leases
 
-    def _shut(self, session: Session) -> Sent | None:
+    def _shut(self, session: ControlSession) -> EncodedReply | None:
         """The answer to who has to do something else first."""
         if session.host is None:
             return NOT_OPEN
@@ -420,7 +420,7 @@ class Control:
         settings = self._settings
         return [name for name in self._profiles if host == settings.bridge or name not in settings.bridged]
 
-    def _choose(self, session: Session, asked: wire.Profile) -> Sent:
+    def _choose(self, session: ControlSession, asked: wire.ProfileRequest) -> EncodedReply:
         shut = self._shut(session)
         if shut is not None:
             return shut
@@ -430,14 +430,16 @@ class Control:
         session.profile = self._profiles[asked.profile]
         return wire.OK
 
-    def _read(self, session: Session, asked: wire.Reader) -> Sent:
+    def _read(self, session: ControlSession, asked: wire.ReaderRequest) -> EncodedReply:
         window = min(asked.window or self._settings.window, self._settings.most_window)
         return self._lease(session, Side.READER, asked, window)
 
-    def _write(self, session: Session, asked: wire.Writer) -> Sent:
+    def _write(self, session: ControlSession, asked: wire.WriterRequest) -> EncodedReply:
         return self._lease(session, Side.WRITER, asked, self._settings.window)
 
-    def _lease(self, session: Session, side: Side, asked: wire.Reader | wire.Writer, window: int) -> Sent:
+    def _lease(
+        self, session: ControlSession, side: Side, asked: wire.ReaderRequest | wire.WriterRequest, window: int
+    ) -> EncodedReply:
         shut = self._shut(session)
         if shut is not None:
             return shut
@@ -456,5 +458,5 @@ class Control:
         grant = Grant(principal, side, profile, asked.resources, confirm, window)
         token = self._data_leases.issue(grant, session)
         port = self._port if isinstance(self._port, int) else self._port()
-        told = window if side is Side.READER and confirm is Confirm.FULL else None
+        told = window if side is Side.READER and confirm is ConfirmMode.FULL else None
         return wire.data_lease(port, token, told, self._settings.endpoint, profile.granted(grant))

@@ -28,7 +28,7 @@ from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.sessions.principals import Principal
 from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.sasl import Exchange
+from broker.wires.mtl.sessions.sasl import SaslExchange
 
 SHARE = 10
 """A connection may have one in so many of all sessions: a proxy stands for many clients, but not for the whole farm."""
@@ -59,7 +59,7 @@ def is_secure(sender: Sender) -> bool:
 
 
 @attrs.frozen(eq=False)
-class Back:
+class ReplyPath:
     """The way back of a reply: to a peer, behind the routing frames of the request."""
 
     identity: bytes
@@ -67,27 +67,27 @@ class Back:
 
 
 @attrs.define(eq=False)
-class Turn:
+class Pipeline:
     """A request of one session that waits for its answer, and those behind it.
 
     ``pending`` is what the answer waits for. Whoever ends the session answers all of them, and says that it is
     ``over``. ``stale`` says that somebody has lost access meanwhile, perhaps the one who is being let in.
     """
 
-    back: Back
-    behind: deque[tuple[Back, wire.Request | wire.Sent, int]] = attrs.field(factory=deque)
+    back: ReplyPath
+    behind: deque[tuple[ReplyPath, wire.ControlRequest | wire.EncodedReply, int]] = attrs.field(factory=deque)
     pending: Deferred[Any] | None = None
     over: bool = False
     stale: bool = False
 
 
 @attrs.define(eq=False)
-class Running:
+class RunningExchange:
     """An exchange that goes on. ``late`` is called with the session when the ``deadline`` comes."""
 
-    exchange: Exchange
-    session: Session
-    late: Callable[[Session], object]
+    exchange: SaslExchange
+    session: ControlSession
+    late: Callable[[ControlSession], object]
     deadline: ILease = attrs.field(init=False)
 
     def check(self, now: float) -> float | None:
@@ -96,7 +96,7 @@ class Running:
         return None
 
 
-class Session:
+class ControlSession:
     """One peer, from a good Connection.Open on.
 
     ``connection`` is the number of its connection. ``host`` is the virtual host that it asked for, None when it asked
@@ -118,36 +118,36 @@ class Session:
         self.ready = False
         self.principal: Principal | None = None
         self.profile: Profile | None = None
-        self.running: Running | None = None
+        self.running: RunningExchange | None = None
         """How it is asked who it is, while it is."""
-        self.turn: Turn | None = None
+        self.turn: Pipeline | None = None
         """What waits for an answer, while anything does."""
 
 
-class Sessions:
+class SessionTable:
     """The table of all sessions, ``most`` at once.
 
     ``ended`` is called with each session that made room or is over, and with whether its peer is still there.
     """
 
-    def __init__(self, most: int, ended: Callable[[Session, bool], None]) -> None:
+    def __init__(self, most: int, ended: Callable[[ControlSession, bool], None]) -> None:
         self.most = most
         self._ended = ended
         # In all three, those that were silent for longest come first.
-        self._strangers: OrderedDict[bytes, Session] = OrderedDict()
-        self._ready: OrderedDict[bytes, Session] = OrderedDict()
-        self._of_connection: dict[int, dict[bytes, Session]] = {}
+        self._strangers: OrderedDict[bytes, ControlSession] = OrderedDict()
+        self._ready: OrderedDict[bytes, ControlSession] = OrderedDict()
+        self._of_connection: dict[int, dict[bytes, ControlSession]] = {}
 
     def __len__(self) -> int:
         return len(self._strangers) + len(self._ready)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ControlSession]:
         return iter([*self._ready.values(), *self._strangers.values()])
 
-    def __contains__(self, session: Session) -> bool:
+    def __contains__(self, session: ControlSession) -> bool:
         return self._tier(session).get(session.key) is session
 
-    def find(self, key: bytes) -> Session | None:
+    def find(self, key: bytes) -> ControlSession | None:
         """The session of that key, which is used now, if there is one."""
         session = self._ready.get(key) or self._strangers.get(key)
         if session is None:
@@ -158,7 +158,7 @@ class Sessions:
             own[key] = own.pop(key)
         return session
 
-    def add(self, session: Session) -> None:
+    def add(self, session: ControlSession) -> None:
         """A new session, which may take the place of another."""
         own = self._of_connection.get(session.connection, {})
         if len(own) >= max(1, self.most // SHARE):
@@ -168,7 +168,7 @@ class Sessions:
         self._tier(session)[session.key] = session
         self._of_connection.setdefault(session.connection, {})[session.key] = session
 
-    def admit(self, session: Session, ready: bool) -> None:
+    def admit(self, session: ControlSession, ready: bool) -> None:
         """From now on a session has access, or has none."""
         there = self._tier(session).pop(session.key, None) is not None
         session.ready = ready
@@ -180,10 +180,10 @@ class Sessions:
         for session in list(self._of_connection.get(connection, {}).values()):
             self._remove(session, there=False)
 
-    def _tier(self, session: Session) -> OrderedDict[bytes, Session]:
+    def _tier(self, session: ControlSession) -> OrderedDict[bytes, ControlSession]:
         return self._ready if session.ready else self._strangers
 
-    def _remove(self, session: Session, there: bool) -> None:
+    def _remove(self, session: ControlSession, there: bool) -> None:
         del self._tier(session)[session.key]
         own = self._of_connection[session.connection]
         del own[session.key]

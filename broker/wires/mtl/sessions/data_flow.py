@@ -31,18 +31,18 @@ from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
-from broker.wires.mtl.sessions.data_clients import WIRE, Client, ReaderFlow, Voice, WriterFlow
+from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.principals import Confirm, Grant, Side
-from broker.wires.mtl.sessions.profile_interface import Reader, Writer
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.settings import MtlSettings
 
 PINGS_TOGETHER = 64
 """Moments of a heartbeat at which clients are checked and Pings go out, so that thousands of silent flows wake the
 broker a few times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
 
 
-class Data:
+class DataFlow:
     """All data flows. It is the `Conversation` of their ROUTER, and the `Flows` of profiles."""
 
     log = Logger()
@@ -53,24 +53,24 @@ class Data:
         leases: ILeases,
         data_leases: DataLeases,
         complaints: Complaints,
-        settings: Settings,
+        settings: MtlSettings,
     ) -> None:
         self._router = router
         self._leases = leases
         self._data_leases = data_leases
         self._complaints = complaints
-        self._voice = Voice(router, leases, complaints, settings, self._end)
+        self._voice = DataOutbound(router, leases, complaints, settings, self._end)
         self.fan_out = self._voice.fan_out
-        """See `broker.wires.mtl.sessions.profile_interface.Flows`."""
+        """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
         self.use(settings)
         self.received = 0
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, DataClient] = {}
         """By the numbers of their connections."""
-        self._tokens: dict[str, Client] = {}
+        self._tokens: dict[str, DataClient] = {}
         self._tails = wire.Tails()
         self._tails_of_strangers = wire.Tails()
         """Apart, so that peers without a lease cost the writers nothing."""
-        self._commands: dict[type, Callable[[Client, Any], None]] = {
+        self._commands: dict[type, Callable[[DataClient, Any], None]] = {
             wire.Content: self._content,
             wire.Confirm: self._confirm,
             wire.Reject: self._reject,
@@ -114,7 +114,7 @@ class Data:
 
     # from profiles
 
-    def end(self, flow: Reader | Writer, why: str) -> None:
+    def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
         """End the flow of a client, and its other one."""
         assert isinstance(flow, ReaderFlow | WriterFlow)
         if not flow.client.over:
@@ -122,7 +122,7 @@ class Data:
 
     # from the leases
 
-    def check(self, client: Client, now: float) -> float | None:
+    def check(self, client: DataClient, now: float) -> float | None:
         """Do what is due for a client. Returns the time of the next check, None when it is over."""
         over = client.heard + self._patience + self._leases.slack
         if now >= over:
@@ -138,7 +138,7 @@ class Data:
 
     # from the operator
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: MtlSettings) -> None:
         """Take other settings."""
         self._voice.settings = settings
         self._max_summoned = settings.max_summoned
@@ -150,7 +150,7 @@ class Data:
         """The counters that are kept here, by name."""
         return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._voice.delivered}
 
-    def clients(self) -> Iterable[Client]:
+    def clients(self) -> Iterable[DataClient]:
         """All clients, the oldest first."""
         return self._clients.values()
 
@@ -172,10 +172,10 @@ class Data:
         else:
             self._complaints.count("mtl_ignored", type(command).__name__.lower())
 
-    def _lease_again(self, client: Client, command: wire.Lease) -> None:
+    def _lease_again(self, client: DataClient, command: wire.Lease) -> None:
         self._lease(client, client.identity, client.connection, command)
 
-    def _lease(self, client: Client | None, identity: bytes, connection: int, command: wire.Lease) -> None:
+    def _lease(self, client: DataClient | None, identity: bytes, connection: int, command: wire.Lease) -> None:
         token = command.lease
         if client is not None and self._tokens.get(token) is client:
             self._voice.answer(client, wire.response(command.sequence, wire.OK))
@@ -196,14 +196,14 @@ class Data:
         self._begin(client, grant, token)
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
 
-    def _admit(self, identity: bytes, connection: int) -> Client:
+    def _admit(self, identity: bytes, connection: int) -> DataClient:
         now = self._leases.now
-        client = Client(self, identity, connection, self._router.sender().address, now)
+        client = DataClient(self, identity, connection, self._router.sender().address, now)
         client.lease = self._leases.hold(client, self._together(now + self._heartbeat))
         self._clients[connection] = client
         return client
 
-    def _begin(self, client: Client, grant: Grant, token: str) -> None:
+    def _begin(self, client: DataClient, grant: Grant, token: str) -> None:
         flow: ReaderFlow | WriterFlow
         if grant.side is Side.READER:
             flow = client.reader = ReaderFlow(client, grant, token, self._voice)
@@ -214,7 +214,7 @@ class Data:
         self._complaints.count("mtl_flows", grant.side.value)
         grant.profile.joined(flow)
 
-    def _end(self, client: Client, why: str) -> None:
+    def _end(self, client: DataClient, why: str) -> None:
         self._leases.look()  # what profiles do now may be the end of a connection, outside of a quantum
         client.over = True
         del self._clients[client.connection]
@@ -240,7 +240,7 @@ class Data:
 
     # Contents
 
-    def _content(self, client: Client, content: wire.Content) -> None:
+    def _content(self, client: DataClient, content: wire.Content) -> None:
         writer = client.writer
         if writer is None:
             refusal = Refusal(Reason.FORBIDDEN, "a Content without a data lease for writing")
@@ -267,14 +267,14 @@ class Data:
         self._complain(writer.client, refusal)
         writer.reject(sequence, recycle=False)
 
-    def _confirm(self, client: Client, command: wire.Confirm) -> None:
+    def _confirm(self, client: DataClient, command: wire.Confirm) -> None:
         reader = _confirmed(client, command.sequence)
         if reader is None:
             self._complaints.count("mtl_ignored", "confirm")
         else:
             reader.grant.profile.confirmed(reader, command.sequence, command.multiple)
 
-    def _reject(self, client: Client, command: wire.Reject) -> None:
+    def _reject(self, client: DataClient, command: wire.Reject) -> None:
         reader = _confirmed(client, command.sequence)
         if reader is None:
             self._complaints.count("mtl_ignored", "reject")
@@ -283,7 +283,7 @@ class Data:
 
     # the other commands
 
-    def _summon(self, client: Client, command: wire.Summon) -> None:
+    def _summon(self, client: DataClient, command: wire.Summon) -> None:
         name = command.resource
         try:
             reader = _reader(client, name)
@@ -301,7 +301,7 @@ class Data:
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
         reader.grant.profile.summon(reader, name, command.body)
 
-    def _dismiss(self, client: Client, command: wire.Dismiss) -> None:
+    def _dismiss(self, client: DataClient, command: wire.Dismiss) -> None:
         name = command.resource
         try:
             reader = _reader(client, name)
@@ -314,18 +314,18 @@ class Data:
         reader.grant.profile.dismiss(reader, name)
         self._voice.answer(client, wire.response(command.sequence, wire.OK))
 
-    def _ping(self, client: Client, command: wire.Ping) -> None:
+    def _ping(self, client: DataClient, command: wire.Ping) -> None:
         self._voice.answer(client, wire.PONG)
         self._beat(client)
 
-    def _pong(self, client: Client, command: wire.Pong) -> None:
+    def _pong(self, client: DataClient, command: wire.Pong) -> None:
         self._beat(client)
 
-    def _beat(self, client: Client) -> None:
+    def _beat(self, client: DataClient) -> None:
         for flow in client.flows():
             flow.grant.profile.heartbeat(flow)
 
-    def _response(self, client: Client, command: wire.Response) -> None:
+    def _response(self, client: DataClient, command: wire.Response) -> None:
         self._complaints.count("mtl_ignored", "response")
 
     # what is wrong
@@ -340,11 +340,11 @@ class Data:
         if self._router.reply(identity, wire.response(sequence, wire.FORBIDDEN)) is Sent.FULL:
             self._complaints.count("mtl_dropped", "answer")
 
-    def _refuse(self, client: Client, sequence: int, refusal: Refusal, code: bytes) -> None:
+    def _refuse(self, client: DataClient, sequence: int, refusal: Refusal, code: bytes) -> None:
         self._complain(client, refusal)
         self._voice.answer(client, wire.response(sequence, code))
 
-    def _complain(self, client: Client, refusal: Refusal) -> None:
+    def _complain(self, client: DataClient, refusal: Refusal) -> None:
         refusal.summary = f"{client}: {refusal.summary}"
         self._complaints.add(WIRE, client.address, refusal)
 
@@ -354,7 +354,7 @@ class Data:
         return math.ceil(due / grain) * grain
 
 
-def _has(client: Client, side: Side) -> bool:
+def _has(client: DataClient, side: Side) -> bool:
     return (client.reader if side is Side.READER else client.writer) is not None
 
 
@@ -382,7 +382,7 @@ def _allow(writer: WriterFlow, name: str, most: int) -> str:
     return name
 
 
-def _reader(client: Client, name: str) -> ReaderFlow:
+def _reader(client: DataClient, name: str) -> ReaderFlow:
     """The flow of a Summon or Dismiss. Raises `Refusal` if it has none, or not for that resource."""
     reader = client.reader
     if reader is None:
@@ -392,9 +392,9 @@ def _reader(client: Client, name: str) -> ReaderFlow:
     return reader
 
 
-def _confirmed(client: Client, sequence: int) -> ReaderFlow | None:
+def _confirmed(client: DataClient, sequence: int) -> ReaderFlow | None:
     """The flow in which a Content with that sequence is to be confirmed, if there is one."""
     reader = client.reader
-    if reader is None or reader.grant.confirm is not Confirm.FULL or not 0 < sequence <= reader.sequence:
+    if reader is None or reader.grant.confirm is not ConfirmMode.FULL or not 0 < sequence <= reader.sequence:
         return None
     return reader

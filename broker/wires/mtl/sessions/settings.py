@@ -8,7 +8,7 @@ from broker.wires.mtl.codec import control, json_body, table
 
 
 @attrs.frozen
-class Settings:
+class MtlSettings:
     """How the wire behaves. Times are in seconds.
 
     A data peer that is silent for ``heartbeat`` is sent a Ping, and after ``dead_after`` of them without a word it is
