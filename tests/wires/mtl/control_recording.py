@@ -23,9 +23,11 @@ from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec.data import Content
 from broker.wires.mtl.profiles.test import FanOutProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
-from broker.wires.mtl.sessions.control_flow import ControlFlow
+from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
+from broker.wires.mtl.sessions.control_flow import ControlFlow, ProfileAccess
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
@@ -181,18 +183,11 @@ class ControlFarm(CoreFarm):
         self.profiles: dict[str, Profile] = {"test": fan_out, "shelf": self.shelf, "registry": Shelf("registry")}
         self.control = ControlFlow(
             self.router,
-            self.mechanisms,
-            self.delays,
-            self.rights,
-            self.profiles,
-            self.data,
-            port,
-            self.complaints,
-            self.settings,
-            self.leases,
-            self.clock,
-            self._key_user,
-            self.keys.__contains__,
+            FlowContext(self.leases, self.data, self.complaints, self.settings),
+            AuthenticationContext(
+                self.mechanisms, self.delays, self.clock, CurveKeys(self._key_user, self.keys.__contains__)
+            ),
+            ProfileAccess(self.rights, self.profiles, port if callable(port) else lambda: port),
         )
         self.router.serve(self.control)
         self._identities = count(1)

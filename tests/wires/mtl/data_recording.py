@@ -17,6 +17,7 @@ from broker.wires.mtl.profiles.test import RESOURCE, FanOutProfile
 from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.settings import MtlSettings
@@ -131,7 +132,7 @@ class MtlFarm(CoreFarm):
         """The broker begins, and knows nothing of its clients."""
         self.restart_core()
         self.data_leases = DataLeases(self.leases, self.settings)
-        self.data = DataFlow(self.router, self.leases, self.data_leases, self.complaints, self.settings)
+        self.data = DataFlow(self.router, FlowContext(self.leases, self.data_leases, self.complaints, self.settings))
         self.router.serve(self.data)
         self.test = FanOutProfile(self.data)
         self.keeping = Keeping(self.data)

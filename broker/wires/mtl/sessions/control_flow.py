@@ -1,23 +1,31 @@
-"""The control flow: requests in, one reply out for each.
+"""Control flow: the server side of RFC 11's Connection requests. Each request gets one reply.
+
+The states of a session, and the events that change them, are in `broker.wires.mtl.sessions.control_sessions`. Requests
+by state; other commands of RFC 11 do not exist:
+
+    request    NEW, or no session  REFUSED   OPENED, AUTHENTICATING,    AUTHORIZED
+                                             REAUTHENTICATING
+    Open       201, 401 or 403     as NEW    as NEW                     as NEW
+    Authorize  400 "open"          400       201, 401 or 402            201, 401 or 402
+    Profile    400 "open"          400       401                        200, or 400 if there is no such profile
+    Reader,    400 "open"          400       401                        202; 400 before a profile is chosen
+    Writer
 
 Rules:
-- A Connection.Open comes first. A peer that has no session, or lost it, is answered 400 "open" to anything else.
-- An Open in a virtual host is answered 201 where nobody has to say who it is, or the CURVE key said it; else 401, and
-  then by an exchange of Connection.Authorize. A host that is not there, and one that is not for this user, are refused
-  alike, by 403, when it is known who asks.
-- An Open begins anew: the profile is gone, and who was known must say it again. The data flows go on.
-- An Authorize is taken at any time. One that fails takes away what the session had: its access, its leases, the data
-  flows. So does one by which it becomes somebody else. Where nobody has to say who it is, and nobody can, it does
-  nothing.
-- Until there is access, and while an exchange goes on, anything else is answered 401. The flows go on meanwhile.
-- A profile is one of those that 201 named. Who asks for another keeps what it had.
-- Whoever loses its rights (a user, a key, a rule is changed) hears 401 to the next request, and its data flows end.
-- What is ill-formed is dropped, and counted. What is well-formed is answered once, in order also when an answer waits:
-  then the requests behind it in the same session wait too, a bounded number of them. More are dropped and counted:
-  requests and replies should take turns. Other sessions do not wait.
-- Answers wait in the transport for a peer that does not read, a bounded number of them; what finds no room there is
-  dropped and counted. When a connection closes its sessions end, and nothing is answered to what it asked.
-- A defect of ours is answered 500, and logged. While the broker stops, the answer is 503.
+- An Open is answered 201 if no authentication is needed, or if the CURVE key proves the user; else 401, and exchanges
+  of Connection.Authorize follow. An unknown virtual host and a forbidden one are refused alike, by 403, once the user
+  is known.
+- A further Open starts over: the profile is reset, and the user has to authenticate again. The data flows continue.
+- An Authorize is accepted at any time. If it fails, the session loses its access, its leases and its data flows; so it
+  does if another user authenticates. On an open broker without mechanisms, it has no effect.
+- A Profile that names an unknown profile leaves the chosen one in place.
+- A user who loses rights (by a change of users, keys or rules) gets 401 to the next request; their data flows end.
+- Ill-formed requests are dropped and counted. Well-formed ones are answered once, in order. While an answer waits (for
+  a password check, or a delay), further requests of the session wait behind it, a bounded number of them; more are
+  dropped and counted, since RFC 11 has requests and replies take turns. Other sessions do not wait.
+- Replies to a peer that does not read wait in the transport, a bounded number of them; further ones are dropped and
+  counted. When a connection closes, its sessions end without replies.
+- A defect of the broker is answered by 500 and logged. While the broker stops, requests are answered by 503.
 """
 
 from __future__ import annotations
@@ -25,40 +33,46 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases
-from broker.net.interfaces.router import Complaints, Part, Router
+from broker.net.interfaces.router import Part, Router
 from broker.net.interfaces.router import Sent as Outcome
-from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
 from broker.wires.mtl.codec.faults import IllFormed
 from broker.wires.mtl.codec.frames import split
 from broker.wires.mtl.sessions.access_rules import AccessPolicy
-from broker.wires.mtl.sessions.authentication import Authentication
-from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, ReplyPath, SessionTable, key_of
-from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.authentication import Authentication, AuthenticationContext
+from broker.wires.mtl.sessions.control_sessions import (
+    ControlSession,
+    Pipeline,
+    ReplyPath,
+    SessionEvent,
+    SessionState,
+    SessionTable,
+    key_of,
+)
+from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.principals import ConfirmMode, Permissions, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
-from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed, Mechanisms
+from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed
 from broker.wires.mtl.sessions.settings import MtlSettings
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
 
 MAX_BEHIND = 100
-"""Requests of one session that may wait behind one whose answer waits: clients may pipeline, and 64 at once fit."""
+"""Requests of one session that may wait behind an unanswered one: clients may pipeline, and 64 at once fit."""
 
 REQUEST_BYTES = 500
-"""What one that waits takes beside its body."""
+"""Bytes that a waiting request takes beside its body."""
 
 MAX_HOST = 255
-"""Characters of a virtual host that are kept: it is kept with the session, also if there is none such."""
+"""Characters of the name of a virtual host. The session stores it, also if there is no such host."""
 
 NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
 NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")
@@ -74,51 +88,44 @@ _STATUS = {
     Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
     Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
 }
-"""How refusals are answered; others by 400."""
+"""Statuses of refusals by their reason; all others are answered by 400."""
 
 _NO_HOST = "\0"
-"""Stands for the name of a virtual host that is too long for any."""
+"""Replaces the name of a virtual host that is too long. No host has this name: it is not printable."""
+
+
+@attrs.frozen(eq=False)
+class ProfileAccess:
+    """Profiles, the policy that decides about their use, and the port of the data flow.
+
+    ``data_port`` is 0 if the endpoint of the control flow carries the data flow, too. A function, since the port may be
+    known only when the listener is bound.
+    """
+
+    policy: AccessPolicy
+    profiles: Mapping[str, Profile]
+    data_port: Callable[[], int]
 
 
 class ControlFlow:
-    """The control flow of all peers: the `broker.net.interfaces.router.Conversation` of its ROUTER.
-
-    ``port`` is that of the data flow, 0 where it has none. ``key_user`` gives the user that a CURVE key stands for, and
-    ``key_allowed`` says whether a peer with that key may still come in.
-    """
+    """The control flow of all peers: the `broker.net.interfaces.router.Conversation` of its ROUTER."""
 
     log = Logger()
 
     def __init__(
-        self,
-        router: Router,
-        mechanisms: Mechanisms,
-        delays: Delays,
-        rights: AccessPolicy,
-        profiles: Mapping[str, Profile],
-        data_leases: DataLeases,
-        port: int | Callable[[], int],
-        complaints: Complaints,
-        settings: MtlSettings,
-        leases: ILeases,
-        clock: IReactorTime,
-        key_user: Callable[[str], str | None] = lambda key: None,
-        key_allowed: Callable[[str], bool] = lambda key: True,
+        self, router: Router, context: FlowContext, authentication: AuthenticationContext, access: ProfileAccess
     ) -> None:
+        settings = context.settings
         self._router = router
-        self._rights = rights
-        self._profiles = profiles
-        self._data_leases = data_leases
-        self._port = port
-        self._complaints = complaints
+        self._access = access
+        self._data_leases = context.data_leases
+        self._complaints = context.complaints
         self._settings = settings
-        self._leases = leases
-        self._key_user = key_user
-        self._key_allowed = key_allowed
+        self._keys = authentication.keys
         self._sessions = SessionTable(settings.sessions, self._ended)
-        self._logins = Authentication(mechanisms, delays, leases, clock, settings.plain, key_allowed, self._late)
+        self._logins = Authentication(authentication, context.leases, settings.plain, self._late)
         self._behind = 0
-        """What all requests take that wait behind others."""
+        """Bytes of all requests that wait behind others."""
         self._stopping = False
         self._methods: dict[type, Callable[[ControlSession, Any], EncodedReply]] = {
             wire.OpenRequest: self._open,
@@ -134,7 +141,7 @@ class ControlFlow:
     # from the transport
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message: the frames after the identity, and the number of its connection."""
+        """Process one message: the frames after the identity, and the number of its connection."""
         sender = self._router.sender()
         try:
             request = split(frames)
@@ -147,6 +154,7 @@ class ControlFlow:
         key = key_of(connection, request.envelope, sender)
         session = self._sessions.find(key)
         if session is not None and session.turn is not None:
+            # RFC 11 replies have no request number: clients match them by order alone.
             self._queue(session.turn, back, asked, len(request.body))
         elif session is not None and type(asked) is wire.AuthorizeRequest and not self._stopping:
             session.turn = turn = Pipeline(back)
@@ -157,57 +165,57 @@ class ControlFlow:
             self._reply(back, self._answer(session, asked))
 
     def closed(self, connection: int) -> None:
-        """A connection ended, and its sessions with it."""
+        """End the sessions of a connection that closed."""
         self._sessions.closed(connection)
 
     def room(self, identity: bytes) -> None:
-        """A peer has room again. Nothing is sent that is no answer, and answers wait in the transport."""
+        """No-op: the control flow sends replies only, which wait in the transport."""
 
     # from the operator
 
     def use(self, settings: MtlSettings) -> None:
-        """Take what was set."""
+        """Apply the settings of a reload. Sessions over a lower limit end when the next one begins."""
         self._settings = self._data_leases.settings = settings
         self._sessions.most = settings.sessions
         self._logins.plain = settings.plain
 
     def revoke_users(self, users: Collection[str]) -> None:
-        """These users are gone, or have other passwords: what they had ends."""
+        """End the access and the leases of users who were removed, or whose passwords changed."""
         self._revoke(lambda principal: principal.user in users)
 
     def revoke_keys(self, keys: Collection[str]) -> None:
-        """These CURVE keys are gone, or stand for other users: what was had through them ends."""
+        """End access and leases obtained by CURVE keys that were removed, or that authenticate other users now."""
         self._revoke(lambda principal: principal.key in keys)
 
     def review(self) -> None:
-        """The rules have changed: who may not do the same as before loses what it had."""
+        """End access and leases of users whose permissions differ since the rules changed."""
 
         def has_other_rights(principal: Principal) -> bool:
             try:
-                return self._rights.allowed(principal.user, principal.host) != principal.allowed
+                return self._access.policy.allowed(principal.user, principal.host) != principal.allowed
             except Refusal:
                 return True
 
         self._revoke(has_other_rights)
 
     def stop(self) -> None:
-        """The broker stops: from now on everybody hears that."""
+        """Answer 503 from now on, also to the requests that wait."""
         self._stopping = True
         for session in self._sessions:
             self._abandon(session, STOPPING)
 
     def counts(self) -> dict[str, int]:
-        """What is too frequent to be counted elsewhere."""
+        """Return the counters of this flow."""
         return {"mtl_requests.answered": self.answered}
 
     def sessions(self) -> Iterable[ControlSession]:
-        """All sessions."""
+        """Return all sessions."""
         return self._sessions
 
     # requests and replies
 
     def _decoded(self, command: Part, body: Part) -> wire.ControlRequest | EncodedReply:
-        """What is asked, or the answer if that is no request. Raises `IllFormed`."""
+        """Return the request, or the reply to a well-formed message that is none. Raises `IllFormed`."""
         try:
             return wire.decode(command, body)
         except wire.InvalidRequest as invalid:
@@ -220,7 +228,7 @@ class ControlFlow:
             return DEFECT
 
     def _queue(self, turn: Pipeline, back: ReplyPath, asked: wire.ControlRequest | EncodedReply, size: int) -> None:
-        """Let a request wait for those before it."""
+        """Add a request to those that wait, or drop it."""
         size += REQUEST_BYTES
         if len(turn.behind) < MAX_BEHIND and self._behind + size <= self._settings.max_behind_bytes:
             turn.behind.append((back, asked, size))
@@ -229,14 +237,14 @@ class ControlFlow:
             self._complaints.count("mtl_dropped", "behind")
 
     async def _serve(self, session: ControlSession, turn: Pipeline, asked: wire.ControlRequest | EncodedReply) -> None:
-        """Answer that request, and those that wait behind it meanwhile."""
+        """Answer that request, then those that came behind it meanwhile."""
         while True:
             if type(asked) is wire.AuthorizeRequest and not self._stopping:
                 answer = await self._authorize(session, turn, asked)
             else:
                 answer = self._answer(session, asked)
             if turn.over:
-                return
+                return  # `_abandon` has answered them all
             self._reply(turn.back, answer)
             if not turn.behind:
                 session.turn = None
@@ -249,7 +257,7 @@ class ControlFlow:
         self._abandon(session, None)
 
     def _answer(self, session: ControlSession | None, asked: wire.ControlRequest | EncodedReply) -> EncodedReply:
-        """The answer to what can be answered at once."""
+        """Return the reply to any request but an Authorize, which may have to wait."""
         if isinstance(asked, tuple):
             return asked
         if self._stopping:
@@ -277,12 +285,12 @@ class ControlFlow:
             self._complaints.count("mtl_dropped", outcome.value)
 
     def _ended(self, session: ControlSession, there: bool) -> None:
-        """A session ended: it made room while its peer is ``there``, or its connection closed."""
+        """Clean up after a session that made room while its peer is ``there``, or whose connection closed."""
         self._abandon(session, NOT_OPEN if there else None)
         self._complaints.count("mtl_sessions", "ended")
 
     def _abandon(self, session: ControlSession, answer: EncodedReply | None) -> None:
-        """Nothing that goes on in a session matters any more. All requests that wait get that answer, if any."""
+        """End the exchange and the requests of a session. All waiting requests get that answer, if there is one."""
         self._logins.forget(session)
         turn, session.turn = session.turn, None
         if turn is None:
@@ -295,32 +303,34 @@ class ControlFlow:
                 self._complaints.count("mtl_dropped", "gone")
             else:
                 self._reply(back, answer)
+        # Last: the cancellation resumes `_serve` at once, which must find that the session is over.
         if turn.pending is not None:
             turn.pending.cancel()
 
-    # who is let in
+    # authentication
 
     def _open(self, session: ControlSession, asked: wire.OpenRequest) -> EncodedReply:
         self._logins.forget(session)
         session.profile = None
         session.host = asked.virtual_host if len(asked.virtual_host) <= MAX_HOST else _NO_HOST
-        self._sessions.admit(session, False)
+        self._sessions.on(session, SessionEvent.OPENED)
         user = self._user_at_once(session)
         if user is not None:
             try:
-                allowed = self._rights.allowed(user, session.host)
+                allowed = self._access.policy.allowed(user, session.host)
             except Refusal as refusal:
-                session.host = None
+                self._sessions.on(session, SessionEvent.REFUSED)
                 return self._refused(session, refusal)
+        # A session that is refused at once gets no place: peers cannot fill the table with such Opens.
         if session not in self._sessions:
             self._sessions.add(session)
             self._complaints.count("mtl_sessions", "begun")
         return self._unauthorized(session) if user is None else self._welcome(session, user, allowed)
 
     def _user_at_once(self, session: ControlSession) -> str | None:
-        """Whom a session acts for without being asked; None if it has to be asked."""
-        if session.curve and self._key_allowed(session.curve):
-            user = self._key_user(session.curve)
+        """Return the user of a session that needs no exchange, "" if anonymous; None if it has to authenticate."""
+        if session.curve and self._keys.admits(session.curve):
+            user = self._keys.user_of(session.curve)
             if user is not None:
                 return user
         return "" if self._settings.open else None
@@ -328,13 +338,13 @@ class ControlFlow:
     async def _authorize(self, session: ControlSession, turn: Pipeline, asked: wire.AuthorizeRequest) -> EncodedReply:
         turn.stale = False
         try:
-            if session.host is None:
+            if session.state is SessionState.REFUSED:
                 return NOT_OPEN
             if self._settings.open and not self._logins.names(session):
                 return NOT_ASKED
             outcome = await self._logins.take(session, turn, asked.mechanism, asked.response)
             if turn.over:
-                return NOT_OPEN
+                return NOT_OPEN  # for nobody: `_serve` drops it
             if isinstance(outcome, LoginChallenge):
                 return wire.challenged(asked.mechanism, outcome.data)
             if isinstance(outcome, LoginDone):
@@ -359,75 +369,74 @@ class ControlFlow:
         self._complaints.add(WIRE, session.address, refusal)
 
     def _let_in(self, session: ControlSession, user: str) -> EncodedReply:
-        """A user has proved who it is."""
-        assert session.host is not None
+        """Admit a user that an exchange has authenticated."""
         self._complaints.count("mtl_logins", "done")
         try:
-            allowed = self._rights.allowed(user, session.host)
+            allowed = self._access.policy.allowed(user, session.host)
         except Refusal:
             self._lose(session)
             raise
         return self._welcome(session, user, allowed)
 
     def _welcome(self, session: ControlSession, user: str, allowed: Permissions) -> EncodedReply:
-        """A session has access from now on."""
-        assert session.host is not None
+        """Give access to a session."""
         before = session.principal
         if before is None or (before.user, before.host, before.allowed) != (user, session.host, allowed):
+            # Another user, host or set of permissions: the data flows of the former one end.
             self._lose(session)
             session.principal = Principal(user, session.host, allowed, session.curve)
-        self._sessions.admit(session, True)
+        self._sessions.on(session, SessionEvent.ADMITTED)
         return wire.ready(self._offered(session.host), self._settings.limits())
 
     def _unauthorized(self, session: ControlSession, reason: str | None = None) -> EncodedReply:
         return wire.unauthorized(self._logins.names(session), reason)
 
     def _late(self, session: ControlSession) -> None:
-        """An exchange took too long."""
+        """Take the access away after an exchange that took too long."""
         self._complaints.count("mtl_logins", "late")
         self._lose(session)
 
     def _lose(self, session: ControlSession) -> None:
-        """A session has no access any more, and all that it was given ends."""
+        """Take the access of a session away, and end its leases with their data flows."""
         self._logins.forget(session)
         principal, session.principal = session.principal, None
         session.profile = None
-        self._sessions.admit(session, False)
+        self._sessions.on(session, SessionEvent.LOST)
         if principal is not None:
             self._data_leases.revoke([principal])
 
     def _revoke(self, lost: Callable[[Principal], bool]) -> None:
         for session in self._sessions:
+            # Of all sessions: which user an exchange concerns is known only when it ends.
             if session.turn is not None:
                 session.turn.stale = True
             if session.principal is not None and lost(session.principal):
                 self._lose(session)
-        # Leases stay when the session makes room for another.
+        # Leases outlast a session that made room for another, so they are revoked by their principals, too.
         self._data_leases.revoke([principal for principal in self._data_leases.principals() if lost(principal)])
 
     # profiles and leases
 
     def _shut(self, session: ControlSession) -> EncodedReply | None:
-        """The answer to who has to do something else first."""
-        if session.host is None:
+        """Return the reply to a request that the state of the session does not allow, None if it does."""
+        if session.state is SessionState.REFUSED:
             return NOT_OPEN
-        if not session.ready or session.running is not None:
+        if session.state is not SessionState.AUTHORIZED:
             return self._unauthorized(session, "authenticate first")
         return None
 
     def _offered(self, host: str) -> list[str]:
-        """The names of the profiles that there are in a virtual host."""
+        """Return the names of the profiles of a virtual host."""
         settings = self._settings
-        return [name for name in self._profiles if host == settings.bridge or name not in settings.bridged]
+        return [name for name in self._access.profiles if host == settings.bridge or name not in settings.bridged]
 
     def _choose(self, session: ControlSession, asked: wire.ProfileRequest) -> EncodedReply:
         shut = self._shut(session)
         if shut is not None:
             return shut
-        assert session.host is not None
         if asked.profile not in self._offered(session.host):
             return NO_SUCH_PROFILE
-        session.profile = self._profiles[asked.profile]
+        session.profile = self._access.profiles[asked.profile]
         return wire.OK
 
     def _read(self, session: ControlSession, asked: wire.ReaderRequest) -> EncodedReply:
@@ -452,11 +461,11 @@ class ControlFlow:
             confirms = tuple(confirm for confirm in confirms if confirm.value == asked.confirm)
         if not confirms:
             return NOT_IMPLEMENTED
-        confirm = confirms[0]
+        confirm = confirms[0]  # the profile's own choice comes first
         for resource in asked.resources:
             profile.check(principal, side, resource)
         grant = Grant(principal, side, profile, asked.resources, confirm, window)
         token = self._data_leases.issue(grant, session)
-        port = self._port if isinstance(self._port, int) else self._port()
+        port = self._access.data_port()
         told = window if side is Side.READER and confirm is ConfirmMode.FULL else None
         return wire.data_lease(port, token, told, self._settings.endpoint, profile.granted(grant))

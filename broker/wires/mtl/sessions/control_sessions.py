@@ -1,21 +1,35 @@
-"""The sessions of the control flow, one for each peer, and the table of them.
+"""Sessions of the control flow: the state of each peer, and the table of all sessions.
 
-Rules:
-- A session is known by the number of its connection and the routing frames before the request, so that clients behind a
-  proxy have one each. Those of a REQ socket do not count: it connects directly, and what it may put there is the number
-  of its request.
-- A session ends with its connection. The number of a connection never comes again, so a session cannot be taken over
-  with an identity.
-- RFC 11 has no end of a session, and a proxy does not tell which of its clients left. So sessions are bounded in
-  number, not in time: the one that was silent for longest makes room. Those that have no access yet do so first, so
-  that peers that cannot log in end no other's; and one connection has a limited part of the table, so that a peer that
-  makes up routing frames ends its own.
+States of a session, and the events that change them. An event that is not in the row of a state is a defect, and raises
+`IllegalTransition`.
+
+    state             meaning                                       event: state that follows
+    NEW               not in the table yet                          opened: OPENED
+    REFUSED           opened a virtual host that it may not use     opened: OPENED; lost: REFUSED
+    OPENED            has to authenticate                           opened, lost: OPENED; refused: REFUSED;
+                                                                    begun: AUTHENTICATING; admitted: AUTHORIZED
+    AUTHENTICATING    a SASL exchange is in progress                ended, lost: OPENED
+    AUTHORIZED        may choose profiles and ask for leases        opened, lost: OPENED; admitted: AUTHORIZED;
+                                                                    begun: REAUTHENTICATING
+    REAUTHENTICATING  as AUTHORIZED, with an exchange in progress   ended: AUTHORIZED; lost: OPENED
+
+Invariants:
+- The key of a session is the number of its connection with the routing frames of the request, so that each client
+  behind a proxy has a session. Routing frames of a REQ socket are left out: a REQ socket connects directly, and what it
+  may put there is the number of its request.
+- A session ends with its connection. Connection numbers are never reused, so no peer can take over a session by its
+  identity.
+- RFC 11 has no request that ends a session, and a proxy does not report which of its clients left. So the number of
+  sessions is bounded, not their age: the least recently used session makes room. Sessions without access make room
+  first, so that peers that fail to authenticate end no other sessions. Each connection has a limited share of the
+  table, so that a peer that invents routing frames ends its own sessions.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Any
@@ -31,36 +45,104 @@ from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import SaslExchange
 
 SHARE = 10
-"""A connection may have one in so many of all sessions: a proxy stands for many clients, but not for the whole farm."""
+"""Divisor: one connection may have a tenth of all sessions. A proxy carries many clients, but not the whole farm."""
 
 MAX_KEY = 128
-"""Bytes of a key that is kept as it is; of a longer one a digest is. Real ones have 8 to 40; the longest that a peer
-may send have over 1,000, and would make its session twice as large as it may be."""
+"""Bytes of a key that is stored as it is; a longer key is stored as its digest. Real keys have 8 to 40 bytes. The
+longest that a peer may send have over 1,000, and would double the size of its session."""
 
 _REQ = "REQ"
 
 _UNIX = "uid "
-"""How the addresses of peers at a unix socket begin."""
+"""Prefix of the addresses of peers at a unix socket."""
 
 
 def key_of(connection: int, envelope: Sequence[bytes], sender: Sender) -> bytes:
-    """The key of the session of that connection, for a request with these routing frames."""
+    """Return the key of the session of that connection, for a request with these routing frames."""
     routing = () if sender.socket_type == _REQ else envelope
+    # Each frame with its length: otherwise "ab", "c" and "a", "bc" would share a session.
     key = connection.to_bytes(8) + b"".join([len(part).to_bytes(4) + part for part in routing if part])
-    # No key that is not a digest begins so: that would be the number of a connection above 2^63.
+    # No plain key begins with this byte: it would belong to a connection number above 2^63.
     return key if len(key) <= MAX_KEY else b"\xff" + blake2b(key, digest_size=32).digest()
 
 
 def is_secure(sender: Sender) -> bool:
-    """Whether nobody else can read the messages of that peer: it is on this machine, or uses CURVE."""
+    """Return True if no third party can read the messages of that peer: it is on this machine, or uses CURVE."""
     if sender.key or sender.address.startswith(_UNIX):
         return True
     return ip_address(sender.address).is_loopback
 
 
+class SessionState(enum.Enum):
+    """State of a session; see the table at the head of this module."""
+
+    NEW = "new"
+    REFUSED = "refused"
+    OPENED = "opened"
+    AUTHENTICATING = "authenticating"
+    AUTHORIZED = "authorized"
+    REAUTHENTICATING = "reauthenticating"
+
+
+class SessionEvent(enum.Enum):
+    """Event that may change the state of a session."""
+
+    OPENED = "opened"
+    """A well-formed Connection.Open came. Exchanges in progress were ended before."""
+    REFUSED = "refused"
+    """The virtual host does not exist, or the user may not open it."""
+    BEGUN = "begun"
+    """A SASL exchange began."""
+    ENDED = "ended"
+    """The exchange ended. Its outcome is a further event, if it has one: a broker that is too busy gives none."""
+    ADMITTED = "admitted"
+    """The session has access: by SASL, by its CURVE key, or since no authentication is needed."""
+    LOST = "lost"
+    """The session lost its access, or failed to get it."""
+
+
+class IllegalTransition(RuntimeError):
+    """An event that cannot happen in the state of the session: a defect of the broker."""
+
+
+_TRANSITIONS: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
+    SessionState.NEW: {
+        SessionEvent.OPENED: SessionState.OPENED,
+    },
+    SessionState.REFUSED: {
+        SessionEvent.OPENED: SessionState.OPENED,
+        # A change of the rules may revoke the leases that an earlier Open gave.
+        SessionEvent.LOST: SessionState.REFUSED,
+    },
+    SessionState.OPENED: {
+        SessionEvent.OPENED: SessionState.OPENED,
+        SessionEvent.REFUSED: SessionState.REFUSED,
+        SessionEvent.BEGUN: SessionState.AUTHENTICATING,
+        SessionEvent.ADMITTED: SessionState.AUTHORIZED,
+        SessionEvent.LOST: SessionState.OPENED,
+    },
+    SessionState.AUTHENTICATING: {
+        SessionEvent.ENDED: SessionState.OPENED,
+        SessionEvent.LOST: SessionState.OPENED,
+    },
+    SessionState.AUTHORIZED: {
+        SessionEvent.OPENED: SessionState.OPENED,
+        SessionEvent.BEGUN: SessionState.REAUTHENTICATING,
+        SessionEvent.ADMITTED: SessionState.AUTHORIZED,
+        SessionEvent.LOST: SessionState.OPENED,
+    },
+    SessionState.REAUTHENTICATING: {
+        SessionEvent.ENDED: SessionState.AUTHORIZED,
+        SessionEvent.LOST: SessionState.OPENED,
+    },
+}
+
+_READY = (SessionState.AUTHORIZED, SessionState.REAUTHENTICATING)
+
+
 @attrs.frozen(eq=False)
 class ReplyPath:
-    """The way back of a reply: to a peer, behind the routing frames of the request."""
+    """Return path of a reply: the identity of the peer, and the routing frames of the request."""
 
     identity: bytes
     envelope: tuple[bytes, ...]
@@ -68,10 +150,12 @@ class ReplyPath:
 
 @attrs.define(eq=False)
 class Pipeline:
-    """A request of one session that waits for its answer, and those behind it.
+    """A request that waits for its answer, and the requests of the same session behind it.
 
-    ``pending`` is what the answer waits for. Whoever ends the session answers all of them, and says that it is
-    ``over``. ``stale`` says that somebody has lost access meanwhile, perhaps the one who is being let in.
+    - ``back`` is the return path of the request; ``behind`` has path, request and size of the following ones.
+    - ``pending`` is what the answer waits for.
+    - ``over``: the session ended, and all requests were answered by the code that ended it.
+    - ``stale``: some user lost access meanwhile, perhaps the one that is being authenticated.
     """
 
     back: ReplyPath
@@ -83,7 +167,7 @@ class Pipeline:
 
 @attrs.define(eq=False)
 class RunningExchange:
-    """An exchange that goes on. ``late`` is called with the session when the ``deadline`` comes."""
+    """A SASL exchange in progress. ``late`` is called with the session when the ``deadline`` passes."""
 
     exchange: SaslExchange
     session: ControlSession
@@ -91,21 +175,24 @@ class RunningExchange:
     deadline: ILease = attrs.field(init=False)
 
     def check(self, now: float) -> float | None:
-        """It took too long."""
+        """End the exchange at its deadline."""
         self.late(self.session)
         return None
 
 
 class ControlSession:
-    """One peer, from a good Connection.Open on.
+    """One peer, from its first valid Connection.Open on.
 
-    ``connection`` is the number of its connection. ``host`` is the virtual host that it asked for, None when it asked
-    for one that it may not be in. ``ready`` says that it has access. ``principal`` is the one that it acts for, or did,
-    and that has its leases.
+    - ``connection`` is the number of its connection.
+    - ``host`` is the virtual host that it opened; in the state REFUSED it has no meaning.
+    - ``principal`` is the user with their permissions. It owns the leases of the session, and outlasts a further Open:
+      data flows go on until another user is admitted.
+    - ``running`` is the SASL exchange in the states AUTHENTICATING and REAUTHENTICATING, None in all others.
+    - ``turn`` is the request that waits for an answer, if there is one.
     """
 
     __slots__ = (
-        "address", "connection", "curve", "host", "key", "principal", "profile", "ready", "running", "secure", "turn",
+        "address", "connection", "curve", "host", "key", "principal", "profile", "running", "secure", "state", "turn",
     )  # fmt: skip
 
     def __init__(self, key: bytes, connection: int, sender: Sender) -> None:
@@ -114,26 +201,36 @@ class ControlSession:
         self.address = sender.address
         self.curve = sender.key
         self.secure = is_secure(sender)
-        self.host: str | None = None
-        self.ready = False
+        self.state = SessionState.NEW
+        self.host = ""
         self.principal: Principal | None = None
         self.profile: Profile | None = None
         self.running: RunningExchange | None = None
-        """How it is asked who it is, while it is."""
         self.turn: Pipeline | None = None
-        """What waits for an answer, while anything does."""
+
+    @property
+    def ready(self) -> bool:
+        """True if the session has access; requests are still refused while an exchange is in progress."""
+        return self.state in _READY
+
+    def on(self, event: SessionEvent) -> None:
+        """Change the state. Raises `IllegalTransition`."""
+        following = _TRANSITIONS[self.state].get(event)
+        if following is None:
+            raise IllegalTransition(f"{event.value} in the state {self.state.value}")
+        self.state = following
 
 
 class SessionTable:
-    """The table of all sessions, ``most`` at once.
+    """All sessions, at most ``most``.
 
-    ``ended`` is called with each session that made room or is over, and with whether its peer is still there.
+    ``ended`` is called with each session that made room or is over, and True if its peer is still connected.
     """
 
     def __init__(self, most: int, ended: Callable[[ControlSession, bool], None]) -> None:
         self.most = most
         self._ended = ended
-        # In all three, those that were silent for longest come first.
+        # Least recently used sessions first, in all three.
         self._strangers: OrderedDict[bytes, ControlSession] = OrderedDict()
         self._ready: OrderedDict[bytes, ControlSession] = OrderedDict()
         self._of_connection: dict[int, dict[bytes, ControlSession]] = {}
@@ -142,13 +239,14 @@ class SessionTable:
         return len(self._strangers) + len(self._ready)
 
     def __iter__(self) -> Iterator[ControlSession]:
+        # A copy: sessions end while the caller walks over them.
         return iter([*self._ready.values(), *self._strangers.values()])
 
     def __contains__(self, session: ControlSession) -> bool:
         return self._tier(session).get(session.key) is session
 
     def find(self, key: bytes) -> ControlSession | None:
-        """The session of that key, which is used now, if there is one."""
+        """Return the session of that key, and mark it as used now; None if there is none."""
         session = self._ready.get(key) or self._strangers.get(key)
         if session is None:
             return None
@@ -159,8 +257,9 @@ class SessionTable:
         return session
 
     def add(self, session: ControlSession) -> None:
-        """A new session, which may take the place of another."""
+        """Add a session, which may take the place of another."""
         own = self._of_connection.get(session.connection, {})
+        # The share of the connection comes first: it must not end a session of another connection instead.
         if len(own) >= max(1, self.most // SHARE):
             self._remove(next(iter(own.values())), there=True)
         while len(self) >= max(1, self.most):
@@ -168,15 +267,17 @@ class SessionTable:
         self._tier(session)[session.key] = session
         self._of_connection.setdefault(session.connection, {})[session.key] = session
 
-    def admit(self, session: ControlSession, ready: bool) -> None:
-        """From now on a session has access, or has none."""
+    def on(self, session: ControlSession, event: SessionEvent) -> None:
+        """Change the state of a session, which may not be in the table yet, and mark it as used now."""
         there = self._tier(session).pop(session.key, None) is not None
-        session.ready = ready
-        if there:
-            self._tier(session)[session.key] = session
+        try:
+            session.on(event)
+        finally:
+            if there:
+                self._tier(session)[session.key] = session
 
     def closed(self, connection: int) -> None:
-        """A connection ended, and all its sessions."""
+        """End all sessions of a connection that closed."""
         for session in list(self._of_connection.get(connection, {}).values()):
             self._remove(session, there=False)
 

@@ -26,12 +26,12 @@ from typing import Any, Protocol
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILease, ILeases
-from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
+from broker.core.interfaces import ILease
+from broker.net.interfaces.router import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.principals import ConfirmMode
 from broker.wires.mtl.sessions.profile_interface import Grant
-from broker.wires.mtl.sessions.settings import MtlSettings
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
@@ -87,7 +87,7 @@ class ReaderFlow:
     """A flow to a client. See `broker.wires.mtl.sessions.profile_interface.ProfileReader`."""
 
     __slots__ = (
-        "_voice",
+        "_outbound",
         "address",
         "client",
         "dropped",
@@ -102,8 +102,8 @@ class ReaderFlow:
         "token",
     )
 
-    def __init__(self, client: DataClient, grant: Grant, token: str, voice: DataOutbound) -> None:
-        self._voice = voice
+    def __init__(self, client: DataClient, grant: Grant, token: str, outbound: DataOutbound) -> None:
+        self._outbound = outbound
         self.client = client
         self.grant = grant
         self.token = token
@@ -124,23 +124,23 @@ class ReaderFlow:
         self.sequence = sequence = self.sequence + 1
         if self.client.over:
             return Sent.GONE
-        voice = self._voice
-        sent = voice.router.send(self.identity, (wire.content_header(sequence, tail), body))
+        outbound = self._outbound
+        sent = outbound.router.send(self.identity, (wire.content_header(sequence, tail), body))
         if sent is Sent.SENT:
-            self.sent = voice.leases.now
-            voice.delivered += 1
+            self.sent = outbound.leases.now
+            outbound.delivered += 1
         elif sent is Sent.FULL:
-            voice.starve(self)
+            outbound.starve(self)
         return sent
 
 
 class WriterFlow:
     """A flow from a client. See `broker.wires.mtl.sessions.profile_interface.ProfileWriter`."""
 
-    __slots__ = ("_voice", "address", "client", "confirmed", "grant", "identity", "last", "names", "place", "token")
+    __slots__ = ("_outbound", "address", "client", "confirmed", "grant", "identity", "last", "names", "place", "token")
 
-    def __init__(self, client: DataClient, grant: Grant, token: str, voice: DataOutbound) -> None:
-        self._voice = voice
+    def __init__(self, client: DataClient, grant: Grant, token: str, outbound: DataOutbound) -> None:
+        self._outbound = outbound
         self.client = client
         self.grant = grant
         self.token = token
@@ -156,14 +156,14 @@ class WriterFlow:
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """Confirm a Content, or all up to it."""
         if self.confirmed:
-            self._voice.answer(self.client, wire.confirm(sequence, multiple))
+            self._outbound.answer(self.client, wire.confirm(sequence, multiple))
 
     def reject(self, sequence: int, *, recycle: bool) -> None:
         """Refuse a Content."""
         if self.confirmed:
-            self._voice.answer(self.client, wire.reject(sequence, recycle=recycle))
+            self._outbound.answer(self.client, wire.reject(sequence, recycle=recycle))
         elif not recycle:
-            self._voice.answer(self.client, wire.response(sequence, wire.BAD_REQUEST))
+            self._outbound.answer(self.client, wire.response(sequence, wire.BAD_REQUEST))
 
 
 class DataOutbound:
@@ -174,15 +174,13 @@ class DataOutbound:
     def __init__(
         self,
         router: NumberingRouter,
-        leases: ILeases,
-        complaints: Complaints,
-        settings: MtlSettings,
+        context: FlowContext,
         end: Callable[[DataClient, str], None],
     ) -> None:
         self.router = router
-        self.leases = leases
-        self._complaints = complaints
-        self.settings = settings
+        self.leases = context.leases
+        self._complaints = context.complaints
+        self.settings = context.settings
         self._end = end
         self.delivered = 0
         """The number of Contents that were sent, each counted once for each reader."""

@@ -27,12 +27,11 @@ from typing import Any
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases
-from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
+from broker.net.interfaces.router import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
 from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.settings import MtlSettings
@@ -47,22 +46,15 @@ class DataFlow:
 
     log = Logger()
 
-    def __init__(
-        self,
-        router: NumberingRouter,
-        leases: ILeases,
-        data_leases: DataLeases,
-        complaints: Complaints,
-        settings: MtlSettings,
-    ) -> None:
+    def __init__(self, router: NumberingRouter, context: FlowContext) -> None:
         self._router = router
-        self._leases = leases
-        self._data_leases = data_leases
-        self._complaints = complaints
-        self._voice = DataOutbound(router, leases, complaints, settings, self._end)
-        self.fan_out = self._voice.fan_out
+        self._leases = context.leases
+        self._data_leases = context.data_leases
+        self._complaints = context.complaints
+        self._outbound = DataOutbound(router, context, self._end)
+        self.fan_out = self._outbound.fan_out
         """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
-        self.use(settings)
+        self.use(context.settings)
         self.received = 0
         self._clients: dict[int, DataClient] = {}
         """By the numbers of their connections."""
@@ -81,7 +73,7 @@ class DataFlow:
             wire.Pong: self._pong,
             wire.Response: self._response,
         }
-        data_leases.ended = self._revoked
+        context.data_leases.ended = self._revoked
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -110,7 +102,7 @@ class DataFlow:
 
     def room(self, identity: bytes) -> None:
         """A peer for which a message was refused has room again."""
-        self._voice.room(identity)
+        self._outbound.room(identity)
 
     # from profiles
 
@@ -132,7 +124,7 @@ class DataFlow:
         said = client.sent if reader is None else max(client.sent, reader.sent)
         beat = min(client.heard, said) + self._heartbeat
         if now >= beat:
-            self._voice.ping(client)
+            self._outbound.ping(client)
             beat = now + self._heartbeat
         return min(over, self._together(beat))
 
@@ -140,7 +132,7 @@ class DataFlow:
 
     def use(self, settings: MtlSettings) -> None:
         """Take other settings."""
-        self._voice.settings = settings
+        self._outbound.settings = settings
         self._max_summoned = settings.max_summoned
         self._max_names = settings.max_names
         self._heartbeat = settings.heartbeat
@@ -148,7 +140,7 @@ class DataFlow:
 
     def counts(self) -> dict[str, int]:
         """The counters that are kept here, by name."""
-        return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._voice.delivered}
+        return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._outbound.delivered}
 
     def clients(self) -> Iterable[DataClient]:
         """All clients, the oldest first."""
@@ -178,7 +170,7 @@ class DataFlow:
     def _lease(self, client: DataClient | None, identity: bytes, connection: int, command: wire.Lease) -> None:
         token = command.lease
         if client is not None and self._tokens.get(token) is client:
-            self._voice.answer(client, wire.response(command.sequence, wire.OK))
+            self._outbound.answer(client, wire.response(command.sequence, wire.OK))
             return
         grant = self._data_leases.take(token, identity, self._router.key())
         why = "" if grant is not None else "a data lease that is none, or that of somebody else"
@@ -194,7 +186,7 @@ class DataFlow:
         if client is None:
             client = self._admit(identity, connection)
         self._begin(client, grant, token)
-        self._voice.answer(client, wire.response(command.sequence, wire.OK))
+        self._outbound.answer(client, wire.response(command.sequence, wire.OK))
 
     def _admit(self, identity: bytes, connection: int) -> DataClient:
         now = self._leases.now
@@ -206,9 +198,9 @@ class DataFlow:
     def _begin(self, client: DataClient, grant: Grant, token: str) -> None:
         flow: ReaderFlow | WriterFlow
         if grant.side is Side.READER:
-            flow = client.reader = ReaderFlow(client, grant, token, self._voice)
+            flow = client.reader = ReaderFlow(client, grant, token, self._outbound)
         else:
-            flow = client.writer = WriterFlow(client, grant, token, self._voice)
+            flow = client.writer = WriterFlow(client, grant, token, self._outbound)
             flow.names.update(_names(grant))
         self._tokens[token] = client
         self._complaints.count("mtl_flows", grant.side.value)
@@ -219,7 +211,7 @@ class DataFlow:
         client.over = True
         del self._clients[client.connection]
         client.lease.cancel()
-        self._voice.forget(client)
+        self._outbound.forget(client)
         flows = client.flows()
         for flow in flows:
             del self._tokens[flow.token]
@@ -298,7 +290,7 @@ class DataFlow:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return
         reader.summoned[name] = None
-        self._voice.answer(client, wire.response(command.sequence, wire.OK))
+        self._outbound.answer(client, wire.response(command.sequence, wire.OK))
         reader.grant.profile.summon(reader, name, command.body)
 
     def _dismiss(self, client: DataClient, command: wire.Dismiss) -> None:
@@ -312,10 +304,10 @@ class DataFlow:
             return
         del reader.summoned[name]
         reader.grant.profile.dismiss(reader, name)
-        self._voice.answer(client, wire.response(command.sequence, wire.OK))
+        self._outbound.answer(client, wire.response(command.sequence, wire.OK))
 
     def _ping(self, client: DataClient, command: wire.Ping) -> None:
-        self._voice.answer(client, wire.PONG)
+        self._outbound.answer(client, wire.PONG)
         self._beat(client)
 
     def _pong(self, client: DataClient, command: wire.Pong) -> None:
@@ -342,7 +334,7 @@ class DataFlow:
 
     def _refuse(self, client: DataClient, sequence: int, refusal: Refusal, code: bytes) -> None:
         self._complain(client, refusal)
-        self._voice.answer(client, wire.response(sequence, code))
+        self._outbound.answer(client, wire.response(sequence, code))
 
     def _complain(self, client: DataClient, refusal: Refusal) -> None:
         refusal.summary = f"{client}: {refusal.summary}"

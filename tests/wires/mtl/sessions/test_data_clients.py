@@ -575,6 +575,6 @@ def test_when_all_are_over_nothing_is_left(farm: MtlFarm) -> None:
     assert len(farm.data_leases) == 0
     assert len(farm.leases) == 0
     assert farm.clock.getDelayedCalls() == []
-    assert farm.data._voice._full == {}
+    assert farm.data._outbound._full == {}
     kept = {name: value for name, value in vars(farm.data).items() if isinstance(value, dict) and value}
     assert set(kept) == {"_commands"}

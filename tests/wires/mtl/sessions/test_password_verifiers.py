@@ -54,7 +54,7 @@ def test_a_new_password_can_be_checked_and_is_kept_with_another_salt_each_time()
 
 
 def test_nothing_of_it_is_shown() -> None:
-    assert repr(password_verifiers.parse(PENCIL)) == "Stored(iterations=4096)"
+    assert repr(password_verifiers.parse(PENCIL)) == "PasswordVerifier(iterations=4096)"
 
 
 def test_a_password_may_be_typed_in_different_ways() -> None:
