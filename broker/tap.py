@@ -1,4 +1,4 @@
-"""What twistd needs: the command line, and the service that it stands for."""
+"""The twistd plugin: the command line, and the service that it makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python import usage
 
-from broker.app.configuration import SCHEMA, Config, problems, read, report
+from broker.app.configuration import SCHEMA, Config, example, problems, read, report
 from broker.config import endpoint, files
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
@@ -50,6 +50,7 @@ class Options(usage.Options):
     optFlags: ClassVar = [
         ["open", None, "Let --bind open a listener outside loopback without a password: whoever reaches it is served"],
         ["check", None, "Validate the configuration, say what it means, and exit"],
+        ["example", None, "Print the example configuration, with every key there is, and exit"],
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]
 
@@ -69,6 +70,9 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read and validate the whole configuration, before twistd does anything."""
+        if self["example"]:
+            print(example(), end="")
+            raise SystemExit(0)
         try:
             config = self.configured()
         except BadConfig as error:
@@ -80,7 +84,7 @@ class Options(usage.Options):
         self["configured"] = config
 
     def _check_ports(self, config: Config) -> int:
-        """Say which listeners cannot be opened now. Returns the exit status."""
+        """Print the listeners that cannot be opened now. Returns the exit status."""
         from broker.app import port_check
 
         obstacles = port_check.obstacles(config)
@@ -89,7 +93,7 @@ class Options(usage.Options):
         return 1 if obstacles else 0
 
     def configured(self) -> Config:
-        """The configuration file's content with the command line over it. Raises `BadConfig`."""
+        """Return the configuration of the file, overridden by the command line. Raises `BadConfig`."""
         path = self["config"]
         config = Config() if path is None else read(path)
         config = self._with_listener(config)
@@ -105,7 +109,7 @@ class Options(usage.Options):
         return config
 
     def _with_listener(self, config: Config) -> Config:
-        """The one listener that the command line describes, in place of the file's."""
+        """Replace the listeners by the one that the command line describes."""
         given = [name for name in ("port", "bind", "password-file") if self[name] is not None]
         given += [name for name in ("open", "offer") if self[name]]
         if not given:
@@ -132,7 +136,7 @@ class Options(usage.Options):
 
 
 def version() -> str:
-    """The versions of the broker, and of the interpreter and the libraries that it runs on: one line."""
+    """Return the versions of the broker, the interpreter and the libraries: one line."""
     import zmq
 
     on = {
@@ -143,13 +147,13 @@ def version() -> str:
     }
     try:
         ours = metadata.version("elkobroker")
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
+    except metadata.PackageNotFoundError:  # A checkout without installation.
         ours = "of a checkout"
     return f"elkobroker {ours} ({', '.join(map(' '.join, on.items()))})"
 
 
 def _reachable(where: str) -> bool:
-    """Whether other machines can reach that endpoint; what is none, the validation refuses."""
+    """Return True if other machines can reach that endpoint; the validation refuses a text that is none."""
     try:
         return not endpoint.parse(where).loopback
     except endpoint.BadEndpoint:
@@ -161,7 +165,7 @@ def _bad(option: str, text: str) -> BadConfig:
 
 
 def _moved(section: Section[Any], config: Config, port: str) -> Any:
-    """The section with another port, or switched off. Raises `BadConfig`."""
+    """Return the section with another port, or disabled. Raises `BadConfig`."""
     assert section.option is not None
     if port != "off" and not port.isdigit():
         raise _bad(section.option.name, f"{port!r} is no port, nor 'off'")
@@ -172,14 +176,14 @@ def _moved(section: Section[Any], config: Config, port: str) -> Any:
 
 
 def state_directory(options: Options, config: Config, environ: dict[str, str]) -> str:
-    """Where the state is kept: STATE_DIRECTORY, else ``--state``, else the configuration, else the user's own place."""
+    """Return the state directory: STATE_DIRECTORY, else ``--state``, else the configuration, else XDG_STATE_HOME."""
     home = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     given = environ.get("STATE_DIRECTORY", "").split(":")[0] or options["state"] or config.broker.state
     return os.path.abspath(given or os.path.join(home, "elkobroker"))
 
 
 def makeService(options: Options) -> IService:
-    """The daemon, not started: nothing is opened here, since twistd may fork afterwards."""
+    """Return the daemon, not started: nothing is opened here, since twistd may fork afterwards."""
     from twisted.internet import reactor
 
     from broker import logs
@@ -195,7 +199,7 @@ def makeService(options: Options) -> IService:
         level,
         SystemdNotifier(os.environ),
         options.configured if options["config"] is not None else None,
-        # The interpreter's traceback of a failed start would only hide the sentence that says why.
+        # The traceback of a failed start would hide the sentence with the reason.
         partial(setattr, sys, "tracebacklimit", 0),
     )
     return logs.LoggedService(daemon, options.parent, config.log.format, level)

@@ -6,9 +6,9 @@ Rules:
   ``elko sessions``, or an op with parameters: ``find service=bank wait=5``.
 - A line that begins with the prefix of a dialect is for that one: a message, or an op with parameters:
   ``director find user=user-bob``.
-- Everybody who reaches the console is an administrator; where it has a password, the first line must be that.
-- An order to servers that none of them matches is an error here; on the wire it has no answer.
-- Notices of a watch come as they happen, between the answers.
+- Each connection is an administrator's; with a password, the first line must be the password.
+- An order that matches no server is an error here; on the wire it has no answer.
+- Notices of a watch are printed when they happen, between the answers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from broker.wires.dialect import Dialect, Typist
 from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
-"""Bytes of a message that is shown in a readable form; a larger one is a dump for programs, shown as it is."""
+"""Bytes of a message that is pretty-printed; a larger one is a dump for programs, and printed verbatim."""
 
 _UNPRINTABLE = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON may hold unescaped: a terminal takes some for commands."""
+"""Control characters that JSON may contain unescaped: terminals interpret some as commands."""
 
 WORDS = {
     "counters": "Shows what was counted, and how many connections and services there are now.",
@@ -42,7 +42,7 @@ WORDS = {
     "status": "Shows how long the broker runs, its listeners, the size of its tables, and the health of its files.",
     "version": "Shows the version of the broker.",
 }
-"""The commands that are no ops, with what they do. ``exit`` is the same as ``quit``."""
+"""The commands that are no ops, with their help. ``exit`` is the same as ``quit``."""
 
 
 def _nothing() -> Mapping[str, int]:
@@ -51,7 +51,7 @@ def _nothing() -> Mapping[str, int]:
 
 @attrs.frozen
 class Shown:
-    """The things that an operator can look at besides messages.
+    """The state that the console displays besides messages.
 
     ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
     words to type.
@@ -82,7 +82,7 @@ class ConsoleSession:
         else:
             self._print("password:")
 
-    # from the connection
+    # called by the connection
 
     def receive(self, line: Line | Negotiation) -> None:
         """Take one line."""
@@ -96,23 +96,23 @@ class ConsoleSession:
             self._command(line.text)
 
     def malformed(self, malformed: Malformed) -> None:
-        """A line that could not be read."""
+        """Print the reason why a line could not be read."""
         self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Say what is refused; close if that is fatal."""
+        """Print a refusal; close the connection if it is fatal."""
         patient = self._peer.refused(refusal)
         self._print(f"error: {refusal.text}")
         if refusal.reason.fatal or not patient:
             self._peer.close()
 
     def input_ended(self) -> bool:
-        """The operator sends no more."""
+        """Handle the end of input."""
         self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
         return bool(self._listening)
 
     def lost(self) -> None:
-        """The operator is gone."""
+        """Handle the loss of the connection."""
         for typist in self._typists.values():
             typist.session.lost()
 
@@ -135,7 +135,7 @@ class ConsoleSession:
         self._print('elkobroker console. Type help, or a message such as {op:"servicedesc"}')
 
     def _close(self, prefix: str) -> None:
-        """One of the sessions has said all. After the operator's last line, another may have something to say yet."""
+        """Handle the end of one inner session. After the last line of input, another session may still answer."""
         if self._listening is not None:
             self._listening.discard(prefix)
         if not self._listening:
@@ -197,7 +197,7 @@ class ConsoleSession:
         self._typists[""].say(dialect.typed(word, arguments))
 
     def _help(self, words: Sequence[str]) -> str:
-        """All that can be typed, or what one command does. Raises `Malformed` if there is no such command."""
+        """Return all commands, or the help of one. Raises `Malformed` if there is no such command."""
         name = " ".join(words)
         dialects = self._dialects.values()
         if name == "counters":
@@ -222,7 +222,7 @@ class ConsoleSession:
         return "\n".join(lines)
 
     def _counters_help(self) -> str:
-        """What each counter that was counted so far means."""
+        """Return the meaning of each counter counted so far."""
         lines = [f"counters\n  {WORDS['counters']}"]
         for name in sorted(self._shown.counts()):
             counter = self._shown.documentation.of(name)
@@ -239,7 +239,7 @@ class ConsoleSession:
 
 
 class _Printer:
-    """The peer that the inner session speaks to: it prints what that sends."""
+    """The peer of an inner session: it prints the messages of the session."""
 
     def __init__(self, peer: Peer, close: Callable[[], None]) -> None:
         self._peer = peer
@@ -251,7 +251,7 @@ class _Printer:
 
     @property
     def behind(self) -> bool:
-        """Whether the operator's terminal has still to read."""
+        """True while the operator's terminal has unread output."""
         return self._peer.behind
 
     def write(self, data: bytes) -> None:
@@ -262,12 +262,12 @@ class _Printer:
         self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
 
     def refused(self, refusal: Refusal) -> bool:
-        """Print what was refused."""
+        """Print a refusal."""
         self._peer.write(f"error: {refusal.text}\r\n".encode())
         return self._peer.refused(refusal)
 
     def authenticated(self) -> None:
-        """Nothing is waiting for that."""
+        """Do nothing: the deadline for authentication is the console's own."""
 
 
 def _view_help(view: AnyView) -> str:
@@ -277,10 +277,10 @@ def _view_help(view: AnyView) -> str:
 
 
 def _pretty(data: bytes) -> str:
-    """JSON for a terminal."""
+    """Pretty-print JSON for a terminal."""
     return _printable(msgspec.json.format(data, indent=2).decode())
 
 
 def _printable(text: str) -> str:
-    """The same JSON without what a terminal takes for commands."""
+    """Escape the characters of JSON that a terminal interprets as commands."""
     return _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)

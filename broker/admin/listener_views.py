@@ -1,4 +1,4 @@
-"""The operators' view of the daemon's listeners: the address of each, and the reason why one is not open."""
+"""The view of the daemon's listeners: the address of each, and the reason if one is not open."""
 
 from __future__ import annotations
 

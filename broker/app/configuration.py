@@ -1,4 +1,4 @@
-"""The configuration of this daemon: its schema, with the sections of all wires, and what is done by it."""
+"""The configuration of this daemon: the schema with the sections of all wires, and the operations on it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ConsoleListener:
             core.complaints,
             reactor,
             half_close=endpoint.kind != "tls",
-            guarded=False,  # the console's reader knows telnet's own bytes, and sees to that
+            guarded=False,  # The console's decoder detects HTTP requests itself, among telnet commands.
         )
         self._listener = StreamListener(reactor, endpoint, self._lines, self._lines, core.scheduler, core.complaints)
         self.where = endpoint.where

@@ -1,4 +1,4 @@
-"""The core of a daemon: what runs behind every wire, and how it is built from the store."""
+"""The core of a daemon, which all wires share, built from the state in the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = Logger()
 
 @attrs.frozen(eq=False)
 class Core:
-    """All that runs behind the wires. ``in_thread`` calls a function in the thread of the store."""
+    """The parts of the core. ``in_thread`` calls a function in the thread of the store."""
 
     registry: Registry
     restored: Restored
@@ -50,10 +50,10 @@ class Core:
 def build(
     snapshot: Snapshot, store: Store, grace: float, table: list[Launcher], counters: Counters, reactor: Any
 ) -> Core:
-    """Build the core on what the store remembers. Raises `broker.core.database.StateError`."""
+    """Build the core from the remembered state. Raises `broker.core.database.StateError`."""
     threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
     in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, threads)
-    # The registry, what it restores and the recorder need each other: each is called after all are made.
+    # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     registry = Registry(reactor, lambda: recorder.next_id(), restored)
     recorder = Recorder(

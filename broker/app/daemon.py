@@ -1,8 +1,8 @@
-"""The daemon: which parts it has, and in which order they start and stop.
+"""The daemon: its parts, and the order in which they start and stop.
 
-Order at start: state directory, registry, what all wires keep and restore, listeners, launchers. At the stop: listeners
-(so that nothing is accepted and dropped), the final records of the store and the journal (so that the peers now
-disconnected are remembered, and did not leave), connections.
+Start: state directory, core, wires with their restored state, listeners, launchers. Stop: listeners (so that no
+connection is accepted and dropped), the last records of the store and the journal (so that the peers now connected are
+remembered as present), connections.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from broker.net.sdnotify import SystemdNotifier
 from broker.wires.interface import Context
 
 DESCRIPTORS = 65_536
-"""File descriptors asked for, within what the system allows: one for each connection, and some."""
+"""File descriptors requested, within the limit of the system: one for each connection, and some more."""
 
 SPARE_DESCRIPTORS = 150
-"""Those that are not for Elko connections: the console's, the store's, listeners, launched programs' pipes. Where the
-system allows few, new connections wait in the kernel's queue instead of being accepted and dropped."""
+"""Descriptors besides those of connections: console, store, listeners, pipes of launched programs. On a system with few
+descriptors, new connections wait in the accept queue instead of being accepted and dropped."""
 
 COLLECT_AFTER = (20_000, 20, 1_000)
-"""Thresholds of the garbage collector. Closed connections leave nothing for it to find, and a full collection holds up
-all peers for 200 ms where 50,000 finds wait: so it only comes when very much was left."""
+"""Thresholds of the garbage collector. Closed connections leave no cycles, and a full collection stalls the reactor for
+200 ms with 50,000 waiting finds: so it only runs after very much garbage."""
 
 
 class StartFailed(Exception):
-    """The daemon cannot start; the text says why. Nothing is left running."""
+    """The daemon cannot start; the message gives the reason. Nothing is left running."""
 
 
 @implementer(IControl)
 class Daemon(TwistedService):
     """The daemon as a Twisted service. ``openings`` knows the state of all its listeners.
 
-    ``config`` is what to run; ``state`` the state directory. ``read_config`` gives the configuration again for a
-    reload (raising `BadConfig`), None where there is no file to read. ``failing`` is called before a `StartFailed` is
+    ``config`` is the configuration, ``state`` the state directory. ``read_config`` reads the configuration again for a
+    reload (raising `BadConfig`); None without a file. ``failing`` is called before a `StartFailed` is
     raised; ``exit`` ends the process at once. Nothing is opened before `startService`: twistd may fork in between.
     """
 
@@ -106,7 +106,7 @@ class Daemon(TwistedService):
         later (`broker.net.listener_retry`), unless ``broker.strict_listeners`` is set.
         """
         super().startService()  # type: ignore[no-untyped-call]
-        # First of all, since SIGHUP ends a process that has no handler of it; the reload comes when the reactor turns.
+        # Before everything else: SIGHUP ends a process without a handler. The reload runs once the reactor does.
         reload_on_hangup(self._reactor, self.reinitialize)
         try:
             self._start()
@@ -153,7 +153,7 @@ class Daemon(TwistedService):
         self.openings.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
-        # Whoever is connected now is remembered as present: connections are closed after the last records.
+        # Connections are closed after the last records, so that their peers are remembered as present.
         self.core.restored.stop()
         yield self.core.recorder.stop()
         yield self._close_journal()
@@ -162,10 +162,10 @@ class Daemon(TwistedService):
         self.core.threads.stop()
         self.log.info("stopped")
 
-    # what administrators may do
+    # orders of administrators
 
     def reinitialize(self) -> None:
-        """Read the configuration again; a bad one changes nothing. Listeners that are not open are tried again."""
+        """Reload the configuration; a bad one changes nothing. Listeners that are not open are retried."""
         if self._ending:
             self.log.info("the configuration is not read again: the broker stops")
             return
@@ -191,7 +191,7 @@ class Daemon(TwistedService):
         self._notifier.ready()
 
     def shut_down(self, kill: bool) -> None:
-        """End the process: in good order, or at once."""
+        """End the process: by an orderly stop, or at once."""
         if kill:
             self.log.warn("killed by an administrator")
             self._exit(0)
@@ -200,14 +200,14 @@ class Daemon(TwistedService):
             self._reactor.callLater(0, self._reactor.stop)
 
     def _begin_to_end(self) -> bool:
-        """The process is to end. Returns whether this is the first to say so: the reactor stops once."""
+        """Begin the end of the process. Returns True for the first call: the reactor stops once."""
         first, self._ending = not self._ending, True
         return first
 
     # building
 
     def _open_store(self) -> Snapshot:
-        """Open the store, or look at it if its disk is full: then the recorder says so, and opens it later."""
+        """Open the store, or only read it if its disk is full: the recorder reports that, and opens it later."""
         try:
             try:
                 return self._store.open()
@@ -253,7 +253,7 @@ class Daemon(TwistedService):
         )
 
     def _listeners_changed(self) -> None:
-        """Some listener has another state: tell peers which services there are, and the service manager the rest."""
+        """Handle a change of a listener's state: register the open ones as services, report the others to systemd."""
         self._offer_own()
         missing = [each for each in self.openings.states() if not each.ready]
         self._notifier.status("; ".join(["serving", *(f"{each.name} is not ready: {each.reason}" for each in missing)]))
@@ -271,12 +271,12 @@ class Daemon(TwistedService):
         return succeed(None) if journal is None else journal.stop()
 
     def _room(self) -> int:
-        """Connections that each listener may have, so that there are descriptors for all."""
+        """Return the connections that each listener may have, so that there are descriptors for all."""
         spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors)
         return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
 
     def _shown(self) -> Shown:
-        """What operators see."""
+        """Return the state for operators."""
         listeners = listeners_view(self.openings.states, self._reactor)
         return Shown(
             self.counters.all,
@@ -298,13 +298,13 @@ class Daemon(TwistedService):
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of what there is now, beside what the counters count."""
+        """Return gauges of the registry."""
         return {f"registry.{name}": size for name, size in self.core.registry.sizes().items()}
 
     def _offer_own(self) -> None:
         self.core.registry.offer_own(list(self.wires.services()))
 
-    # undoing, and doing again
+    # undoing a start, and reloading
 
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
@@ -332,11 +332,11 @@ class Daemon(TwistedService):
 
 
 class BadReload(Exception):
-    """A configuration that cannot be taken while running."""
+    """A configuration that cannot be applied while the daemon runs."""
 
 
 def _raise_descriptor_limit() -> int:
-    """Raise it as far as allowed and needed. Returns what it is now."""
+    """Raise the limit on file descriptors as far as allowed and needed. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,7 +1,7 @@
-"""A trial of the ports of a configuration: the listeners that could not be opened now, without a daemon.
+"""Check of the addresses of a configuration: the listeners that could not be opened now.
 
-Every address is bound by a plain socket and given back. A port that is free now may be taken at the start, and the
-sockets that systemd passes are not known here.
+Every address is bound by a plain socket and released. An address that is free now may be taken at the start; sockets
+passed by systemd are unknown here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker.config.validate import bindings
 from broker.net.unix_socket import check_free
 
 Trial = tuple[str, str, Callable[[ExitStack], None]]
-"""The name of a listener, its address, and what binds it until the stack is closed, or raises OSError."""
+"""The name of a listener, its address, and a function that binds it until the stack is closed, or raises OSError."""
 
 
 def obstacles(config: Config) -> list[str]:
-    """A sentence for each listener of ``config`` that cannot be bound. All are bound at the same time."""
+    """Return a sentence for each listener of ``config`` that cannot be bound. All are bound at the same time."""
     found = []
     with ExitStack() as bound:
         for name, where, bind in _trials(config):

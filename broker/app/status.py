@@ -1,4 +1,4 @@
-"""The state of the daemon in one value, as operators are shown it."""
+"""The state of the daemon in one value, for operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.app.journal import JournalWriter
 
 
 def version() -> str:
-    """The version of the installed package, "unknown" in a checkout that is not installed."""
+    """Return the version of the installed package, "unknown" in a checkout that is not installed."""
     try:
         return metadata.version("elkobroker")
     except metadata.PackageNotFoundError:
@@ -25,7 +25,7 @@ def status(
     now: float,
     listeners: Iterable[Mapping[str, object]],
 ) -> dict[str, object]:
-    """The daemon's state. ``started`` and ``now`` are seconds of the epoch, ``listeners`` their state.
+    """Return the daemon's state. ``started`` and ``now`` are seconds of the epoch, ``listeners`` their state.
 
     ``failures`` are writes that failed in a row: 0 is good. ``pending`` are providers still to be written to
     the store.

@@ -1,4 +1,4 @@
-"""The wires of the daemon: their list, and the life of those that the configuration switches on."""
+"""The wires of the daemon: the list of all, and the life cycle of the enabled ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from broker.net.listener_retry import Openings
 from broker.net.tls import Certificates
 from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
+from broker.wires.dns.wire import WIRE as DNS
 from broker.wires.elko.wire import BROKER, DIRECTOR
 from broker.wires.interface import Context, OpenWire, Wire
 from broker.wires.mc0.wire import WIRE as MC0
 from broker.wires.mtl.wire import WIRE as MTL
 from broker.wires.views import AnyView
 
-WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL)
+WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS)
 """All wires, in the order in which their listeners are opened."""
 
 
@@ -37,7 +38,7 @@ def descriptors(config: Config, every: int) -> int:
 
 
 class RunningWires:
-    """The wires that are switched on. Each is made once, and its listeners are bound as often as it takes."""
+    """The enabled wires. Each is made once; binding its listeners is retried until they are open."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -62,7 +63,7 @@ class RunningWires:
                 make()
 
     def reload(self, config: Config) -> None:
-        """Take the keys that a reload may change, also for wires that are not made yet."""
+        """Apply the keys that a reload may change, also to wires that are not made yet."""
         self._config = config
         for name, wire in self._open.items():
             wire.reload(getattr(config, name), config.broker)
@@ -94,13 +95,13 @@ class RunningWires:
         return DeferredList([wire.stop_listening() for wire in self._open.values()], consumeErrors=True)
 
     def close(self) -> Deferred[Any]:
-        """Close all in good order, side by side. Fires when that is done."""
+        """Close all wires orderly and concurrently. Fires when that is done."""
         closing = [wire.close() for wire in self._open.values()]
         self._open.clear()
         return DeferredList(closing, consumeErrors=True)
 
     def abandon(self) -> None:
-        """Close all where the reactor does not run: the start failed."""
+        """Close all without the reactor: the start failed."""
         for wire in self._open.values():
             wire.abandon()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""The report of ``--check``: what a valid configuration comes to, and what may surprise."""
+"""The report of ``--check``: the effect of a valid configuration, and warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resolves(host: str) -> bool:
 def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str:
     """Return a line for each listener and each part of the daemon, then one for each warning.
 
-    ``config`` is one that was found valid. Blocks while published names are resolved. Shows no secret.
+    ``config`` must be valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [line for section, values in schema.values(config) for line in section.summary(values)]
     for section, values in schema.values(config):

@@ -11,7 +11,7 @@ from broker.config.files import MAX_SECRET, BadFile, check_tls
 from broker.config.problem import Problem
 
 MAX_LABEL = 1_024
-"""Characters of a label or an address: what the broker takes from peers."""
+"""Characters of a label or an address: the bound for those of peers, too."""
 
 MAX_SUFFIX = 200
 """Characters of the suffix of the broker's own service names, which with it must stay under 255."""
@@ -20,7 +20,7 @@ _HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<po
 
 
 def hostport(text: str) -> tuple[str, int] | None:
-    """The parts of ``host:port``, an IPv6 address in brackets; None where it is something else."""
+    """Return the host and port of ``host:port``, an IPv6 address in brackets; None for any other text."""
     match = _HOSTPORT.fullmatch(text)
     if match is None or not 1 <= int(match["port"]) <= 65_535:
         return None
@@ -29,7 +29,7 @@ def hostport(text: str) -> tuple[str, int] | None:
 
 
 def printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
-    """Yield what is wrong with a text that people read, of at most ``most`` characters."""
+    """Yield the problems of a text to be displayed, of at most ``most`` characters."""
     if value is None:
         return
     if not value.strip():
@@ -41,7 +41,7 @@ def printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
 
 
 def secret(key: str, value: str) -> Iterator[Problem]:
-    """Yield what is wrong with a secret."""
+    """Yield the problems of a secret."""
     if not value:
         yield Problem(key, "is empty")
     elif len(value.encode(errors="replace")) > MAX_SECRET:
@@ -49,7 +49,7 @@ def secret(key: str, value: str) -> Iterator[Problem]:
 
 
 def listens(key: str, text: str) -> Iterator[Problem]:
-    """Yield what is wrong with an endpoint string. Reads the TLS files that it names."""
+    """Yield the problems of an endpoint string. Reads the TLS files that it names."""
     try:
         where = endpoint.parse(text)
         if where.kind == "tls":

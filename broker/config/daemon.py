@@ -17,7 +17,7 @@ from broker.config.validate_journal import journal_problems
 from broker.config.values import Broker, Console, Journal, Launchers, Log
 
 MAX_GRACE = 86_400.0
-"""Seconds. What was known a day ago is worth nothing."""
+"""Seconds. Services remembered from a day ago are useless."""
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))

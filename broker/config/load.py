@@ -1,4 +1,4 @@
-"""A TOML file to the frozen configuration, or to all that is wrong with it.
+"""Loading: a TOML file to the frozen configuration, or to all of its errors.
 
 The file has a table for each section of the schema (`broker.config.schema`); the members of a table are the fields of
 the section's values.
@@ -25,7 +25,7 @@ _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
 
 
 def read(path: str | Path, schema: Schema) -> Config:
-    """The configuration in a file. Raises `BadConfig` with all that is wrong with it, and nothing else."""
+    """Return the configuration in a file. Raises `BadConfig` with all errors, and nothing else."""
     try:
         text = files.text(Path(path))
     except BadFile as error:
@@ -34,10 +34,10 @@ def read(path: str | Path, schema: Schema) -> Config:
 
 
 def parse(text: str, name: str, schema: Schema) -> Config:
-    """The configuration in a text. ``name`` is that of its file: files that it names are relative to it.
+    """Return the configuration in a text. ``name`` is that of its file: files named in it are relative to it.
 
-    Raises `BadConfig` with all that is wrong with it, and nothing else. Where a value is of the wrong type, or its key
-    is unknown, the other values of the same table are not judged: they might be wrong only for the lack of it.
+    Raises `BadConfig` with all errors, and nothing else. Where a value has the wrong type, or an unknown key, the
+    other values of the same table are not checked: they may be wrong only because that value is missing.
     """
     try:
         data = tomllib.loads(text)
@@ -58,14 +58,14 @@ def parse(text: str, name: str, schema: Schema) -> Config:
 
 
 def _around(*keys: str) -> Iterable[str]:
-    """The tables that keys are in; one that is a table itself counts too."""
+    """Yield the tables of keys; a key that is a table itself is yielded too."""
     for key in filter(None, keys):
         yield key
         yield table(key)
 
 
 def _located(problem: Problem, where: Mapping[str, int]) -> ConfigError:
-    # a default that disagrees with what the file says has no line of its own
+    # A default that disagrees with a value of the file has no line of its own.
     line = line_of(where, problem.key) or line_of(where, problem.other)
     return ConfigError(line, problem.key, problem.text)
 
@@ -74,7 +74,7 @@ def _syntax(text: str, error: ValueError) -> ConfigError:
     message = str(error)
     place = _AT.search(message)
     if place is None:
-        # an integer too long to be converted, from which the reader's own exception does not protect
+        # tomllib raises a bare ValueError, without a position, for an integer too long to be converted.
         return ConfigError(None, "", f"is no TOML: {message}")
     line = int(place[1]) if place[1] else len(text.rstrip().split("\n"))
     message = message[: place.start()]
@@ -82,9 +82,9 @@ def _syntax(text: str, error: ValueError) -> ConfigError:
 
 
 def _with_files(config: Config, base: Path, schema: Schema) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with the secrets that are kept in files, and what is wrong with those files.
+    """Return the configuration with the secrets of the files that it names, and the problems of those files.
 
-    The path of a directory that is used later on is made absolute.
+    Paths that are used later become absolute.
     """
     files = _Files(base)
     read = {section.name: section.read(values, files) for section, values in schema.values(config)}
@@ -116,5 +116,5 @@ class _Files:
 
     def absolute(self, path: str | None) -> str | None:
         """Return the path made absolute."""
-        # an empty path would come to mean the configuration's own directory
+        # An empty path would become the directory of the configuration.
         return str((self._base / path).absolute()) if path else path

@@ -1,4 +1,4 @@
-"""Which keys differ between two configurations, and which of them may change while the broker runs.
+"""Comparison of two configurations: the keys that differ, and those of them that need a restart.
 
 Arrays of tables that a section lists as ``named`` (listeners, launchers) are compared by name, and shown so:
 ``elko.listeners[main].allow``. One that came or went is shown without a key of its own: ``elko.listeners[lan]``. Other

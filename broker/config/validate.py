@@ -10,13 +10,13 @@ from broker.config.section import Binding
 
 
 def found(config: Config, schema: Schema) -> list[Problem]:
-    """Return all that is wrong with the values. It reads the TLS files that endpoints name, and names of key files."""
+    """Return all problems. Reads the TLS files that endpoints name, and the names of key files."""
     problems = [problem for section, values in schema.values(config) for problem in section.problems(values)]
     return [*problems, *_overlaps(config, schema)]
 
 
 def problems(config: Config, schema: Schema) -> list[tuple[str, str]]:
-    """As `found`, as pairs of dotted key and text; empty when nothing is wrong."""
+    """As `found`, as pairs of dotted key and text."""
     return [(problem.key, problem.text) for problem in found(config, schema)]
 
 

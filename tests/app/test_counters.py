@@ -13,7 +13,7 @@ from broker.app.wires import WIRES
 BROKER = Path(__file__).parents[2] / "broker"
 
 NAMES = "mc0|dbp|mtl|elko|director|journal|registry"
-LITERAL = re.compile(rf'\.count\("([a-z0-9_]+)"|"((?:{NAMES})[a-z0-9_]*\.[a-z_-]+)":')
+LITERAL = re.compile(rf'complaints\.count\("([a-z0-9_]+)"|"((?:{NAMES})[a-z0-9_]*\.[a-z_-]+)":')
 """A counter in the source: counted by name, or given by a method ``counts``."""
 
 

@@ -15,10 +15,12 @@ from broker.config.errors import BadConfig
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
+from broker.wires.dns.config import Dns
 from broker.wires.elko.config import Director, DirectorLimits, DirectorListener, Limits, Listener
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
+from tests.config.command_line import configured
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = (ROOT / "etc" / "elkobroker.toml").read_text()
@@ -33,6 +35,7 @@ SECTIONS = {
     "console": Console,
     "mc0": Mc0,
     "dbp": Dbp,
+    "dns": Dns,
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,
@@ -57,6 +60,12 @@ def defaults(cls: Any) -> dict[str, Any]:
     return {
         name: value for name, value in found.items() if name not in ("limits", "rules", "queues", "full_load", "table")
     }
+
+
+def test_the_shipped_file_is_the_examples_of_all_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        configured("--example")
+    assert capsys.readouterr().out == SHIPPED, "write it again: twistd elkobroker --example > etc/elkobroker.toml"
 
 
 def test_as_shipped_it_is_the_defaults() -> None:
