@@ -81,7 +81,7 @@ class WorkQueue(Protocol):
     def leave(self, consumer: Any) -> None: ...
 
 
-class QueueProfile(Protocol):
+class WorkQueues(Protocol):
     """All queues: see `broker.core.queues.queues.Queues`."""
 
     def open(self, space: str, name: str) -> WorkQueue: ...
@@ -103,7 +103,7 @@ class QueueProfile:
     }
     sole: str | None = None
 
-    def __init__(self, queues: QueueProfile, flows: DataFlows, clock: IReactorTime, window_bytes: int) -> None:
+    def __init__(self, queues: WorkQueues, flows: DataFlows, clock: IReactorTime, window_bytes: int) -> None:
         self._queues = queues
         self._flows = flows
         self._clock = clock
@@ -302,7 +302,7 @@ class _WriterPlace:
 class _ReaderPlace:
     """The place of a reader: see `broker.core.queues.interfaces.Taker`."""
 
-    def __init__(self, queues: QueueProfile, reader: ProfileReader) -> None:
+    def __init__(self, queues: WorkQueues, reader: ProfileReader) -> None:
         self.room = True
         self.parked: dict[Any, None] = {}
         self.consumers: dict[str, Any] = {}
@@ -342,7 +342,7 @@ class _ReaderPlace:
 class _ConfirmingReader(_ReaderPlace):
     """A reader that confirms."""
 
-    def __init__(self, queues: QueueProfile, reader: ProfileReader, window: SendWindow[Any]) -> None:
+    def __init__(self, queues: WorkQueues, reader: ProfileReader, window: SendWindow[Any]) -> None:
         super().__init__(queues, reader)
         self.window = window
 
@@ -363,7 +363,7 @@ class _ConfirmingReader(_ReaderPlace):
 class _UnconfirmedReader(_ReaderPlace):
     """A reader that does not."""
 
-    def __init__(self, queues: QueueProfile, reader: ProfileReader, clock: IReactorTime) -> None:
+    def __init__(self, queues: WorkQueues, reader: ProfileReader, clock: IReactorTime) -> None:
         super().__init__(queues, reader)
         self._clock = clock
         self._sent = 0
