@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
 from tests.wires.dns.recording import DnsFarm, code, shown
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
@@ -283,7 +283,7 @@ class _MtlOffering:
 
     def _flow(self) -> MtlPeer:
         peer = self._farm.peer()
-        peer.lease(self._farm.lease(Side.WRITER, profile=self._farm.registry, confirm=Confirm.FULL))
+        peer.lease(self._farm.lease(Side.WRITER, profile=self._farm.registry, confirm=ConfirmMode.FULL))
         return peer
 
     def _put(self, peer: MtlPeer, resource: str, body: object, **says: str) -> None:

@@ -12,14 +12,14 @@ from broker.core.interfaces import IRegistry, ITopics
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.registry import Registry, RegistryBounds
-from broker.wires.mtl.profiles.service import Services
+from broker.wires.mtl.profiles.registry import RegistryBounds, RegistryProfile
+from broker.wires.mtl.profiles.service import ServiceProfile
 from broker.wires.mtl.profiles.service_bounds import ServiceBounds
-from broker.wires.mtl.profiles.topic import Topic, TopicBounds
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.rights import UserRights
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.profiles.topic import TopicBounds, TopicProfile
+from broker.wires.mtl.sessions.access_rules import UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import registry_at
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 
@@ -70,7 +70,7 @@ class ProfilesFarm(MtlFarm):
         self,
         registry: IRegistry | None = None,
         topics: ITopics | None = None,
-        settings: Settings | None = None,
+        settings: MtlSettings | None = None,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._bounds = bounds
@@ -82,9 +82,9 @@ class ProfilesFarm(MtlFarm):
         super().start()
         self.core = self._registry or registry_at(self.clock)
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = Topic(self.data, self.space, self.complaints, self._bounds.topic)
-        self.registry = Registry(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
-        self.service = Services(
+        self.topic = TopicProfile(self.data, self.space, self.complaints, self._bounds.topic)
+        self.registry = RegistryProfile(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
+        self.service = ServiceProfile(
             self.data,
             self.core,
             self.leases,
@@ -100,7 +100,7 @@ class ProfilesFarm(MtlFarm):
         """The topics of a virtual host."""
         return self.spaces.setdefault(host, Topics())
 
-    def user(self, name: str, rights: UserRights, host: str = HOST) -> Principal:
+    def user(self, name: str, rights: UserPermissions, host: str = HOST) -> Principal:
         """A principal with these rights."""
         return Principal(name, host, rights)
 
@@ -109,7 +109,7 @@ class ProfilesFarm(MtlFarm):
         side: Side,
         *resources: str,
         profile: Profile | None = None,
-        confirm: Confirm | None = None,
+        confirm: ConfirmMode | None = None,
         principal: Principal | None = None,
         window: int = 100,
     ) -> str:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS
-from broker.wires.mtl.sessions.control import MAX_BEHIND
+from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
+from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM
-from broker.wires.mtl.sessions.sessions import SHARE, key_of
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,

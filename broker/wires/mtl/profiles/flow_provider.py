@@ -29,18 +29,18 @@ MAX_BODY = 65_536
 """Bytes of a descriptor, or of a report of a load: the texts of a descriptor may have a thousand characters each."""
 
 
-class LoadReport(msgspec.Struct, frozen=True):
+class LoadBody(msgspec.Struct, frozen=True):
     """How much a provider has to do."""
 
     load: float
 
 
-_read_load = msgspec.json.Decoder(LoadReport).decode
+_read_load = msgspec.json.Decoder(LoadBody).decode
 
 T = TypeVar("T")
 
 
-class Provider:
+class FlowProvider:
     """What a flow is in the registry: nothing until it offers something or reports a load.
 
     ``rights`` are its user's. ``label`` is the provider's where its first descriptor has none, ``address`` where it

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.wires.mtl.codec.bodies import MAX_DEPTH, TooDeep, is_json, read
 from broker.wires.mtl.codec.faults import Fault, IllFormed
+from broker.wires.mtl.codec.json_body import MAX_DEPTH, TooDeep, is_json, read
 
 JSON: list[tuple[str, object]] = [
     ("{}", {}),
