@@ -56,7 +56,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl")
 
 
 @attrs.frozen
-class Limits:
+class JournalLimits:
     """What a journal may take. None: without a limit."""
 
     queue: int = QUEUE
@@ -72,7 +72,7 @@ class Segments:
     All methods raise OSError with the path that it is about, and can be tried again after that.
     """
 
-    def __init__(self, directory: str, broker: str, boot: str, limits: Limits, disk: Disk | None = None) -> None:
+    def __init__(self, directory: str, broker: str, boot: str, limits: JournalLimits, disk: Disk | None = None) -> None:
         for name in (broker, boot):
             if not BROKER_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be part of a file name: letters, digits, dots, dashes and _ only")

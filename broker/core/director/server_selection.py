@@ -81,7 +81,7 @@ class LeastLoaded:
         return None
 
 
-class Openings:
+class ServerOpenings:
     """The queues of all families and protocols. ``bump`` is the estimated load of a new context."""
 
     def __init__(self, bump: float) -> None:

@@ -23,7 +23,7 @@ class Consumer:
         self.taker = taker
 
 
-class Ring:
+class ConsumerRing:
     """Consumers that may have room, in the order of their turns."""
 
     def __init__(self) -> None:

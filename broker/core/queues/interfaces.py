@@ -40,7 +40,7 @@ class Author(Protocol):
         """These could not be made safe, and are not in the queue any more."""
 
 
-class Keeper(Protocol):
+class MessageKeeper(Protocol):
     """Where durable messages are made safe. It sets ``Message.kept``, and ``Queue.number``."""
 
     takes: bool
@@ -63,7 +63,7 @@ class QueueTable(Protocol):
     """The table that a queue is in, with the totals and bounds of all queues: `broker.core.queues.queues.Queues`."""
 
     leases: ILeases
-    keeper: Keeper | None
+    keeper: MessageKeeper | None
     messages: int
     bytes: int
     remembered: int
@@ -106,7 +106,7 @@ class QueueInfo:
 
 
 @attrs.frozen
-class Restored:
+class RestoredMessage:
     """A durable message from before a restart. ``number`` is the keeper's for its queue.
 
     ``seconds`` is how long its time still is; infinite for most.
@@ -151,10 +151,10 @@ class IQueueStore(Interface):
     `broker.core.database.StateError`; then nothing has changed.
     """
 
-    def open(now: float) -> list[Restored]:
+    def open(now: float) -> list[RestoredMessage]:
         """Open the store, and return all messages by their order. ``now`` is in seconds of the epoch."""
 
-    def look(now: float) -> list[Restored]:
+    def look(now: float) -> list[RestoredMessage]:
         """Return all messages without writing, after `open` has raised `StateFull`.
 
         From then on, every method that writes tries to open the store first.

@@ -71,7 +71,7 @@ class Message:
         """Until when it is set aside."""
 
 
-class Ready:
+class ReadyMessages:
     """Messages that can be given out, the oldest first. Those that are gone stay until they come to the front."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Ready:
         return fresh[0] if fresh else None
 
 
-class Aside:
+class AsideMessages:
     """Messages that were rejected, and wait for a while. The heaps may have entries that are over."""
 
     def __init__(self) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Keeper, QueueInfo, Restored, Taker
+from broker.core.queues.interfaces import MessageKeeper, QueueInfo, RestoredMessage, Taker
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
-from broker.core.queues.settings import DEAD, Death, Rule, settings_of
+from broker.core.queues.settings import DEAD, Death, QueueRule, settings_of
 
 MAX_QUEUES = 10_000
 """Queues of all spaces together, but for those of dead messages: each takes some 3 KB, and is there as long as it has
@@ -35,7 +35,7 @@ own for each new one."""
 class Queues:
     """All queues. ``keeper`` is where durable ones are kept; without one, none is durable."""
 
-    def __init__(self, leases: ILeases, rules: Iterable[Rule] = (), keeper: Keeper | None = None) -> None:
+    def __init__(self, leases: ILeases, rules: Iterable[QueueRule] = (), keeper: MessageKeeper | None = None) -> None:
         self.leases = leases
         self.keeper = keeper
         self.messages = 0
@@ -92,7 +92,7 @@ class Queues:
         for queue in queues:
             queue.serve()
 
-    def restore(self, rows: Iterable[Restored]) -> None:
+    def restore(self, rows: Iterable[RestoredMessage]) -> None:
         """Take the messages from before a restart, by their order. To be called before anything else."""
         for row in rows:
             queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
@@ -101,7 +101,7 @@ class Queues:
         for queue in self._queues.values():
             queue.serve()
 
-    def use(self, rules: Iterable[Rule]) -> None:
+    def use(self, rules: Iterable[QueueRule]) -> None:
         """Take new rules, for the queues that are there too."""
         self.leases.look()  # a reload is no quantum
         self._rules = tuple(rules)

@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk_errors import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Author, Batch, IQueueStore, Restored, Row
+from broker.core.queues.interfaces import Author, Batch, IQueueStore, RestoredMessage, Row
 from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
@@ -62,7 +62,7 @@ class QueueRecorder:
         leases: ILeases,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
-        rows: Iterable[Restored] = (),
+        rows: Iterable[RestoredMessage] = (),
         full: StateFull | None = None,
     ) -> None:
         self._store = store

@@ -47,7 +47,7 @@ class Death(enum.StrEnum):
 
 
 @attrs.frozen
-class Settings:
+class QueueSettings:
     """What is set for a queue. Times are in seconds.
 
     ``durable``: its messages survive a restart. ``max_messages`` and ``max_bytes`` count what is given out and not
@@ -72,17 +72,17 @@ class Settings:
 
 
 @attrs.frozen
-class Rule:
+class QueueRule:
     """The settings of the queues whose name fits one of the shell patterns (``*``, ``?``, ``[...]``), with case."""
 
     names: tuple[str, ...]
-    settings: Settings
+    settings: QueueSettings
 
 
-DEFAULTS = Settings()
+DEFAULTS = QueueSettings()
 
 
-def settings_of(name: str, rules: Iterable[Rule]) -> Settings:
+def settings_of(name: str, rules: Iterable[QueueRule]) -> QueueSettings:
     """The settings of the queue of that name."""
     living = name.removesuffix(DEAD)
     settings = next((rule.settings for rule in rules if any(fnmatchcase(living, p) for p in rule.names)), DEFAULTS)

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from broker.app.parts import Parts
 from broker.config import values
 from broker.core.director.director import Director
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.core.model import Service
 from broker.net.admission import Limits
 from broker.net.interfaces.peer import Peer, Reader, Session
@@ -146,5 +146,5 @@ class DirectorPart:
         return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
 
 
-def _settings(config: values.Director) -> Settings:
-    return Settings(config.load_bump, config.reservation, config.providers, config.user_reservations)
+def _settings(config: values.Director) -> DirectorSettings:
+    return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations)

@@ -30,9 +30,7 @@ from broker.core.disk_reserve import is_full
 from broker.core.interfaces import ITopics
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import Death
-from broker.core.queues.settings import Rule as QueueRule
-from broker.core.queues.settings import Settings as QueueSettings
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from broker.core.topics import Topics
 from broker.net.allowed_keys import AllowedKeys
