@@ -38,7 +38,7 @@ from broker.export.segments import Segments
 from broker.export.timers import Timers
 
 FLUSH_SECONDS = 1.0
-"""How long records gather before they are appended: a kill of the broker loses no more than these."""
+"""Seconds for which records gather before they are appended: a kill of the broker loses no more than these."""
 
 SYNC_SECONDS = 5.0
 """The time between two times that all is put on the disk: a power cut loses no more than these."""
@@ -50,10 +50,10 @@ RETAIN_SECONDS = 3600.0
 """The time between two looks for segments to delete: they are named by the hour."""
 
 STOP_TRIES = 2
-"""How often the stop tries to write: the first time may be the one that finds the file removed."""
+"""Attempts of the stop to write: the first time may be the one that finds the file removed."""
 
 STOP_SECONDS = 10.0
-"""How long the stop waits for the disk. What is not sealed by then is sealed at the next start."""
+"""Seconds for which the stop waits for the disk. What is not sealed by then is sealed at the next start."""
 
 SET_BACK_SECONDS = 1.0
 """By how much a clock is set back at least if that is logged. Less happens where it is kept right."""
@@ -88,7 +88,7 @@ class Journal:
         self._lost = 0
         """Numbers given to records that are in no file and never will be."""
         self._lost_to = "queue"
-        """What lost those that no ``drop`` record tells of yet."""
+        """The cause of the losses that no ``drop`` record reports yet."""
         self._late = 0
         """Records that came after the stop."""
 
@@ -102,7 +102,7 @@ class Journal:
         self._heard_at = 0.0
         """The latest time that a record has."""
         self._set_back = 0
-        """How often the clock was set back."""
+        """The number of times that the clock was set back."""
         self._mended = 0
         """Records of which a text was changed. The thread counts them."""
         self._mended_told = 0
@@ -115,7 +115,7 @@ class Journal:
 
         self._stopped: Deferred[None] = Deferred()
         self._tries = STOP_TRIES
-        """How often the stop may still try to write what there is."""
+        """Attempts to write that the stop still has."""
 
     # for all
 
@@ -141,7 +141,7 @@ class Journal:
         return int(now * 1_000_000)  # as `microseconds` does it, without the call
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, for `Counters.include`. A record is written when it is on the disk."""
+        """Return the counters, for `Counters.include`. A record is written when it is on the disk."""
         return {
             "journal_records.written": self._segments.acknowledged,
             "journal_records.dropped": self._lost + self._turned_away + self._late,
@@ -279,7 +279,7 @@ class Journal:
 
     @property
     def _untold(self) -> int:
-        """How many are lost that no ``drop`` record in a file tells of. The thread does nothing."""
+        """The number of losses that no ``drop`` record in a file reports. The thread does nothing."""
         return self._next_seq - 1 - self._segments.last_seq + self._turned_away
 
     def _run(self, done: Callable[[], None], failed: Callable[[Failure], None], *job: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who queues have to do with: those who take messages, those who send them, and where durable ones are kept.
+"""Neighbours of queues: takers and authors of messages, the keeper of durable ones, and its store.
 
 And what goes between them: messages from before a restart, and what is known of a queue.
 """
@@ -18,10 +18,10 @@ from broker.core.queues.settings import Death
 
 
 class Taker(Protocol):
-    """Who messages are given to. It is hashable, and may consume several queues."""
+    """Receiver of messages. It is hashable, and may consume several queues."""
 
     room: bool
-    """Whether it can be given a message now. When that has become true, call `Queues.serve`."""
+    """True if it can be given a message now. When that has become true, call `Queues.serve`."""
 
     parked: dict[Any, None]
     """For the queues: its consumers that wait for room."""
@@ -31,7 +31,7 @@ class Taker(Protocol):
 
 
 class Author(Protocol):
-    """Who durable messages are from, and who waits to hear what became of them."""
+    """Sender of durable messages, which is told their outcome."""
 
     def kept(self, tokens: Sequence[Any]) -> None:
         """The messages with these tokens are safe."""
@@ -41,10 +41,10 @@ class Author(Protocol):
 
 
 class MessageKeeper(Protocol):
-    """Where durable messages are made safe. It sets ``Message.kept``, and ``Queue.number``."""
+    """Keeper of durable messages. It sets ``Message.kept``, and ``Queue.number``."""
 
     takes: bool
-    """Whether messages can be added now."""
+    """True if messages can be added now."""
 
     def add(self, message: Message, author: Author | None, token: Any) -> None:
         """A message is to be kept. Its author is told. One without an author is tried until it succeeds."""
@@ -130,7 +130,7 @@ never), why it died, head and body."""
 
 @attrs.frozen
 class Batch:
-    """What is written together. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
+    """Transaction of the store. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
 
     ``gone`` are orders of messages that are gone, ``queues_gone`` numbers of queues. ``urgent`` says that no author
     waits for these rows: they move from one queue to another.

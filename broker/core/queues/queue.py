@@ -69,7 +69,7 @@ class Queue:
         self.name = name
         self.settings = settings
         self.number = 0
-        """What the keeper knows it by; 0 for not at all."""
+        """Its number at the keeper; 0 if it has none yet."""
         self.messages = 0
         """Those that are given out, too."""
         self.out = 0
@@ -185,7 +185,7 @@ class Queue:
             self._die(oldest, Death.TOO_MANY)
 
     def _is_known(self, key: bytes) -> bool:
-        """Whether a message with that id came lately, and is safe. Raises `Refusal` while that is not decided."""
+        """Return whether a message with that id came lately and is safe. Raises `Refusal` while this is undecided."""
         known = self._ids.find(key, self._queues.leases.now)
         if known is None:
             return False
@@ -227,7 +227,7 @@ class Queue:
             self.serve()
 
     def give_back(self, message: Message) -> None:
-        """Who had been given a message is gone. When all are given back, call `serve`."""
+        """Take back a message whose taker is gone. When all are given back, call `serve`."""
         if self._is_back(message):
             self._ready.put_back(message)
 

@@ -83,7 +83,7 @@ class Queues:
             consumer.queue.resume(consumer)
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Who had been given these messages is gone."""
+        """Take back messages whose taker is gone."""
         queues: dict[Queue, None] = {}
         for message in messages:
             queue = message.queue
@@ -119,7 +119,7 @@ class Queues:
         ]  # fmt: skip
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, by a name."""
+        """Return the counters by their names."""
         return {
             "put": self.put,
             "duplicates": self.duplicates,
@@ -134,11 +134,11 @@ class Queues:
     # from queues
 
     def has_room(self, size: int) -> bool:
-        """Whether there is room for one more message of that size."""
+        """Return whether there is room for one more message of that size."""
         return self.messages < MAX_ALL_MESSAGES and self.bytes + size <= MAX_ALL_BYTES
 
     def room_for_ids(self) -> int:
-        """How many more ids may be remembered."""
+        """Return the number of ids that may still be remembered."""
         return MAX_ALL_REMEMBERED - self.remembered
 
     def next_order(self) -> int:

@@ -33,7 +33,7 @@ from broker.core.queues.queue import Queue
 from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
 
 COMMIT_SECONDS = 0.005
-"""How long messages are gathered: about as long as a disk takes to write them."""
+"""Seconds for which messages are gathered: about as long as a disk takes to write them."""
 
 COMMIT_MESSAGES = 100
 """Messages that are not kept waiting for more."""
@@ -151,7 +151,7 @@ class QueueRecorder:
         return self._stopped
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, by a name."""
+        """Return the counters by their names."""
         return {
             "batches": self.batches,
             "kept": self.kept,

@@ -36,8 +36,8 @@ COMMIT_GONE = 1_000
 """Messages that one batch takes away, for the same reason: each may cost a page of 4 KiB in SQLite's log."""
 
 ROWS = (256, 64, 16, 4, 1)
-"""How many rows go into one statement. Each statement lets other threads run, and has to wait for its turn afterwards:
-with a row each, a batch would take seconds beside a busy reactor."""
+"""Numbers of rows that go into one statement. Each statement lets other threads run, and has to wait for its turn
+afterwards: with a row each, a batch would take seconds beside a busy reactor."""
 
 _TABLES = """
 CREATE TABLE queue (id INTEGER PRIMARY KEY, space TEXT NOT NULL, name TEXT NOT NULL);
