@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.task import react
 
-from broker.client.flow import Event
+from broker.client.data_flow import Event
 from broker.client.mtl import Client
 from broker.client.profiles import registry
 from broker.client.profiles.registry import Service
@@ -25,18 +25,18 @@ async def main(reactor: Any) -> None:
 
     client = Client(reactor, options.broker)
     reactor.addSystemEventTrigger("before", "shutdown", client.close)
-    view = await registry.services(client, options.service, changed, told)
+    view = await registry.services(client, options.service, on_change, on_event)
     print(f"watching the farm: {len(view.entries)} services", flush=True)
     await view.ended
 
 
-def changed(event: str, service: Service) -> None:
+def on_change(event: str, service: Service) -> None:
     """Show a change. After a restart of the broker these are the differences."""
     sign = {"up": "+", "down": "-", "update": "*"}[event]
     print(f"{sign} {service.name} at {service.hostport} (provider {service.provider})", flush=True)
 
 
-def told(event: Event, why: str) -> None:
+def on_event(event: Event, why: str) -> None:
     """Show that the broker is away, or back."""
     print(f"the broker is {'back' if event is Event.BACK else f'away: {why}'}", flush=True)
 

@@ -17,14 +17,16 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.admission import ConnectionFactory, Limits
+from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
+from broker.net.connection_states import IDENTIFIED, OPENING
 from broker.net.http_guard import Opening, opening
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Reader, Session
 from broker.net.rate_limits import MAX_SHOWN, Bucket, Complaints
 from broker.net.scheduler import Turns
 
-OPENING = 8_192
+MAX_OPENING = 8_192
 """Bytes of a first line that may still become a request of HTTP: browsers' request lines are no
 longer. A message begins with a brace, and so is known to be none at once."""
 
@@ -44,7 +46,7 @@ class LineProtocol(StreamConnection):
     log = Logger()
 
     # Class attributes: most connections never change them, which makes an idle one small.
-    _begun = False  # the first line is none of a browser's
+    life = OPENING
     _opening = b""  # input before that is known
     _debugs: Bucket | None = None
 
@@ -83,10 +85,10 @@ class LineProtocol(StreamConnection):
                 elif verdict is Opening.BINARY:
                     self.refused(Refusal(Reason.SYNTAX, f"the connection begins with {verdict.value}"))
                     self.close()
-                elif len(data) > OPENING:
+                elif len(data) > MAX_OPENING:
                     self._session.refuse(Refusal(Reason.TOO_LARGE, "the first line is too long, and no message"))
                 return b""
-        self._begun = True
+        self.life = self.life.on[IDENTIFIED]
         return data
 
     def debug(self, label: str, text: str) -> None:
@@ -112,7 +114,7 @@ class LineFactory(ConnectionFactory):
         self,
         wire: str,
         converse: Callable[[LineProtocol], tuple[Reader, Session]],
-        limits: Limits,
+        limits: ConnectionLimits,
         turns: Turns,
         complaints: Complaints,
         clock: IReactorTime,

@@ -25,7 +25,7 @@ from broker.net.fast_write import send_now
 from broker.net.scheduled_input import Scheduled
 from broker.net.unfinished_input import SHORT
 from broker.net.zmtp.errors import ZmtpError
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
@@ -33,7 +33,7 @@ from broker.net.zmtp.null import Null
 MAX_ANSWER = 64 * 1024
 """Bytes of one frame of an answer. Those of DBP have some ten."""
 
-LIMITS = Limits.of_frame(MAX_ANSWER)
+LIMITS = FrameLimits.of_frame(MAX_ANSWER)
 """Bounds on an answer. ``message`` also bounds all input of the connection, handshake and heartbeats included."""
 
 PEERS = frozenset([b"DEALER", b"REP", b"ROUTER"])

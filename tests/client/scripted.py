@@ -29,7 +29,13 @@ from tests.patience import PATIENCE
 LOOK_EVERY = 0.002
 
 QUICK = Settings(
-    timeout=20.0, heartbeat=1.0, dead_after=3, least_pause=0.01, most_pause=0.1, least_again=0.01, most_again=0.05
+    timeout=20.0,
+    heartbeat=1.0,
+    dead_after=3,
+    least_pause=0.01,
+    most_pause=0.1,
+    least_resend_pause=0.01,
+    most_resend_pause=0.05,
 )
 """How clients behave in tests: a broker that is away is looked for often."""
 

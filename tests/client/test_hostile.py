@@ -53,7 +53,7 @@ class Noise(Stage):
         taken: list[Delivery] = []
         client = self.client(settings=attrs.evolve(QUICK, heartbeat=0.2))
         reader, writer = await client.both(
-            "queue", ["jobs"], ["jobs"], taken.append, read_confirm="full", write_confirm="full", again=True
+            "queue", ["jobs"], ["jobs"], taken.append, read_confirm="full", write_confirm="full", resend=True
         )
         await reader.summon("jobs")
         for count, frames in enumerate(messages(chance)):

@@ -14,6 +14,7 @@ import pytest
 
 from broker.wires.mtl.sessions.grants import Confirm, Side
 from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
+from tests.wires.dns.recording import DnsFarm, code, shown
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
@@ -361,5 +362,47 @@ class _MtlSeeking:
         return [(each.says["service"], each.event == "up") for each in got(self._watching)]
 
 
-WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl}
+class Dns:
+    """The DNS wire: it answers questions, and takes no registrations."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = DnsFarm(farm)
+
+    def provider(self, label: str) -> NoReturn:
+        pytest.skip("DNS has no message with which a service or a load could be reported")
+
+    def seeker(self) -> Seeking:
+        return _DnsSeeking(self._farm)
+
+
+class _DnsSeeking:
+    def __init__(self, farm: DnsFarm) -> None:
+        self._farm = farm
+
+    def find(self, name: str) -> list[str]:
+        """The places by SRV, which are those of TXT; a name without a place does not exist."""
+        found = self._farm.ask(f"{name}.service.elkobroker.", "SRV")
+        texts = self._farm.ask(f"{name}.service.elkobroker.", "TXT")
+        places = [f"{target.rstrip('.')}:{port}" for _, _, _, port, target in map(str.split, shown(found))]
+        assert places == [text.partition("hostport=")[2].partition('"')[0] for text in shown(texts)]
+        assert (code(found) == "NXDOMAIN") is (not places)
+        return places
+
+    def wait(self, name: str, seconds: int) -> NoReturn:
+        pytest.skip("DNS has no question that waits: it is answered at once")
+
+    def waited(self) -> NoReturn:
+        pytest.skip("DNS has no question that waits: it is answered at once")
+
+    def loads(self) -> NoReturn:
+        pytest.skip("DNS shows loads as weights of the places of one name, and as no numbers")
+
+    def watch(self) -> NoReturn:
+        pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
+
+    def heard(self) -> NoReturn:
+        pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
+
+
+WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl, "dns": Dns}
 """Every wire, by name."""

@@ -19,7 +19,7 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, Feed, FullLoads
 from broker.export.records import Record, microseconds
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25
 """What the clock says at the beginning: seconds of the epoch."""

@@ -70,7 +70,7 @@ def test_any_body_is_blocks_or_malformed(body: bytes, content_type: str) -> None
 def test_connections_of_rtcp_survive_anything(pieces: list[bytes]) -> None:
     with capturedLogs() as logged:
         hub = WordHub()
-        factory = RtcpFactory(hub.factory)
+        factory = RtcpFactory(hub.factory, hub.limits)
         links = [CarriedLink(factory) for _ in range(2)]
         for number, piece in enumerate(pieces):
             link = links[number % 2]
@@ -131,7 +131,7 @@ STEPS = st.one_of(
 def test_sessions_over_http_survive_anything(steps: list[tuple[Any, ...]]) -> None:
     with capturedLogs() as logged:
         hub = WordHub()
-        factory = LongPollFactory(hub.factory, "/", Origins([]))
+        factory = LongPollFactory(hub.factory, hub.limits, "/", Origins([]))
         links: dict[int, CarriedLink] = {}
         numbers = {"xmit": 1, "select": 1}
         for what, which, *more in steps:

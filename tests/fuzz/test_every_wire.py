@@ -18,8 +18,9 @@ from broker.wires.mtl.sessions.grants import Confirm, Side
 from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.wires.mc0.recording import Mc0Farm
 from tests.wires.mtl.control_recording import ControlFarm, Users
 from tests.wires.mtl.profiles_recording import ProfilesFarm
 from tests.wires.recording import Farm, desc

@@ -14,10 +14,12 @@ from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
-from broker.net.admission import STOP_WITHIN, Limits
-from broker.net.connection import BATCH, CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
+from broker.net.admission import STOP_WITHIN
+from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
+from broker.net.connection_output import BATCH
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
-from broker.net.line_protocol import DEBUG_AT_ONCE, OPENING, LineProtocol
+from broker.net.line_protocol import DEBUG_AT_ONCE, MAX_OPENING, LineProtocol
 from broker.net.rate_limits import MAX_SHOWN
 from broker.net.scheduler import TURN
 from broker.net.unfinished_input import SHORT, UNFINISHED_BY_ADDRESS
@@ -77,7 +79,7 @@ def test_the_bytes_of_a_tls_handshake_close(hub: Hub, link: Link) -> None:
 
 
 def test_a_first_line_that_never_ends_closes(hub: Hub, link: Link) -> None:
-    link.protocol.dataReceived(b"x" * OPENING)
+    link.protocol.dataReceived(b"x" * MAX_OPENING)
     assert not link.wire.half_closed
     link.protocol.dataReceived(b"x")
     assert link.wire.half_closed
@@ -353,7 +355,7 @@ def test_what_it_must_be_told_meanwhile_is_kept_and_told_when_it_reads(hub: Hub,
 
 
 def test_over_the_bound_it_is_disconnected(link: Link) -> None:
-    hub = Hub(Limits(write_buffer=1_000))
+    hub = Hub(ConnectionLimits(write_buffer=1_000))
     link, other = hub.connect(port=1), hub.connect(port=2)
     link.stall()
     link.protocol.write(b"n" * 1_000)
@@ -368,7 +370,7 @@ def test_over_the_bound_it_is_disconnected(link: Link) -> None:
 
 
 def test_it_is_counted_once() -> None:
-    hub = Hub(Limits(write_buffer=1_000))
+    hub = Hub(ConnectionLimits(write_buffer=1_000))
     link = hub.connect()
     link.stall()
     for _ in range(10):
@@ -378,7 +380,7 @@ def test_it_is_counted_once() -> None:
 
 
 def test_the_bound_counts_from_nothing_after_it_has_read(hub: Hub) -> None:
-    hub = Hub(Limits(write_buffer=1_000))
+    hub = Hub(ConnectionLimits(write_buffer=1_000))
     link = hub.connect()
     for _ in range(5):
         link.stall()
@@ -388,7 +390,7 @@ def test_the_bound_counts_from_nothing_after_it_has_read(hub: Hub) -> None:
 
 
 def test_one_that_reads_nothing_for_a_time_is_disconnected() -> None:
-    hub = Hub(Limits(stalled_after=5))
+    hub = Hub(ConnectionLimits(stalled_after=5))
     link = hub.connect()
     link.stall()
     hub.pass_seconds(4)
@@ -399,7 +401,7 @@ def test_one_that_reads_nothing_for_a_time_is_disconnected() -> None:
 
 
 def test_one_that_reads_in_time_is_not() -> None:
-    hub = Hub(Limits(stalled_after=5))
+    hub = Hub(ConnectionLimits(authenticate_within=0, stalled_after=5))
     link = hub.connect()
     for _ in range(5):
         link.stall()
@@ -450,7 +452,7 @@ def test_a_peer_that_does_not_close_is_cut_off(hub: Hub, link: Link) -> None:
 
 
 def test_a_peer_that_does_not_read_the_last_words_is_cut_off() -> None:
-    hub = Hub(Limits(stalled_after=5))
+    hub = Hub(ConnectionLimits(stalled_after=5))
     link = hub.connect()
     link.stall()
     link.protocol.close()
@@ -670,7 +672,7 @@ def test_debug_lines_are_bounded_and_those_above_are_counted(hub: Hub, link: Lin
 
 
 def test_who_does_not_say_who_it_is_in_time_is_closed() -> None:
-    hub = Hub(Limits(authenticate_within=5))
+    hub = Hub(ConnectionLimits(authenticate_within=5))
     stranger, known = hub.connect(port=1), hub.connect(port=2)
     known.send("hello")
     hub.pass_seconds(4)
@@ -684,7 +686,7 @@ def test_who_does_not_say_who_it_is_in_time_is_closed() -> None:
 
 
 def test_talking_is_not_authenticating() -> None:
-    hub = Hub(Limits(authenticate_within=5))
+    hub = Hub(ConnectionLimits(authenticate_within=5))
     link = hub.connect()
     for _ in range(6):
         link.send("say x")
@@ -698,7 +700,7 @@ def test_without_a_time_one_may_take_it(hub: Hub, link: Link) -> None:
 
 
 def test_who_is_being_closed_is_not_too_slow() -> None:
-    hub = Hub(Limits(authenticate_within=5))
+    hub = Hub(ConnectionLimits(authenticate_within=5))
     link = hub.connect()
     hub.pass_seconds(4)
     link.send("??")
@@ -711,7 +713,7 @@ def test_who_is_being_closed_is_not_too_slow() -> None:
 
 
 def test_at_its_limit_of_connections_the_port_accepts_no_more() -> None:
-    hub = Hub(Limits(connections=2))
+    hub = Hub(ConnectionLimits(connections=2))
     first = hub.connect()
     assert hub.port.accepting
     second = hub.connect()
@@ -730,19 +732,19 @@ def test_at_its_limit_of_connections_the_port_accepts_no_more() -> None:
 
 
 def test_a_limit_that_was_raised_counts() -> None:
-    hub = Hub(Limits(connections=2))
+    hub = Hub(ConnectionLimits(connections=2))
     first, _ = hub.connect(), hub.connect()
     assert not hub.port.accepting
-    hub.factory.limit(Limits(connections=10))
+    hub.factory.limit(ConnectionLimits(connections=10))
     assert hub.port.accepting
     first.lose()
     assert hub.port.accepting
 
 
 def test_a_limit_that_was_lowered_counts() -> None:
-    hub = Hub(Limits(connections=10))
+    hub = Hub(ConnectionLimits(connections=10))
     links = [hub.connect() for _ in range(5)]
-    hub.factory.limit(Limits(connections=2))
+    hub.factory.limit(ConnectionLimits(connections=2))
     links.append(hub.connect())
     assert not hub.port.accepting
     for link in links[:4]:
@@ -753,7 +755,7 @@ def test_a_limit_that_was_lowered_counts() -> None:
 
 
 def test_an_address_that_connects_too_often_is_turned_away_and_told() -> None:
-    hub = Hub(Limits(rate=1, burst=2))
+    hub = Hub(ConnectionLimits(rate=1, burst=2))
     assert [hub.connect(host="192.0.2.1").wire.half_closed for _ in range(2)] == [False, False]
     away = hub.connect(host="192.0.2.1")
     assert away.take() == [b"<too-many-connections>"]
@@ -771,17 +773,17 @@ def test_an_address_that_connects_too_often_is_turned_away_and_told() -> None:
     "address", [IPv4Address("TCP", "127.0.0.1", 5), IPv6Address("TCP", "::1", 5), UNIXAddress(None)]
 )
 def test_this_machine_may_connect_as_often_as_it_likes(address: IAddress) -> None:
-    hub = Hub(Limits(rate=1, burst=1))
+    hub = Hub(ConnectionLimits(rate=1, burst=1))
     assert not any(hub.connect(address=address).wire.half_closed for _ in range(10))
 
 
 def test_without_a_rate_so_may_all() -> None:
-    hub = Hub(Limits(rate=0, burst=1))
+    hub = Hub(ConnectionLimits(rate=0, burst=1))
     assert not any(hub.connect().wire.half_closed for _ in range(10))
 
 
 def test_an_address_has_so_many_connections_and_further_ones_are_refused() -> None:
-    hub = Hub(Limits(connections_per_address=2))
+    hub = Hub(ConnectionLimits(connections_per_address=2))
     first, _ = hub.connect(port=1), hub.connect(port=2)
     for port in (3, 4):
         away = hub.connect(port=port)
@@ -800,7 +802,7 @@ def test_an_address_has_so_many_connections_and_further_ones_are_refused() -> No
     "address", [IPv4Address("TCP", "127.0.0.1", 5), IPv6Address("TCP", "::1", 5), UNIXAddress(None)]
 )
 def test_the_addresses_of_this_machine_have_so_many_connections_as_well(address: IAddress) -> None:
-    hub = Hub(Limits(connections_per_address=1))
+    hub = Hub(ConnectionLimits(connections_per_address=1))
     first = hub.connect(address=address)
     assert hub.connect(address=address).wire.half_closed
     first.lose()
@@ -810,11 +812,11 @@ def test_the_addresses_of_this_machine_have_so_many_connections_as_well(address:
 def test_connections_from_before_a_limit_for_each_address_count() -> None:
     hub = Hub()
     links = [hub.connect(port=port) for port in range(3)]
-    hub.factory.limit(Limits(connections_per_address=3))
+    hub.factory.limit(ConnectionLimits(connections_per_address=3))
     assert hub.connect().wire.half_closed
     links[0].lose()
     assert not hub.connect().wire.half_closed
-    hub.factory.limit(Limits())
+    hub.factory.limit(ConnectionLimits())
     assert not hub.connect().wire.half_closed
 
 
@@ -864,7 +866,7 @@ def test_a_peer_that_has_read_all_at_the_last_moment_has_no_more_time_than_the_o
 
 
 def test_a_port_that_is_closed_is_not_started_again() -> None:
-    hub = Hub(Limits(connections=1))
+    hub = Hub(ConnectionLimits(connections=1))
     link = hub.connect()
     fired(hub.factory.close())
     link.lose()
@@ -1003,7 +1005,7 @@ def test_one_that_is_authenticated_from_the_beginning_has_no_deadline() -> None:
             peer.authenticated()
 
     heard: list[tuple[str, str]] = []
-    hub = Hub(Limits(authenticate_within=30), converse=lambda peer: (WordReader(), Trusted(peer, heard)))
+    hub = Hub(ConnectionLimits(authenticate_within=30), converse=lambda peer: (WordReader(), Trusted(peer, heard)))
     link = hub.connect()
     hub.pass_seconds(40)
     assert not link.wire.disconnecting

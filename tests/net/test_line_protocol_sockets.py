@@ -15,8 +15,9 @@ import pytest
 from twisted.internet.selectreactor import SelectReactor
 
 from broker.core.errors import Reason
-from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.admission import STOP_WITHIN
 from broker.net.fast_write import nothing_waits
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.wires.elko.codec.blocks import Reader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import Door, Policy
@@ -198,7 +199,7 @@ def test_a_peer_that_is_reset_is_forgotten(serve: Serve) -> None:
 
 
 def test_a_peer_that_never_reads_is_not_read_from_and_cut_off(serve: Serve) -> None:
-    server = serve(Hub(Limits(stalled_after=5)))
+    server = serve(Hub(ConnectionLimits(stalled_after=5)))
     idle, polite = server.connect(), server.connect()
 
     idle.send(b"big 100000\n" * 10_000)
@@ -216,7 +217,7 @@ def test_a_peer_that_never_reads_is_not_read_from_and_cut_off(serve: Serve) -> N
 
 
 def test_a_watcher_that_never_reads_is_cut_off_at_its_bound(serve: Serve) -> None:
-    server = serve(Hub(Limits(write_buffer=1_000_000)))
+    server = serve(Hub(ConnectionLimits(write_buffer=1_000_000)))
     server.connect()
     [connection] = server.hub.factory.connections
     written = 0
@@ -229,7 +230,7 @@ def test_a_watcher_that_never_reads_is_cut_off_at_its_bound(serve: Serve) -> Non
 
 
 def test_a_peer_that_reads_slowly_is_not_one_that_does_not_read(serve: Serve) -> None:
-    server = serve(Hub(Limits(stalled_after=5)))
+    server = serve(Hub(ConnectionLimits(stalled_after=5)))
     peer = server.connect()
     peer.send(b"big 30000000\n")
     server.until(server.hub.words)

@@ -7,7 +7,7 @@ The ids of sessions differ each time: they are called ``<1>``, ``<2>`` and so on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -16,10 +16,9 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.net.admission import Limits
-from broker.net.line_protocol import LineFactory
 from broker.net.web_origins import Origins
 from broker.wires.elko.sessions.authentication import Policy
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from tests.transcripts.recordings import Event, Recording
@@ -177,10 +176,11 @@ def replay(recording: Recording, http: bool) -> list[Answer]:
     """What our broker says to the clients of a recording, in order."""
     broker = Broker(Setting(Policy(allow_before_auth=not http)))
     lines = broker.listeners["open"]
-    make: Callable[[LineFactory], Any] = _longpoll if http else RtcpFactory
+    # As the recorded broker was configured.
+    limits = TransportLimits(authenticate_within=0, http_timeout=6, http_select_wait=4)
+    lines.limit(limits)
+    factory: Any = LongPollFactory(lines, limits, "/admin", Origins(["*"])) if http else RtcpFactory(lines, limits)
     with capturedLogs() as logged:
-        factory = make(lines)
-        factory.limit(Limits(http_timeout=6, http_select_wait=4))  # as the recorded broker was configured
         player = _Player(broker.clock, factory, recording, http)
         player.play()
         broker.clock.pump([1] * 60)  # what is left ends by itself
@@ -188,7 +188,3 @@ def replay(recording: Recording, http: bool) -> list[Answer]:
     assert (factory.sessions, lines.connections, lines.unfinished.held) == ({}, set(), 0)
     assert broker.clock.getDelayedCalls() == []
     return player.said
-
-
-def _longpoll(lines: LineFactory) -> LongPollFactory:
-    return LongPollFactory(lines, "/admin", Origins(["*"]))

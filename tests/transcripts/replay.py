@@ -26,7 +26,7 @@ from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.net.admission import Limits
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
@@ -35,6 +35,9 @@ from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.wires.elko.config import Director as DirectorConfig
+from broker.wires.elko.config import DirectorLimits
+from broker.wires.elko.config import Limits as BrokerLimits
 from broker.wires.elko.sessions import director as elko_director
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, Wiring
@@ -139,11 +142,11 @@ class Broker:
         registry.offer_own(_own_services())
 
     def _listener(self, policy: Policy) -> LineFactory:
-        within = 0.0 if policy.allow_before_auth else values.Limits().authenticate_within
+        within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
             partial(self._converse, Door(policy, Guesses(self.clock.seconds))),
-            Limits(authenticate_within=within),
+            ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
             self.clock,
@@ -165,7 +168,7 @@ class Director:
         def converse(peer: Peer) -> tuple[Reader, Session]:
             return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
-        limits = Limits(authenticate_within=values.DirectorLimits().authenticate_within)
+        limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
         complaints = Complaints(Counters(), self.clock)
         self.listeners = {"open": LineFactory("director", converse, limits, Turns(self.clock), complaints, self.clock)}
 
@@ -228,7 +231,7 @@ class _Player:
             self._write_down()
         assert all(c.transport.disconnecting for c in self._connections.values()), "a connection was left open"
         # Timers that check deadlines once a second find nothing to do, and end; and so do reservations.
-        self._wait_until(self._clock.seconds() + 2 + values.Director().reservation)
+        self._wait_until(self._clock.seconds() + 2 + DirectorConfig().reservation)
         assert self._clock.getDelayedCalls() == []
         assert all(not listener.connections for listener in self._broker.listeners.values())
 

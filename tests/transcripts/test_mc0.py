@@ -13,8 +13,9 @@ import attrs
 import pytest
 
 from broker.wires.mc0.sessions.conversation import NOOP_AFTER
+from tests.recording.logs import nothing_fails
 from tests.wires.mc0.codec.examples import read_as_the_connector
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 
 HERE = Path(__file__).parent / "mc0"
 

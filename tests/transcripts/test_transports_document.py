@@ -11,6 +11,7 @@ import pytest
 
 from broker.net.web_origins import Origins
 from broker.wires.elko.sessions.authentication import Policy
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from tests.transcripts.replay import Broker, Setting
@@ -74,7 +75,8 @@ def test_conversation(kind: str) -> None:
     [block] = blocks(kind)
     lines = Broker(Setting(Policy())).listeners["open"]
     http = kind == "http"
-    factory = LongPollFactory(lines, "/elko", Origins([])) if http else RtcpFactory(lines)
+    limits = TransportLimits()
+    factory = LongPollFactory(lines, limits, "/elko", Origins([])) if http else RtcpFactory(lines, limits)
     conversation = Conversation(factory, http)
     conversation.hold(block)
     assert conversation.held == [line.rstrip() for line in block.split("\n") if line]

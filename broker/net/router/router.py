@@ -28,7 +28,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory, Limits
+from broker.net.admission import ConnectionFactory
+from broker.net.connection_states import BLOCKED
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.gate import Gate
@@ -37,7 +39,7 @@ from broker.net.router.peer import APART, RouterPeer
 from broker.net.scheduler import TURN, Turns
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
 
@@ -106,8 +108,8 @@ class Router(ConnectionFactory):
         wire: str,
         mechanism: Callable[[], Mechanism],
         gate: Gate,
-        limits: Limits,
-        zmtp: ZmtpLimits,
+        limits: ConnectionLimits,
+        zmtp: FrameLimits,
         turns: Turns,
         complaints: Complaints,
         clock: IReactorTime,
@@ -193,7 +195,7 @@ class Router(ConnectionFactory):
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
         """Send octets that a peer has asked for, behind the output that waits for it."""
         out = peer.out
-        if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
+        if (peer.output is BLOCKED or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
             return Sent.FULL
         if not peer.replied:
             peer.replied = True
@@ -216,7 +218,7 @@ class Router(ConnectionFactory):
 
     def relieved(self, peer: RouterPeer) -> None:
         """A peer has read something, or more waits for one that does not read."""
-        self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
+        self._weigh(peer, sum(map(len, peer.out)) if peer.output is BLOCKED else 0)
         if peer.full and len(peer.out) - peer.bodies <= self.high_water // 2 and peer.weight <= self._share() // 2:
             peer.full = False
             try:
@@ -232,7 +234,9 @@ class Router(ConnectionFactory):
         if peer is None:
             return Sent.GONE
         out = peer.out
-        if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, sum(map(len, frames)), 0):
+        if (peer.output is BLOCKED or len(out) >= self.high_water) and not self._has_room(
+            peer, sum(map(len, frames)), 0
+        ):
             return Sent.FULL
         if not out:
             self._fanned.append(peer)
@@ -281,7 +285,7 @@ class Router(ConnectionFactory):
             out = peer.out
             if not out:
                 fanned.append(peer)
-            elif len(out) >= brink or peer._paused:
+            elif len(out) >= brink or peer.output is BLOCKED:
                 # A peer that was full stays so until it has read half: a slow one costs the others one look each.
                 if peer.full or not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
@@ -331,7 +335,7 @@ class Router(ConnectionFactory):
             out = peer.out
             if not out:
                 fanned.append(peer)
-            elif len(out) >= brink or peer._paused:
+            elif len(out) >= brink or peer.output is BLOCKED:
                 # A peer that was full stays so until it has read half: a slow one costs the others one look each.
                 if peer.full or not self._has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
@@ -440,7 +444,7 @@ class Router(ConnectionFactory):
             peer = self._peers.get(receiver.identity)
             if peer is None:
                 failed.append((receiver, Sent.GONE))
-            elif (peer._paused or len(peer.out) >= brink) and not self._has_room(peer, size, 0):
+            elif (peer.output is BLOCKED or len(peer.out) >= brink) and not self._has_room(peer, size, 0):
                 failed.append((receiver, Sent.FULL))
             elif large and self._waiting + size > WAITING and size > WAITING // (len(self._slow) + 1):
                 failed.append((receiver, Sent.FULL))
@@ -469,9 +473,9 @@ class Router(ConnectionFactory):
 
         An answer may be one of ``extra`` more; the peer gets no `Conversation.room` for it.
         """
-        if not peer._paused:
+        if peer.output is not BLOCKED:
             self.flush_one(peer)
-            if not peer._paused:
+            if peer.output is not BLOCKED:
                 return True
         waits = peer.weight + size
         one = not peer.out and self._waiting + size <= WAITING

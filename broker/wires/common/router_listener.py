@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from time import monotonic
 from typing import Any
@@ -14,87 +14,52 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from broker import curve
-from broker.app.parts import Parts
-from broker.config import values
 from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.admission import Limits
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import bound, close_now, listen
+from broker.net.interfaces.limits import RouterLimits
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveServer, Security
 from broker.net.zmtp.curve_frames import Sealing
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.sealing import SealingError, choose
+from broker.wires.common.places import occupied
+from broker.wires.interface import Context
 
 log = Logger()
 
 
-@attrs.frozen
-class RouterSettings:
-    """The part of a wire's configuration that its ROUTERs take; see `broker.config.values`."""
-
-    connections: int
-    connections_per_address: int
-    handshake: float
-    stalled_after: float
-    high_water: int
-    max_message: int
-    secret_key: str | None = attrs.field(default=None, repr=False)
-    """None for the mechanism NULL, else that of CURVE."""
-
-    @classmethod
-    def of(cls, config: values.Mc0 | values.Dbp | values.Mtl, secret_key: str | None = None) -> RouterSettings:
-        """The part of that configuration; with ``secret_key`` (Z85) for CURVE."""
-        return cls(
-            config.connections,
-            config.connections_per_address,
-            config.handshake,
-            config.stalled_after,
-            config.high_water,
-            config.max_message,
-            secret_key,
-        )
-
-    def limits(self, room: int) -> Limits:
-        """The limits of a listener that has descriptors for ``room`` connections."""
-        return Limits(
-            connections=min(self.connections, room),
-            connections_per_address=self.connections_per_address,
-            authenticate_within=self.handshake,
-            stalled_after=self.stalled_after,
-        )
-
-
 def make_router(
-    wire: str, settings: RouterSettings, keys: AllowedKeys | None, parts: Parts, clock: Any, room: int
+    wire: str, limits: RouterLimits, secret_key: str | None, keys: AllowedKeys | None, context: Context
 ) -> Router:
-    """A ROUTER for ``room`` connections at most. Keys that are revoked from ``keys`` lose their connections.
+    """A ROUTER for the connections that the context has room for. Revoked keys lose their connections.
 
-    Raises OSError if CURVE cannot be sealed as the environment asks.
+    ``secret_key`` (Z85) is that of the mechanism CURVE; None selects the mechanism NULL. Raises OSError if CURVE cannot
+    be sealed as the environment asks.
     """
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
     sealing = None
-    if settings.secret_key is not None:
+    if secret_key is not None:
         sealing = _sealing()
         why = f": {sealing.reason}" if sealing.reason else ""
         log.info("{wire}: the sealing of CURVE is {name}{why}", wire=wire, name=sealing.name, why=why)
-        secret = curve.decode(settings.secret_key)
+        secret = curve.decode(secret_key)
         security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
         mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
     router = Router(
         wire,
         mechanism,
-        Gate(wire, keys, parts.complaints, clock),
-        settings.limits(room),
-        ZmtpLimits.of_frame(settings.max_message),
-        parts.turns,
-        parts.complaints,
-        clock,
-        settings.high_water,
+        Gate(wire, keys, context.complaints, context.clock),
+        limits.connection_limits(context.room),
+        FrameLimits.of_frame(limits.max_message),
+        context.scheduler,
+        context.complaints,
+        context.clock,
+        limits.high_water,
         sealing,
     )
     if keys is not None:
@@ -131,6 +96,11 @@ class RouterListener:
         self.router.at_end = getattr(port.reactor, "at_end", self.router.at_end)
         self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
+
+    def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
+        """Return its row of `broker.wires.interface.OpenWire.places`."""
+        named = {} if name is None else {"name": name}
+        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
 
     def unbind(self) -> None:
         """Listen no more; connections stay."""

@@ -1,4 +1,4 @@
-"""The wiring of MTL: its sockets, users and keys, the two flows, the profiles, and the durable queues.
+"""Opening MTL: its sockets, users and keys, the two flows, the profiles, and the durable queues.
 
 Order at the start: users, keys and queues from the disk, the flows, the profiles; the sockets are bound last. At the
 stop nothing more is received on the data flows; messages that the queues have taken are written, and confirmed to their
@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from broker.app.parts import Parts
-from broker.config import values
-from broker.config.validate import effective_mtl_auth, mtl_curve, mtl_data_place
+from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
-from broker.core.database import StateFull
+from broker.core.database import StateError, StateFull
 from broker.core.disk_reserve import is_full
-from broker.core.interfaces import ITopics
+from broker.core.interfaces import ILeases, ITopics
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.settings import Death, QueueRule, QueueSettings
@@ -37,7 +36,10 @@ from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
 from broker.net.router.router import SILENCE
 from broker.wires.common.password_backoff import Delays
-from broker.wires.common.router_listener import RouterListener, RouterSettings, make_router
+from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.interface import Context, PlainWire
+from broker.wires.mtl import views
+from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.profiles.queue import WorkQueues
 from broker.wires.mtl.profiles.registry import Registry
 from broker.wires.mtl.profiles.service import Services
@@ -52,6 +54,8 @@ from broker.wires.mtl.sessions.rights import Rule, Rulebook
 from broker.wires.mtl.sessions.sasl import CHECKS, Mechanisms
 from broker.wires.mtl.sessions.settings import Settings
 from broker.wires.mtl.sessions.shared_socket import Shared
+from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve, mtl_data_place
+from broker.wires.views import AnyView
 
 DATA = "mtl-data"
 """The name of the data flow's ROUTER in counters and logs."""
@@ -67,11 +71,15 @@ STOP_SECONDS = 2.0
 hundredths. Systems give a service ten times as long."""
 
 
-@attrs.define
-class MtlListener:
-    """The wire. ``control_listener`` and ``data_listener`` are the same where one socket carries both flows."""
+@attrs.define(eq=False)
+class OpenMtl(PlainWire):
+    """MTL as it runs; see `broker.wires.interface.OpenWire`.
 
-    config: values.Mtl
+    ``control_listener`` and ``data_listener`` are the same where one socket carries both flows."""
+
+    log = Logger()
+
+    config: Mtl
     control_listener: RouterListener
     data_listener: RouterListener
     room: int
@@ -83,11 +91,12 @@ class MtlListener:
     data_leases: DataLeases
     profiles: Mapping[str, Profile]
     work_queues: WorkQueues
-    services: Services
+    service_profile: Services
     queues: Queues
     recorder: QueueRecorder
     threads: list[ThreadPool]
     clock: IReactorTime
+    leases: ILeases
 
     @property
     def address(self) -> str:
@@ -99,7 +108,7 @@ class MtlListener:
         """The address of the data flows, empty before `bind`."""
         return self.data_listener.address
 
-    def bind(self) -> str:
+    def bind(self, title: str) -> str:
         """Listen. Returns the control flow's address.
 
         Raises `CannotListen` with neither open; it may be tried again.
@@ -110,13 +119,32 @@ class MtlListener:
         if data_place is not None:
             self.data_listener.bind(data_place)
         try:
-            return self.control_listener.bind(parse(self.config.endpoint))
+            where = self.control_listener.bind(parse(self.config.endpoint))
         except CannotListen:
             self.data_listener.unbind()
             raise
+        self.log.info(
+            "mtl on {where} (data {data}; {auth}{curve})",
+            where=where,
+            data=self.data_address,
+            auth=effective_mtl_auth(self.config),
+            curve=", curve" if mtl_curve(self.config) else "",
+        )
+        return where
 
-    def use(self, config: values.Mtl) -> None:
-        """Take the keys of the configuration that a reload may change, and look for new client keys and users."""
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the sockets of both flows."""
+        if not self.address:
+            return []
+        data = [] if self.data_listener is self.control_listener else [self.data_listener.place(WIRE, "data")]
+        return [self.control_listener.place(WIRE), *data]
+
+    def views(self) -> Sequence[AnyView]:
+        """Return control sessions, data flows and queues."""
+        return views.views(self.control, self.data, self.queues.describe, self.leases)
+
+    def reload(self, config: Mtl, broker: Broker) -> None:
+        """Take new rules, hosts, queues and limits, and look for new client keys and users."""
         self.rulebook.use(config.hosts, _rules(config))
         # The host of the other wires stays while they run.
         settings = attrs.evolve(_settings(config), bridge=self.config.hosts[0])
@@ -125,8 +153,8 @@ class MtlListener:
         self.control.review()
         self.queues.use(_queue_rules(config))
         for listener in self._listeners():
-            listener.router.limit(router_settings(config).limits(self.room))
-        self.work_queues.window_bytes = self.services.window_bytes = config.window_bytes
+            listener.router.limit(config.connection_limits(self.room))
+        self.work_queues.window_bytes = self.service_profile.window_bytes = config.window_bytes
         if self.keys is not None:
             self.keys.refresh()
         if self.accounts is not None:
@@ -142,6 +170,10 @@ class MtlListener:
             counts.update(profile.counts())
         counts.update({f"mtl_disk.{key}": value for key, value in self.recorder.counts().items()})
         return counts
+
+    def stop_listening(self) -> Deferred[None]:
+        """Return at once: the sockets are closed when the queues have confirmed what they took."""
+        return succeed(None)
 
     def close(self) -> Deferred[None]:
         """Stop. Fires when the messages of durable queues are on the disk, and all connections are closed."""
@@ -192,12 +224,17 @@ class MtlListener:
             threads.stop()
 
 
-def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int) -> MtlListener:
-    """Make the wire, for ``room`` connections of each socket at most, without binding it.
+def open_mtl(config: Mtl, context: Context) -> OpenMtl:
+    """Make the wire without listening. Raises `CannotListen`, with nothing left open."""
+    try:
+        return _make(config, context)
+    except (OSError, ValueError, StateError) as error:
+        raise CannotListen(str(error)) from None
 
-    Raises OSError, ValueError or StateError, with nothing left open.
-    """
-    registry, leases, complaints, in_thread = parts.registry, parts.leases, parts.complaints, parts.in_thread
+
+def _make(config: Mtl, context: Context) -> OpenMtl:
+    clock, state = context.clock, context.state
+    registry, leases, complaints, in_thread = context.registry, context.leases, context.complaints, context.in_thread
     curve = mtl_curve(config)
     secret = _secret(state)
     with ExitStack() as undo:
@@ -222,8 +259,9 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
     passwords, disk = (partial(deferToThreadPool, clock, pool) for pool in threads)
 
     shared = mtl_data_place(config) is None
-    control_router = make_router(WIRE, router_settings(config), keys, parts, clock, room)
-    data_router = control_router if shared else make_router(DATA, router_settings(config), keys, parts, clock, room)
+    secret_key = config.secret_key if curve else None
+    control_router = make_router(WIRE, config, secret_key, keys, context)
+    data_router = control_router if shared else make_router(DATA, config, secret_key, keys, context)
     control_listener = RouterListener(control_router, clock)
     data_listener = control_listener if shared else RouterListener(data_router, clock)
 
@@ -233,7 +271,7 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
     recorder = QueueRecorder(store, leases, clock, disk, rows, full)
     queues = Queues(leases, _queue_rules(config), recorder)
     queues.restore(rows)
-    spaces: dict[str, ITopics] = {config.hosts[0]: parts.topics}
+    spaces: dict[str, ITopics] = {config.hosts[0]: context.topics}
     work_queues = WorkQueues(queues, data, clock, config.window_bytes)
     services = Services(data, registry, leases, complaints, config.hosts[0], config.window_bytes)
     profiles: dict[str, Profile] = {
@@ -272,11 +310,11 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
     else:
         control_router.serve(control)
         data_router.serve(data)
-    return MtlListener(
+    return OpenMtl(
         config,
         control_listener,
         data_listener,
-        room,
+        context.room,
         accounts,
         keys,
         rulebook,
@@ -290,15 +328,11 @@ def make_mtl(config: values.Mtl, state: str, parts: Parts, clock: Any, room: int
         recorder,
         threads,
         clock,
+        leases,
     )
 
 
-def router_settings(config: values.Mtl) -> RouterSettings:
-    """The settings of both ROUTERs."""
-    return RouterSettings.of(config, config.secret_key if mtl_curve(config) else None)
-
-
-def _settings(config: values.Mtl) -> Settings:
+def _settings(config: Mtl) -> Settings:
     return Settings(
         heartbeat=config.heartbeat,
         lease_ttl=config.lease,
@@ -317,11 +351,11 @@ def _settings(config: values.Mtl) -> Settings:
     )
 
 
-def _rules(config: values.Mtl) -> list[Rule]:
+def _rules(config: Mtl) -> list[Rule]:
     return [Rule(rule.users, rule.hosts, rule.read, rule.write, rule.offer) for rule in config.rules]
 
 
-def _queue_rules(config: values.Mtl) -> list[QueueRule]:
+def _queue_rules(config: Mtl) -> list[QueueRule]:
     return [
         QueueRule(
             each.queues,

@@ -19,7 +19,7 @@ from broker import curve
 from broker.config import zmq_endpoint
 from broker.core.counters import Counters
 from broker.core.errors import Reason
-from broker.net.admission import Limits
+from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.gate import Gate, Keys
@@ -27,7 +27,7 @@ from broker.net.router.router import HIGH_WATER, Claim, Router
 from broker.net.scheduler import Turns
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output, State
 from broker.net.zmtp.mechanism import Claim as Claimed
 from broker.net.zmtp.mechanism import Mechanism
@@ -254,8 +254,8 @@ class Rig(TestCase):
         self,
         address: str = "tcp://127.0.0.1:*",
         keys: Keys | None = None,
-        limits: Limits | None = None,
-        zmtp: ZmtpLimits | None = None,
+        limits: ConnectionLimits | None = None,
+        zmtp: FrameLimits | None = None,
         high_water: int = HIGH_WATER,
         turns: Turns | None = None,
         clock: IReactorTime = reactor,
@@ -273,8 +273,8 @@ class Rig(TestCase):
             wire,
             mechanism,
             Gate(wire, keys, self.complaints, reactor),
-            limits or Limits(authenticate_within=PATIENCE),
-            zmtp or ZmtpLimits(),
+            limits or ConnectionLimits(authenticate_within=PATIENCE),
+            zmtp or FrameLimits(),
             turns or Turns(reactor),
             self.complaints,
             clock,
@@ -316,7 +316,7 @@ class Rig(TestCase):
         if self.form:
             security = Security(SODIUM, sealing_of(self.form), pair.public, pair.secret)
             mechanism = CurveClient(security, SERVER)
-        return Speaker(self.raw(server, source), Machine(mechanism, "DEALER", ZmtpLimits(), identity))
+        return Speaker(self.raw(server, source), Machine(mechanism, "DEALER", FrameLimits(), identity))
 
     async def known(self, server: Server, identity: bytes = b"", pair: Pair = OWN) -> Speaker:
         """A peer that reads only when it is looked at, and that the ROUTER has let in."""

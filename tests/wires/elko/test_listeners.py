@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 from twisted.internet.selectreactor import SelectReactor
-from twisted.internet.task import Clock
 
-from broker.config import values
-from broker.core.counters import Counters
-from broker.net.admission import Limits
 from broker.net.endpoints import CannotListen
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
 from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.config import Limits, Listener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.transports.limits import TransportLimits
 from tests.config.certificates import certificate
+from tests.wires.contexts import context
 
 Open = Callable[..., NamedListener]
 
@@ -29,17 +25,15 @@ Open = Callable[..., NamedListener]
 @pytest.fixture
 def open_one() -> Iterator[Open]:
     reactor = SelectReactor()
-    clock = Clock()
-    parts: Any = SimpleNamespace(turns=Turns(clock), complaints=Complaints(Counters(), clock))
     opened: list[NamedListener] = []
 
     def open_one(**keys: Any) -> NamedListener:
         def converse(peer: object) -> Any:
             raise AssertionError("nobody connects")
 
-        listener = values.Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
+        listener = Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
         door = Door(Policy(), Guesses(reactor.seconds))
-        made = make_listener(reactor, "elko", listener, door, converse, Limits(), parts)
+        made = make_listener("elko", listener, door, converse, TransportLimits(), context(reactor))
         made.open()
         opened.append(made)
         return made
@@ -80,7 +74,7 @@ def test_what_a_descriptor_says_of_a_listener(
     port: Any = opened.carrier.port
     assert port is opened.port
     closed: list[object] = []
-    opened.carrier.limit(Limits(connections=1))
+    opened.carrier.limit(TransportLimits(connections=1))
     opened.carrier.close().addCallback(closed.append)
     assert closed == [None]
 
@@ -102,8 +96,12 @@ def test_a_certificate_that_cannot_be_used_is_told(open_one: Open, tmp_path: Pat
     assert str(cert) in str(refused.value)
 
 
-def test_every_limit_of_connections_reaches_the_network() -> None:
-    changed: dict[str, Any] = {name: value + 1 for name, value in attrs.asdict(values.ConnectionLimits()).items()}
-    limits = net_limits(values.ConnectionLimits(**changed), room=10**9, authenticate_within=7)
-    assert attrs.asdict(limits) == {**changed, "authenticate_within": 7}
-    assert net_limits(values.ConnectionLimits(), room=5, authenticate_within=0).connections == 5
+def test_a_listener_passes_its_limits_to_the_network_within_its_room() -> None:
+    limits = Limits(connections=7, rtcp_backlog=5_000)
+    listener = Listener(limits=limits)
+    assert net_limits(listener, room=10**9) == limits
+    assert net_limits(listener, room=5) == attrs.evolve(limits, connections=5)
+
+
+def test_a_listener_without_required_authentication_sets_no_deadline_for_it() -> None:
+    assert net_limits(Listener(allow_before_auth=True), room=10).authenticate_within == 0

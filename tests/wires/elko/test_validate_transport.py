@@ -6,9 +6,8 @@ from typing import Literal
 
 import pytest
 
-from broker.config.check import report
-from broker.config.validate import problems
-from broker.config.values import Config, Director, DirectorListener, Elko, Listener
+from broker.app.configuration import Config, problems, report
+from broker.wires.elko.config import Director, DirectorListener, Elko, Listener
 from broker.wires.elko.validate_transport import MAX_ORIGINS, MAX_PATH, transport_problems
 
 Transport = Literal["tcp", "websocket", "http", "rtcp"]

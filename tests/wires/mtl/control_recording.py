@@ -5,27 +5,20 @@ Threads are done by hand (`Threads`), and the time is turned by tests.
 
 from __future__ import annotations
 
-import gc
 import json
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from typing import Any, cast
 
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
-from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
-from zope.interface import provider
 
-from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.core.liveness import TICK, Leases
+from broker.core.liveness import TICK
 from broker.net.interfaces.router import Part, Sender
-from broker.net.rate_limits import Complaints
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec.data import Content
 from broker.wires.mtl.profiles.test import FanOut
@@ -38,7 +31,9 @@ from broker.wires.mtl.sessions.rights import Rule, Rulebook
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
 from broker.wires.mtl.sessions.sessions import Session
 from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mtl.recording_router import Line, RecordingRouter
+from tests.recording.farm import CoreFarm
+from tests.recording.router import Line, RecordingRouter
+from tests.wires.mtl.data_recording import REPLIES
 
 HERE = "127.0.0.1"
 THERE = "192.0.2.7"
@@ -149,11 +144,13 @@ class Shelf:
     def close(self) -> None: ...
 
 
-class ControlFarm:
+class ControlFarm(CoreFarm):
     """The control flow over its real neighbours.
 
     Without ``users`` nobody has to say who it is. ``keys`` has the users of CURVE keys, "" for a key of nobody.
     """
+
+    step = TICK
 
     def __init__(
         self,
@@ -165,12 +162,8 @@ class ControlFarm:
         port: int | Callable[[], int] = PORT,
         **settings: Any,
     ) -> None:
-        self.clock = Clock()
-        self.clock.advance(1_795_246_600.0)
-        self.counters = Counters()
-        self.complaints = Complaints(self.counters, self.clock)
-        self.router = RecordingRouter()
-        self.leases = Leases(self.clock)
+        super().__init__()
+        self.router = RecordingRouter(max_replies=REPLIES)
         self.users = users
         self.keys = dict(keys or {})
         self.hosts = hosts
@@ -201,6 +194,7 @@ class ControlFarm:
             self._key_user,
             self.keys.__contains__,
         )
+        self.router.serve(self.control)
         self._identities = count(1)
 
     def _key_user(self, key: str) -> str | None:
@@ -218,13 +212,8 @@ class ControlFarm:
         self.rights.use(self.hosts, rules)
         self.control.review()
 
-    def counted(self, name: str) -> int:
-        """The counter NAME.REASON."""
-        return {**self.counters.all(), **self.control.counts()}.get(name, 0)
-
-    def wait(self, seconds: float) -> None:
-        """Let the time pass as it does for a loop that is never busy."""
-        self.clock.pump([TICK] * round(seconds / TICK))
+    def counts(self) -> Mapping[str, int]:
+        return self.control.counts()
 
     def session(self) -> Session:
         """The only session."""
@@ -244,12 +233,14 @@ class ControlPeer:
 
     def connect(self) -> Line:
         """Connect."""
-        self.line = self.farm.router.connect(self.identity, self.farm.control)
-        return self.line
+        line = self.farm.router.connect(self.identity)
+        assert line is not None
+        self.line = line
+        return line
 
     def close(self) -> None:
         """The connection ends."""
-        self.farm.router.close(self.identity, self.farm.control)
+        self.farm.router.close(self.identity)
 
     def behind(self, *routing: bytes) -> ControlPeer:
         """A client that comes through this peer, which is a proxy."""
@@ -283,9 +274,7 @@ class ControlPeer:
         return replies
 
     def take_frames(self) -> list[tuple[bytes, ...]]:
-        taken = self.line.inbox[:]
-        self.line.inbox.clear()
-        return taken
+        return [tuple(frames) for frames in self.line.read()]
 
     def reply(self) -> Reply:
         """The one reply that came."""
@@ -391,17 +380,3 @@ def challenge(said: Mapping[str, Any]) -> str:
     assert said["status"] == "Challenged"
     assert said["mechanism"] == SCRAM
     return b64decode(said["challenge"], validate=True).decode()
-
-
-@contextmanager
-def nothing_fails() -> Iterator[list[LogEvent]]:
-    """Nothing may fail meanwhile: what fails in the broker is logged, and it goes on. Gives the warnings."""
-    events: list[LogEvent] = []
-    observe = provider(ILogObserver)(lambda event: events.append(event))
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield events
-        gc.collect()  # which logs the errors that nobody looked at
-    finally:
-        globalLogPublisher.removeObserver(observe)
-    assert [event for event in events if "log_failure" in event] == []

@@ -8,14 +8,9 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from twisted.internet.task import Clock
-
-from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.core.liveness import Leases
 from broker.core.model import Rights
 from broker.net.interfaces.router import Part, Sender
-from broker.net.rate_limits import Complaints
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED
 from broker.wires.mtl.profiles.test import RESOURCE, FanOut
@@ -25,10 +20,11 @@ from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.leases import DataLeases
 from broker.wires.mtl.sessions.profile_interface import Flows, Profile, Reader, Writer
 from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mtl.recording_router import RecordingRouter
+from tests.recording.farm import CoreFarm
+from tests.recording.router import RecordingRouter
 
-STEP = 0.05
-"""Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
+REPLIES = 100
+"""Answers that wait for one connection where there is no room for a message."""
 
 
 class Everything:
@@ -122,25 +118,21 @@ class Keeping:
         """Nothing is kept."""
 
 
-class MtlFarm:
+class MtlFarm(CoreFarm):
     """The data flow over its real neighbours, with a profile of each kind."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.clock = Clock()
-        self.clock.advance(1_700_000_000)  # like the reactor's, which is the time of day
-        self.counters = Counters()
-        self.complaints = Complaints(self.counters, self.clock)
-        self.router = RecordingRouter()
+        super().__init__()
+        self.router = RecordingRouter(max_replies=REPLIES)
         self.settings = settings or Settings()
         self.start()
 
     def start(self) -> None:
         """The broker begins, and knows nothing of its clients."""
-        for call in self.clock.getDelayedCalls():
-            call.cancel()
-        self.leases = Leases(self.clock)
+        self.restart_core()
         self.data_leases = DataLeases(self.leases, self.settings)
         self.data = Data(self.router, self.leases, self.data_leases, self.complaints, self.settings)
+        self.router.serve(self.data)
         self.test = FanOut(self.data)
         self.keeping = Keeping(self.data)
 
@@ -177,19 +169,14 @@ class MtlFarm:
         peer.lease(self.lease(Side.WRITER, *resources, **lease))
         return peer
 
-    def counted(self, name: str) -> int:
-        """The counter NAME.REASON."""
-        return {**self.counters.all(), **self.data.counts()}.get(name, 0)
+    def counts(self) -> Mapping[str, int]:
+        return self.data.counts()
 
     def ends(self) -> dict[str, int]:
         """How many flows ended, by the reason."""
         prefix = "mtl_flows."
         counts = {name.removeprefix(prefix): number for name, number in self.counters.all().items() if prefix in name}
         return {name: number for name, number in counts.items() if name not in ("reader", "writer")}
-
-    def wait(self, seconds: float, step: float = STEP) -> None:
-        """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
-        self.clock.pump([step] * round(seconds / step))
 
 
 _numbers = count(1)
@@ -210,12 +197,14 @@ class MtlPeer:
     def connect(self) -> None:
         """Connect. It has a new identity then, unless it has chosen one."""
         self.identity = self._chosen or b"\0" + next(_numbers).to_bytes(4)
-        self.line = self._farm.router.connect(self.identity, self._farm.data)
+        line = self._farm.router.connect(self.identity)
+        assert line is not None
+        self.line = line
 
     def drop(self) -> None:
         """The connection ends, and what waited in it is lost."""
         assert self.connected
-        self._farm.router.close(self.identity, self._farm.data)
+        self._farm.router.close(self.identity)
 
     @property
     def connected(self) -> bool:
@@ -227,7 +216,7 @@ class MtlPeer:
 
     def read_on(self, room: int | None = None) -> None:
         """It reads again, and there is room for so many more messages, or for any number."""
-        self._farm.router.read(self.identity, self._farm.data, room)
+        self._farm.router.read(self.identity, room)
 
     # what it says and hears
 
@@ -249,9 +238,7 @@ class MtlPeer:
 
     def take_frames(self) -> list[tuple[bytes, ...]]:
         """The same as frames."""
-        taken = self.line.inbox[:]
-        self.line.inbox.clear()
-        return taken
+        return [tuple(frames) for frames in self.line.read()]
 
     def bodies(self) -> list[bytes]:
         """The bodies of the Contents that came since the last call; nothing else did."""

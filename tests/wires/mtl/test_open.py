@@ -2,7 +2,7 @@
 
 import math
 
-from broker.config.values import Mtl, MtlQueue
+from broker.wires.mtl.config import Mtl, MtlQueue
 from broker.wires.mtl.open import _queue_rules
 
 

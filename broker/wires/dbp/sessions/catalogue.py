@@ -15,7 +15,7 @@ Rules (the document has "agreed-upon intervals", and says nothing of who agreed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 import attrs
@@ -96,6 +96,10 @@ class Catalogue:
     def get(self, name: str) -> Entry | None:
         """The service of that name."""
         return self._entries.get(name)
+
+    def sources(self) -> Collection[Source]:
+        """The sources of the last datagrams of all services."""
+        return self._sources.keys()
 
     def at(self, source: Source) -> list[Entry]:
         """The services whose last datagram came from there."""

@@ -154,6 +154,11 @@ class Listing:
                     self._offered(same)
         self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
 
+    @property
+    def gone(self) -> int:
+        """The number of departed services whose last sign of life is remembered."""
+        return len(self._gone)
+
     def all(self) -> bytes:
         """The body of the answer to a request without names."""
         if self._mapped:

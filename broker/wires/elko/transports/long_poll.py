@@ -34,6 +34,7 @@ from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.unfinished_input import SHORT, UnfinishedInput
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.wires.elko.codec import long_poll as wire
+from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.long_poll_session import Clocks, LongPollSession
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Patience, Sockets
 
@@ -308,7 +309,7 @@ class LongPollFactory(Listener, HTTPFactory):
     noisy = False
     protocol = LongPollChannel  # type: ignore[assignment]
 
-    def __init__(self, lines: LineFactory, root: str, origins: Origins) -> None:
+    def __init__(self, lines: LineFactory, limits: LongPollLimits, root: str, origins: Origins) -> None:
         super().__init__(timeout=KEPT_OPEN, reactor=lines.clock)
         self.lines = lines
         self.origins = origins
@@ -317,7 +318,12 @@ class LongPollFactory(Listener, HTTPFactory):
         self.arriving: Deadlines[LongPollChannel] = Deadlines(lines.clock, LongPollChannel.abort)
         self.leaving: Deadlines[LongPollChannel] = Deadlines(lines.clock, LongPollChannel.abort)
         self._root = root
-        self._clocks = Clocks(lines)
+        self._clocks = Clocks(lines, limits)
+
+    def limit(self, limits: TransportLimits) -> None:
+        """See `Listener`."""
+        self._clocks.limits = limits
+        super().limit(limits)
 
     def startFactory(self) -> None:
         """There is no access log."""

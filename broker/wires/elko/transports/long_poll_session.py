@@ -24,6 +24,7 @@ from broker.core.errors import Reason, Refusal
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Deadlines
 from broker.wires.elko.codec import long_poll as wire
+from broker.wires.elko.transports.limits import LongPollLimits
 from broker.wires.elko.transports.virtual_transport import Carried
 
 FULL = 65_536
@@ -41,9 +42,10 @@ class Exchange(Protocol):
 
 
 class Clocks:
-    """The deadlines of a listener's sessions."""
+    """The deadlines of a listener's sessions, and the limits that set them."""
 
-    def __init__(self, lines: LineFactory) -> None:
+    def __init__(self, lines: LineFactory, limits: LongPollLimits) -> None:
+        self.limits = limits
         self.idle: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.expired)
         self.waiting: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.nothing_came)
 
@@ -87,7 +89,7 @@ class LongPollSession(Carried):
             return
         before, self._select = self._select, exchange
         exchange.notifyFinish().addErrback(lambda _: self._select_lost(exchange))
-        self._clocks.waiting.add(self, self.lines.limits.http_select_wait)
+        self._clocks.waiting.add(self, self._clocks.limits.http_select_wait)
         self._note()
         if before is not None:
             before.answer(wire.error(wire.SEQUENCE))
@@ -210,6 +212,6 @@ class LongPollSession(Carried):
     def _note(self) -> None:
         """The peer gave a sign of life, or a pending request ended."""
         if self._select is None and self._held is None:
-            self._clocks.idle.add(self, self.lines.limits.http_timeout)
+            self._clocks.idle.add(self, self._clocks.limits.http_timeout)
         else:
             self._clocks.idle.discard(self)

@@ -35,6 +35,7 @@ from broker.net.scheduled_input import Scheduled
 from broker.net.unfinished_input import SHORT
 from broker.wires.elko.codec import rtcp as wire
 from broker.wires.elko.codec.blocks import END
+from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Carried, Listener, Patience, Sockets
 
 FIRST_REQUEST = 60.0
@@ -77,11 +78,11 @@ class RtcpSession(Carried):
     def detach(self) -> None:
         """Its connection is lost: it may come back."""
         self._socket = None
-        self._factory.absent.add(self, self.lines.limits.rtcp_disconnected)
+        self._factory.absent.add(self, self._factory.limits.rtcp_disconnected)
 
     def heard(self) -> None:
         """The peer gave a sign of life."""
-        self._factory.silent.add(self, self.lines.limits.rtcp_timeout)
+        self._factory.silent.add(self, self._factory.limits.rtcp_timeout)
 
     def acknowledged(self, last: int) -> None:
         """The peer has what was sent up to ``last``."""
@@ -103,7 +104,7 @@ class RtcpSession(Carried):
 
     def say(self, data: bytes) -> None:
         """Send over its connection, if it has one."""
-        self._factory.quiet.add(self, self.lines.limits.rtcp_timeout / 2)
+        self._factory.quiet.add(self, self._factory.limits.rtcp_timeout / 2)
         if self._socket is not None:
             self._socket.write(data)
 
@@ -111,7 +112,7 @@ class RtcpSession(Carried):
 
     def write(self, data: bytes) -> None:
         """Send encoded messages, and keep them."""
-        backlog = self.lines.limits.rtcp_backlog
+        backlog = self._factory.limits.rtcp_backlog
         if self._kept_size - self._long > backlog:
             self.line.not_reading()
             return
@@ -412,8 +413,9 @@ class RtcpFactory(Listener, Factory):
 
     noisy = False
 
-    def __init__(self, lines: LineFactory) -> None:
+    def __init__(self, lines: LineFactory, limits: RtcpLimits) -> None:
         self.lines = lines
+        self.limits: RtcpLimits = limits
         self.sockets = Sockets(lines)
         self.sessions: dict[str, RtcpSession] = {}
         self.idle: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.close)
@@ -421,6 +423,11 @@ class RtcpFactory(Listener, Factory):
         self.silent: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.gone)
         self.absent: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.gone)
         self.quiet: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.keep_alive)
+
+    def limit(self, limits: TransportLimits) -> None:
+        """See `Listener`."""
+        self.limits = limits
+        super().limit(limits)
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         return RtcpSocket(self, addr)

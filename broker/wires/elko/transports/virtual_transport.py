@@ -19,11 +19,12 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
-from broker.net.admission import STOP_WITHIN, Accepting, Limits
+from broker.net.admission import STOP_WITHIN, Accepting
 from broker.net.connection import CLOSE_WITHIN, REFUSALS_A_SECOND, REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Bucket, Complaints, Deadlines
 from broker.net.scheduler import Turns
+from broker.wires.elko.transports.limits import TransportLimits
 
 ID_BITS = 128
 """Bits of a session's id, which is all that a peer needs to speak for somebody: nobody may guess one."""
@@ -209,7 +210,7 @@ class Listener:
     def port(self, port: Accepting | None) -> None:
         self.sockets.port = port
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: TransportLimits) -> None:
         """Other limits from now on."""
         self.lines.limit(limits)
         self.sockets.accept()

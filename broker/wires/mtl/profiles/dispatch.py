@@ -24,6 +24,7 @@ from broker.core.interfaces import ILease, ILeases
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import make_tail
 from broker.wires.mtl.codec.table import with_members
+from broker.wires.mtl.profiles.service_bounds import ServiceBounds
 from broker.wires.mtl.sessions.profile_interface import Reader
 from broker.wires.mtl.sessions.send_window import Window
 
@@ -32,28 +33,6 @@ SERVICE = "service/"
 
 OVERHEAD = 900
 """Bytes that a request takes beside its own: itself, its deadline, and its places in tables."""
-
-MAX_REQUESTS = 100_000
-"""Requests that wait, or that workers have: 90 MB beside their bodies. A thousand workers with usual windows have so
-many; and who waits for more replies than that does not get them in time."""
-
-MAX_WAITING = 10_000
-"""Requests of one service that may wait: more than its workers can work off while a caller has patience."""
-
-MAX_KEPT = 128 * 1024 * 1024
-"""Bytes of all requests that wait or may be sent again, and of replies that wait for their callers to read."""
-
-MAX_WORKERS = 1_000
-"""Workers of one service: each request looks at all of them, which takes a fifth of a millisecond then."""
-
-MAX_JOBS = 100_000
-"""Services of all workers together, each counted as often as it has workers: some 50 MB."""
-
-MAX_TRIES = 20
-"""How often a request is given out: what breaks every worker that takes it has broken few by then."""
-
-LOOK_AHEAD = 100
-"""Requests that came back, of which a worker is given the first that it has not had before."""
 
 FAILED, UNAVAILABLE, TOO_LATE = 500, 503, 504
 """What callers are told: a worker refused the request for good; no worker did it; no worker had room in time."""
@@ -227,9 +206,9 @@ class _Service:
         able = (worker for worker in self.workers if worker.room and worker not in had)
         return min(able, key=_rank, default=None)
 
-    def first(self, worker: Worker) -> Request | None:
-        """What that worker is to be given of what waits."""
-        for request in islice(self.again.values(), LOOK_AHEAD):
+    def first(self, worker: Worker, look_ahead: int) -> Request | None:
+        """The waiting request that the worker is given next, after a search of that many returned ones."""
+        for request in islice(self.again.values(), look_ahead):
             if worker not in request.had:
                 return request
         return next(iter(self.fresh.values()), None)
@@ -242,8 +221,11 @@ def _rank(worker: Worker) -> tuple[bool, int, float, int]:
 class Calls:
     """All requests and workers. ``failed`` is told what has come to nothing, with a code and the reason."""
 
-    def __init__(self, leases: ILeases, store: Store, failed: Callable[[Request, int, str], None]) -> None:
+    def __init__(
+        self, leases: ILeases, store: Store, failed: Callable[[Request, int, str], None], bounds: ServiceBounds
+    ) -> None:
         self._leases = leases
+        self._bounds = bounds
         self._store = store
         self._failed = failed
         self._services: dict[tuple[str, str], _Service] = {}
@@ -258,8 +240,9 @@ class Calls:
 
     def ask(self, request: Request) -> None:
         """A request came. It is given to a worker, or waits; else raises `Refusal` LIMIT, and it is not kept."""
-        if self.requests >= MAX_REQUESTS:
-            raise Refusal(Reason.LIMIT, f"there are {MAX_REQUESTS} requests on their way")
+        bounds = self._bounds
+        if self.requests >= bounds.requests:
+            raise Refusal(Reason.LIMIT, f"there are {bounds.requests} requests on their way")
         if request.retry and not self._keep(request):
             raise Refusal(Reason.LIMIT, "there is no room for a request that may be sent again")
         self._order += 1
@@ -274,8 +257,8 @@ class Calls:
         service = self._services.get(request.key)
         if not request.ttl:
             why = "no worker has room"
-        elif service is not None and len(service.fresh) + len(service.again) >= MAX_WAITING:
-            why = f"{MAX_WAITING} requests wait for this service"
+        elif service is not None and len(service.fresh) + len(service.again) >= bounds.waiting:
+            why = f"{bounds.waiting} requests wait for this service"
         elif not self._keep(request):
             why = "too much waits"
         else:
@@ -295,7 +278,7 @@ class Calls:
     def join(self, worker: Worker, name: str) -> None:
         """A worker begins to work for a service. Raises `Refusal` LIMIT."""
         service = self._services.get((worker.host, name))
-        if self.jobs >= MAX_JOBS or (service is not None and len(service.workers) >= MAX_WORKERS):
+        if self.jobs >= self._bounds.jobs or (service is not None and len(service.workers) >= self._bounds.workers):
             raise Refusal(Reason.LIMIT, "there are too many workers")
         service = self._service((worker.host, name))
         service.workers[worker] = None
@@ -321,8 +304,9 @@ class Calls:
 
     def serve(self, worker: Worker) -> None:
         """It has room: give it what waits."""
+        look_ahead = self._bounds.look_ahead
         while worker.room:
-            able = filter(None, (service.first(worker) for service in worker.services.values()))
+            able = filter(None, (service.first(worker, look_ahead) for service in worker.services.values()))
             request = min(able, key=_age, default=None)
             if request is None or not worker.take(request):
                 return
@@ -338,7 +322,7 @@ class Calls:
         if request.replied:
             self.over(request)
             return
-        if not request.retry or request.count >= MAX_TRIES:
+        if not request.retry or request.count >= self._bounds.tries:
             self._end(request, UNAVAILABLE, why)
             return
         request.had.add(worker)

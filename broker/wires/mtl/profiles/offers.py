@@ -20,8 +20,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights, Service, checked_load
 from broker.net.interfaces.router import Part
-from broker.wires.elko.codec.broker import ServiceDesc
-from broker.wires.elko.sessions.descriptors import offered
+from broker.wires.common.descriptors import offered, read_offer
 
 WIRE = "mtl"
 """How the registry calls where providers come from, and the label of one that says none and has no name."""
@@ -36,7 +35,6 @@ class LoadReport(msgspec.Struct, frozen=True):
     load: float
 
 
-_read_service = msgspec.json.Decoder(ServiceDesc).decode
 _read_load = msgspec.json.Decoder(LoadReport).decode
 
 T = TypeVar("T")
@@ -95,7 +93,7 @@ class Provider:
 
 def read_service(body: Part, name: str) -> Service:
     """The service of that name that a body describes, as nobody's yet. Raises `Refusal`."""
-    service = offered(_decoded(_read_service, body, "the body is no descriptor of a service"), 0)
+    service = offered(_decoded(read_offer, body, "the body is no descriptor of a service"), 0)
     if service is None or service.name != name:
         raise Refusal(Reason.PARAMETER, "the descriptor has no hostport, or is of another service")
     if service.auth is not None and service.auth.code is not None:

@@ -33,8 +33,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.elko.codec.blocks import encode_part
-from broker.wires.elko.sessions.descriptors import load_desc, service_desc
+from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles import resumption
 from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
@@ -48,23 +47,31 @@ NAME = "registry"
 SERVICES, SERVICE, LOADS, LOAD = "services", "service/", "load", "load/"
 """The resources: two names, and the beginnings of two kinds of names."""
 
-MAX_VIEWS = 100_000
-"""Resources that all readers together may have summoned: ten for each of 10,000. Some 110 MB."""
-
-AT_ONCE = 500
-"""Contents that one Summon, or new room, brings at once: 6 to 8 ms of work. What is left comes with the next ticks."""
-
-A_TICK = 500
-"""Contents that all readers together are sent in a tick of the leases, a fortieth of a second: a third of its time. So
-readers that come back after a restart are told 20,000 entries a second, and others have their turns too."""
-
-A_TURN = 50
-"""Contents that a reader is sent in its turn."""
-
 _JSON = "application/json"
 
 _View = View[Any]
 _Event = Event[Any]
+
+
+@attrs.frozen
+class RegistryBounds:
+    """Bounds of all readers of the profile together, where no other scope is given."""
+
+    views: int = 100_000
+    """Resources that all readers together have summoned: ten for each of 10,000. Some 110 MB."""
+
+    at_once: int = 500
+    """Contents that one Summon, or new room, sends at once: 6 to 8 ms of work. The rest follows in the next ticks."""
+
+    per_tick: int = 500
+    """Contents that all readers together are sent in a tick of the leases, a fortieth of a second: a third of its time.
+    So readers that reconnect after a restart are sent 20,000 entries a second, and other connections are served too."""
+
+    per_turn: int = 50
+    """Contents that one reader is sent in its turn."""
+
+
+_BOUNDS = RegistryBounds()
 
 
 class Registry:
@@ -80,7 +87,15 @@ class Registry:
     }
     sole: str | None = None
 
-    def __init__(self, flows: Flows, registry: IRegistry, leases: ILeases, complaints: Complaints) -> None:
+    def __init__(
+        self,
+        flows: Flows,
+        registry: IRegistry,
+        leases: ILeases,
+        complaints: Complaints,
+        bounds: RegistryBounds = _BOUNDS,
+    ) -> None:
+        self._bounds = bounds
         self._flows = flows
         self._registry = registry
         self._leases = leases
@@ -134,7 +149,7 @@ class Registry:
     # readers
 
     def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
-        if self._count >= MAX_VIEWS:
+        if self._count >= self._bounds.views:
             # It heard that it worked; that it is over now is all that can still be said.
             self._complaints.count("mtl_registry", "full")
             self._flows.end(reader, "full")
@@ -163,7 +178,7 @@ class Registry:
         reader.place[resource] = view
         if resource == LOADS or resource.startswith(LOAD):
             self._watch_loads(resource)
-        self._serve(view, AT_ONCE)
+        self._serve(view, self._bounds.at_once)
 
     def _missed(self, resource: str, body: bytes) -> tuple[int, list[_Event] | None]:
         """Return the revision at which a reader resumes, and what it missed; None if it needs a snapshot."""
@@ -231,7 +246,7 @@ class Registry:
     # sending
 
     def room(self, reader: Reader) -> None:
-        most = AT_ONCE
+        most = self._bounds.at_once
         views: dict[str, _View] = reader.place
         for resource, view in list(views.items()):
             if not view:
@@ -255,11 +270,11 @@ class Registry:
 
     def _go_on(self, now: float) -> float | None:
         """Go on with those who have not been sent everything, by turns."""
-        most = A_TICK
+        most = self._bounds.per_tick
         while self._unserved and most > 0:
             view = next(iter(self._unserved))
             del self._unserved[view]
-            most -= max(1, self._serve(view, min(A_TURN, most)))
+            most -= max(1, self._serve(view, min(self._bounds.per_turn, most)))
         if self._unserved:
             return now
         self._going_on = None
@@ -404,9 +419,9 @@ def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[byte
     body = b""
     if isinstance(subject, Service):
         properties["service"] = subject.name
-        body = encode_part(service_desc(subject, False))
+        body = encode(service_descriptor(subject))
     elif not event.gone:
-        body = encode_part(load_desc(subject))
+        body = encode(load_descriptor(subject))
     if body:
         properties["content-type"] = _JSON
     return data.make_tail(resource, table.encode(properties)), body

@@ -19,9 +19,6 @@ from broker.wires.mtl.profiles.dispatch import Request, Store
 from broker.wires.mtl.sessions.grants import Principal
 from broker.wires.mtl.sessions.profile_interface import Reader
 
-MAX_BACKLOG = 1_000
-"""Replies that may wait for one reader, behind the messages that wait for it in the transport."""
-
 OVERHEAD = 200
 """Bytes that a reply which waits takes beside its own."""
 
@@ -29,9 +26,10 @@ OVERHEAD = 200
 class Box:
     """The box of a reader. Its address ends with ``token``."""
 
-    def __init__(self, reader: Reader, token: str, store: Store) -> None:
+    def __init__(self, reader: Reader, token: str, store: Store, max_backlog: int) -> None:
         self._reader = reader
         self._store = store
+        self._max_backlog = max_backlog
         self._names: dict[str, None] = {}
         """As what its reader has summoned it."""
         self._backlog: deque[tuple[bytes, Part]] = deque()
@@ -47,6 +45,11 @@ class Box:
     def __len__(self) -> int:
         """How many replies wait."""
         return len(self._backlog)
+
+    @property
+    def expecting(self) -> int:
+        """The number of requests without a reply yet."""
+        return sum(map(len, self._expected.values()))
 
     def open(self, name: str) -> None:
         """Its reader summoned it by that name."""
@@ -73,7 +76,7 @@ class Box:
             raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
         if not self._backlog and self._send(properties, body):
             return
-        if len(self._backlog) >= MAX_BACKLOG or not self._store.take(_size(properties, body)):
+        if len(self._backlog) >= self._max_backlog or not self._store.take(_size(properties, body)):
             raise Refusal(Reason.LIMIT, "too many replies wait")
         self._backlog.append((properties, body))
 

@@ -31,7 +31,7 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -41,9 +41,10 @@ from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.mtl.codec import data, table
-from broker.wires.mtl.profiles.dispatch import MAX_KEPT, SERVICE, UNAVAILABLE, Calls, Request, Store, Worker
+from broker.wires.mtl.profiles.dispatch import SERVICE, UNAVAILABLE, Calls, Request, Store, Worker
 from broker.wires.mtl.profiles.offers import WIRE, Provider, read_load
 from broker.wires.mtl.profiles.reply_inboxes import Box
+from broker.wires.mtl.profiles.service_bounds import ServiceBounds
 from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 from broker.wires.mtl.sessions.send_window import Window
@@ -63,6 +64,7 @@ MAX_TTL = 3_600_000
 """Milliseconds; what may wait for longer than an hour waits an hour. Nobody waits so long for a reply."""
 
 _COUNTS = "mtl_services"
+_BOUNDS = ServiceBounds()
 
 
 @attrs.define(eq=False)
@@ -96,14 +98,16 @@ class Services:
         complaints: Complaints,
         bridge: str,
         window_bytes: int,
+        bounds: ServiceBounds = _BOUNDS,
     ) -> None:
         self._flows = flows
         self._registry = registry
         self._complaints = complaints
         self._bridge = bridge
         self.window_bytes = window_bytes
-        self._store = Store(MAX_KEPT)
-        self._calls = Calls(leases, self._store, self._failed)
+        self._bounds = bounds
+        self._store = Store(bounds.kept)
+        self._calls = Calls(leases, self._store, self._failed, bounds)
         self._tokens: WeakKeyDictionary[Grant, str] = WeakKeyDictionary()
         """Of leases that are not used yet: weak, since nobody tells when one ends so."""
         self._boxes: dict[str, Box] = {}
@@ -142,7 +146,12 @@ class Services:
         token = self._tokens.pop(flow.grant, None)
         box = None
         if token is not None:
-            box = self._boxes[token] = Box(flow, token, self._store)  # type: ignore[arg-type]
+            box = self._boxes[token] = Box(
+                flow,  # type: ignore[arg-type]
+                token,
+                self._store,
+                self._bounds.backlog,
+            )
         flow.place = _Place(box)
 
     def left(self, flow: Reader | Writer) -> None:
@@ -336,6 +345,25 @@ class Services:
             f"{_COUNTS}.waiting": self._calls.waiting,
             f"{_COUNTS}.kept-bytes": self._store.bytes,
         }
+
+    @property
+    def jobs(self) -> int:
+        """The number of pairs of worker and service."""
+        return self._calls.jobs
+
+    @property
+    def addresses(self) -> int:
+        """The number of reply addresses, of leases that are not used yet and of readers."""
+        return len(self._tokens) + len(self._boxes)
+
+    @property
+    def expecting(self) -> int:
+        """The number of requests for which an inbox expects a reply."""
+        return sum(box.expecting for box in self._boxes.values())
+
+    def waiting(self) -> Iterator[Request]:
+        """The requests that wait for a worker."""
+        return self._calls.all_waiting()
 
     def close(self) -> None:
         self._calls.close()

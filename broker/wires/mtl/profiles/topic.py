@@ -21,23 +21,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import attrs
+
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import is_own
 from broker.net.interfaces.router import Complaints, Part, Sent
-from broker.wires.mc0.codec.messages import MAX_HEADERS
 from broker.wires.mtl.codec import data, table
-from broker.wires.mtl.profiles.retained_values import Retained, Value
+from broker.wires.mtl.profiles.retained_values import Retained, RetainedBounds, Value
 from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
 
 NAME = "topic"
 
-MAX_KNOWN = 1_000
-"""Properties of which it is remembered what they become: writers use the same again and again."""
-
 MAX_KNOWN_SIZE = 512
 """Bytes of a tail that is remembered: those that are the same again and again are short. So they take 10 MB at most."""
+
+MAX_HEADERS = 1_000
+"""Header pairs that mc0 takes of one message: further properties are lost on the way to it."""
 
 
 class Properties(tuple[bytes, ...]):
@@ -50,6 +51,18 @@ class Properties(tuple[bytes, ...]):
     kept: bytes | None
 
 
+@attrs.frozen
+class TopicBounds:
+    """Bounds of all virtual hosts together."""
+
+    retained: RetainedBounds = attrs.field(factory=RetainedBounds)
+    known: int = 1_000
+    """Encoded properties in the cache: writers use the same again and again."""
+
+
+_BOUNDS = TopicBounds()
+
+
 class Topic:
     """The profile. ``space`` gives the topics of a virtual host. It is their outlet to the flows."""
 
@@ -60,13 +73,20 @@ class Topic:
     }
     sole: str | None = None
 
-    def __init__(self, flows: Flows, space: Callable[[str], ITopics], complaints: Complaints) -> None:
+    def __init__(
+        self,
+        flows: Flows,
+        space: Callable[[str], ITopics],
+        complaints: Complaints,
+        bounds: TopicBounds = _BOUNDS,
+    ) -> None:
+        self._bounds = bounds
         self._flows = flows
         self._space = space
         self._complaints = complaints
         self._published = 0
         self._known: dict[tuple[str, str, bytes], Properties] = {}
-        self._retained = Retained()
+        self._retained = Retained(bounds.retained)
         self._owed: dict[Reader | Writer, dict[str, None]] = {}
         """Readers with the topics whose last values they have not been sent yet."""
 
@@ -178,7 +198,7 @@ class Topic:
         if table.members(properties, "retain").get("retain") is True:
             learned.kept = data.make_tail(resource, table.with_members(told, {"retained": True}))
         if len(learned.tail) <= MAX_KNOWN_SIZE:
-            if len(self._known) >= MAX_KNOWN:
+            if len(self._known) >= self._bounds.known:
                 self._known.clear()
             self._known[user, resource, properties] = learned
         return learned
@@ -211,6 +231,16 @@ class Topic:
             "mtl_topics.retained": len(self._retained),
             "mtl_topics.retained-bytes": self._retained.bytes,
         }
+
+    @property
+    def known(self) -> int:
+        """The number of encoded properties in the cache."""
+        return len(self._known)
+
+    @property
+    def owed(self) -> int:
+        """The number of readers to which a last value is still to be sent."""
+        return len(self._owed)
 
     def close(self) -> None:
         """Nothing is to be settled."""

@@ -54,9 +54,6 @@ WIRE = "mtl"
 MAX_BEHIND = 100
 """Requests of one session that may wait behind one whose answer waits: clients may pipeline, and 64 at once fit."""
 
-MAX_BEHIND_BYTES = 4 * 1024 * 1024
-"""Bytes of the bodies of all requests that wait so, of all sessions together: those of thousands with usual bodies."""
-
 REQUEST_BYTES = 500
 """What one that waits takes beside its body."""
 
@@ -225,7 +222,7 @@ class Control:
     def _queue(self, turn: Turn, back: Back, asked: wire.Request | Sent, size: int) -> None:
         """Let a request wait for those before it."""
         size += REQUEST_BYTES
-        if len(turn.behind) < MAX_BEHIND and self._behind + size <= MAX_BEHIND_BYTES:
+        if len(turn.behind) < MAX_BEHIND and self._behind + size <= self._settings.max_behind_bytes:
             turn.behind.append((back, asked, size))
             self._behind += size
         else:

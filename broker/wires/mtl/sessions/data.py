@@ -41,13 +41,6 @@ PINGS_TOGETHER = 64
 """Moments of a heartbeat at which clients are checked and Pings go out, so that thousands of silent flows wake the
 broker a few times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
 
-MAX_SUMMONED = 1_000
-"""Resources that one reader may have summoned: as many as a lease may name."""
-
-MAX_NAMES = 1_000
-"""Resources that are remembered as allowed to a writer with a lease for all. When there are more, all are asked for
-again."""
-
 
 class Data:
     """All data flows. It is the `Conversation` of their ROUTER, and the `Flows` of profiles."""
@@ -148,6 +141,8 @@ class Data:
     def use(self, settings: Settings) -> None:
         """Take other settings."""
         self._voice.settings = settings
+        self._max_summoned = settings.max_summoned
+        self._max_names = settings.max_names
         self._heartbeat = settings.heartbeat
         self._patience = settings.heartbeat * settings.dead_after
 
@@ -261,7 +256,7 @@ class Data:
             writer.last = sequence
         if resource is None:
             try:
-                resource = _allow(writer, content.resource)
+                resource = _allow(writer, content.resource, self._max_names)
             except Refusal as refusal:
                 self._refuse_content(writer, content.sequence, refusal)
                 return
@@ -294,8 +289,9 @@ class Data:
             reader = _reader(client, name)
             if name in reader.summoned:
                 raise Refusal(Reason.PARAMETER, "a Summon of what is summoned already")
-            if len(reader.summoned) >= MAX_SUMMONED:
-                raise Refusal(Reason.LIMIT, f"may have summoned {MAX_SUMMONED} resources, and no more")
+            most = self._max_summoned
+            if len(reader.summoned) >= most:
+                raise Refusal(Reason.LIMIT, f"may have summoned {most} resources, and no more")
             if not reader.grant.resources:
                 reader.grant.profile.check(reader.grant.principal, Side.READER, name)
         except Refusal as refusal:
@@ -371,15 +367,15 @@ def _names(grant: Grant) -> dict[str, str]:
     return names
 
 
-def _allow(writer: WriterFlow, name: str) -> str:
-    """A resource that is none of `WriterFlow.names`. Raises `Refusal` if it may not be."""
+def _allow(writer: WriterFlow, name: str, most: int) -> str:
+    """Check a resource that is not in `WriterFlow.names`, which keeps ``most``. Raises `Refusal` if it is forbidden."""
     grant = writer.grant
     if not name:
         raise Refusal(Reason.PARAMETER, "a Content that does not say for which resource")
     if grant.resources:
         raise Refusal(Reason.PARAMETER, "a Content for a resource that the data lease is not for")
     grant.profile.check(grant.principal, Side.WRITER, name)
-    if len(writer.names) >= MAX_NAMES:
+    if len(writer.names) >= most:
         writer.names.clear()
         writer.names.update(_names(grant))
     writer.names[name] = name

@@ -30,10 +30,6 @@ from broker.wires.mtl.sessions.settings import Settings
 TOKEN_BYTES = 24
 """Random bytes of a token: nobody guesses 192 bits, and their 32 characters fit into a short string."""
 
-MAX_UNUSED = 10_000
-"""Unused leases of all sessions together: a second's worth of requests, some 10 MB. Clients use a lease at once; so
-that a flood of requests ends those of nobody but who is very slow."""
-
 K = TypeVar("K", bound=Hashable)
 
 
@@ -78,7 +74,7 @@ class DataLeases:
             raise Refusal(Reason.LIMIT, f"a session may have {settings.leases} data leases, and no more")
         if user and self._of_user[user] >= settings.flows:
             raise Refusal(Reason.LIMIT, f"a user may have {settings.flows} data leases, and no more")
-        if len(self._unused) >= MAX_UNUSED:
+        if len(self._unused) >= settings.max_unused:
             self._expire(next(iter(self._unused.values())))
         token = secrets.token_urlsafe(TOKEN_BYTES)
         lease = _DataLease(self._expire, token, grant, session)

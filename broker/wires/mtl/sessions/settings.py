@@ -47,6 +47,22 @@ class Settings:
     open: bool = False
     plain: bool = False
 
+    # Bounds that no configuration key sets.
+
+    max_unused: int = 10_000
+    """Unused leases of all sessions together: a second's worth of requests, some 10 MB. Clients use a lease at once, so
+    a flood of requests ends only leases of clients that are very slow."""
+
+    max_summoned: int = 1_000
+    """Resources that one reader may have summoned: as many as a lease may name."""
+
+    max_names: int = 1_000
+    """Resources in the cache of those that a writer with a lease for all may use. Beyond it, the cache starts empty."""
+
+    max_behind_bytes: int = 4 * 1024 * 1024
+    """Bytes of the bodies of all requests that wait behind an unanswered one, of all sessions together: those of
+    thousands with usual bodies."""
+
     def limits(self) -> dict[str, int]:
         """What clients are told when they are ready. Times are in milliseconds here."""
         return {

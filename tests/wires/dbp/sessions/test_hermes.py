@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from broker.wires.dbp.sessions.catalogue import Terms
-from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, START, THERE, DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, THERE, DbpFarm, T
 
 TIME = struct.Struct("<f")
 ENVELOPE = b"Error: Invalid Message Envelope."
@@ -88,10 +89,7 @@ class HermesSocket:
         self.peer.close()
 
     def _inbox(self) -> list[list[bytes]]:
-        inbox = self.peer.farm.router.inboxes[self.peer.identity]
-        taken = list(inbox)
-        inbox.clear()
-        return taken
+        return self.peer.take_raw()
 
 
 @attrs.define
@@ -205,8 +203,7 @@ def test_the_recorded_request_gets_the_recorded_reply() -> None:
     farm = DbpFarm(clock=clock)
     peer = farm.req()
     peer.send_raw(b"", bytes.fromhex("755f55"), bytes.fromhex("9c02d64e"), b"")
-    reply = farm.router.inboxes[peer.identity]
-    assert reply == [[b"", bytes.fromhex("6f5f4f"), bytes.fromhex("9c02d64e"), bytes.fromhex("7b7d")]]
+    assert peer.take_raw() == [[b"", bytes.fromhex("6f5f4f"), bytes.fromhex("9c02d64e"), bytes.fromhex("7b7d")]]
 
 
 def test_an_approval_is_byte_for_byte_that_of_hermes(farm: DbpFarm) -> None:
@@ -214,7 +211,7 @@ def test_an_approval_is_byte_for_byte_that_of_hermes(farm: DbpFarm) -> None:
     peer = farm.hermes()
     peer.send_raw(b"", bytes.fromhex("557755"), FLOAT32, REGISTRATION)
     peer.send_raw(b"", bytes.fromhex("556f55"), FLOAT32, b'{"name": "Rohan", "topics": ["a", "b"]}')
-    assert farm.router.inboxes[peer.identity] == [
+    assert peer.take_raw() == [
         [b"", bytes.fromhex("4f774f"), FLOAT32, b""],
         [b"", bytes.fromhex("752e75"), FLOAT32, b""],
     ]
@@ -414,7 +411,7 @@ def test_every_reply_to_every_command_is_survived(command: bytes, registered: bo
         if registered:
             assert node.ask(b"UwU", FLOAT32, REGISTRATION)[0] == b"OwO"
         node.peer.send_raw(b"", command, FLOAT32, body)
-        inbox = farm.router.inboxes[node.peer.identity]
+        inbox = node.peer.take_raw()
         assert len(inbox) <= 1
         answered = command not in (b"</3", b"<\\3", b"^o^", b"Bye!", b"pong", b"", UNKNOWN)
         if command == b"<3" and body == b"\xff":
@@ -442,16 +439,15 @@ def test_every_reply_to_every_conversation_is_survived(messages: list[tuple[int,
         for which, command, time, body, passes in messages:
             peer = nodes[which]
             peer.send_raw(b"", command, time, body)
-            inbox = farm.router.inboxes[peer.identity]
+            inbox = peer.take_raw()
             assert len(inbox) <= 1
             survives(inbox)
-            inbox.clear()
             if passes:
                 farm.wait(1.2)
-            assert not any(farm.router.inboxes.values())
+            assert not any(node.take_raw() for node in nodes)
         farm.wait(4.0)
         farm.catalogue.part_all()
-        assert not any(farm.router.inboxes.values())
+        assert not any(node.take_raw() for node in nodes)
 
 
 def test_nothing_comes_unasked_to_a_node_that_is_under_contract(farm: DbpFarm) -> None:

@@ -19,7 +19,7 @@ from broker.core.registry import Registry
 from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.codec.listings import MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.recording import GRACE, Farm, desc
 
 NOW = 1795246621.35

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from broker.core.liveness import LATEST, TICK
 from broker.core.model import Change, Kind, Service
 from broker.wires.dbp.sessions.catalogue import Terms
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
-from tests.wires.mc0.recording import nothing_fails
 
 GOOD_BYE = b" </3"
 
@@ -125,7 +125,7 @@ def crowd(farm: DbpFarm, size: int, interval: float, seed: int = 1) -> Crowd:
 
         def by_router(peer: DbpPeer = peer, name: str = name) -> None:
             peer.send("<3", T, name)
-            farm.router.inboxes[peer.identity].clear()
+            peer.take_raw()
 
         def by_either(udp: Callable[[], None] = by_udp, router: Callable[[], None] = by_router) -> None:
             many.random.choice((udp, router))()

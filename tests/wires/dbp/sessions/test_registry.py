@@ -10,8 +10,9 @@ import pytest
 
 from broker.core.model import Change, Kind, Service
 from broker.wires.dbp.sessions.catalogue import Terms
-from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, START, TEXT, THERE, DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, T
 from tests.wires.recording import Client, Farm, desc, found, nothing, told
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}

@@ -20,8 +20,9 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.wires.dbp.sessions.catalogue import Terms
-from tests.wires.dbp.recording import HERE, START, TEXT, THERE, DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
 
 GRACE = 60.0
 

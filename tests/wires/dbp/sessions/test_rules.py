@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from broker.config import values
+from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import Terms
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import (
     BEACON_PORT,
     ELSEWHERE,
     FLOAT32,
     HERE,
     NAME,
-    START,
     TEXT,
     THERE,
     DbpFarm,
@@ -32,7 +33,6 @@ from tests.wires.dbp.recording import (
     RecordingUdp,
     T,
 )
-from tests.wires.mc0.recording import nothing_fails
 
 SOURCE = (THERE, 40_000)
 FLOAT64 = struct.pack("<d", START)
@@ -1448,7 +1448,7 @@ def test_21_a_replaced_req_is_told_nothing(farm: DbpFarm) -> None:
 
 def test_22_the_port_is_5246_by_default() -> None:
     """The ROUTER is on 5246, heartbeats come at the same number, the beacon goes to 5245."""
-    default = values.Dbp()
+    default = Dbp()
     assert default.endpoint.endswith(":5246")
     assert default.udp_port is None
     assert default.beacon_port == 5245

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from broker.net.admission import Limits
 from broker.net.web_origins import Origins
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
 
@@ -16,9 +16,9 @@ from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
 class Web:
     """A listener of HTTP. What is answered is JSON in these tests: the words say it."""
 
-    def __init__(self, limits: Limits | None = None, root: str = "/", origins: Iterable[str] = ()) -> None:
+    def __init__(self, limits: TransportLimits | None = None, root: str = "/", origins: Iterable[str] = ()) -> None:
         self.hub = WordHub(limits)
-        self.factory = LongPollFactory(self.hub.factory, root, Origins(origins))
+        self.factory = LongPollFactory(self.hub.factory, self.hub.limits, root, Origins(origins))
         self._ports = count(4000)
         self._links: list[CarriedLink] = []
 

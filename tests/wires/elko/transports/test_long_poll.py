@@ -7,8 +7,9 @@ import json
 import pytest
 
 from broker.core.errors import Reason
-from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll_session import LongPollSession
 from broker.wires.elko.transports.virtual_transport import ID_BITS
 from tests.wires.elko.transports.long_poll_peers import Web
@@ -66,7 +67,7 @@ def test_requests_may_come_on_one_connection_all_at_once(web: Web) -> None:
 
 
 def test_a_select_that_nothing_comes_for_is_answered_in_the_end() -> None:
-    web = Web(Limits(http_select_wait=20, http_timeout=5))
+    web = Web(TransportLimits(http_select_wait=20, http_timeout=5))
     peer = web.start()
     waiting = peer.wait()
     web.hub.pass_seconds(19)
@@ -136,7 +137,7 @@ def test_a_disconnect_ends_the_session_when_all_is_handled(web: Web) -> None:
 
 
 def test_a_session_without_requests_ends() -> None:
-    web = Web(Limits(http_timeout=15))
+    web = Web(TransportLimits(http_timeout=15))
     peer = web.start()
     web.hub.pass_seconds(14)
     peer.say("hello")
@@ -149,7 +150,7 @@ def test_a_session_without_requests_ends() -> None:
 
 
 def test_a_session_whose_select_waits_is_alive_until_that_is_lost() -> None:
-    web = Web(Limits(http_timeout=15, http_select_wait=3_600))
+    web = Web(TransportLimits(authenticate_within=0, http_timeout=15, http_select_wait=3_600))
     peer = web.start()
     waiting = peer.wait()
     web.hub.pass_seconds(100)
@@ -160,7 +161,7 @@ def test_a_session_whose_select_waits_is_alive_until_that_is_lost() -> None:
 
 
 def test_a_session_that_asks_no_more_after_an_answer_ends() -> None:
-    web = Web(Limits(http_timeout=15))
+    web = Web(TransportLimits(http_timeout=15))
     peer = web.start()
     waiting = peer.wait()
     [line] = web.hub.factory.connections
@@ -211,7 +212,7 @@ def test_the_last_words_are_not_kept_for_ever(web: Web) -> None:
 
 
 def test_a_session_in_which_nobody_authenticates_is_told_so() -> None:
-    web = Web(Limits(authenticate_within=10, http_timeout=100))
+    web = Web(TransportLimits(authenticate_within=10, http_timeout=100))
     peer = web.start()
     waiting = peer.wait()
     web.hub.pass_seconds(11)

@@ -6,9 +6,9 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net.admission import Limits
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.unfinished_input import UNFINISHED_BY_ADDRESS
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.wires.elko.transports.long_poll_session import FULL
 from tests.net.holders import Holding, fill
@@ -28,11 +28,11 @@ def web() -> Web:
 
 
 def test_output_for_a_peer_that_never_asks_is_bounded() -> None:
-    web = Web(Limits(write_buffer=200_000, http_timeout=3_600))
+    web = Web(TransportLimits(write_buffer=200_000, http_timeout=3_600))
     peer = web.start()
     [line] = web.hub.factory.connections
     for _ in range(100):
-        if not line._closing:
+        if not line.life.closing:
             line.write(b"1" * 10_000 + b"\n\n")
             web.hub.later()
     assert web.hub.refused(Reason.NOT_READING) == 1
@@ -158,7 +158,7 @@ def test_a_request_must_come_in_time(web: Web) -> None:
 
 
 def test_there_is_room_for_so_many_sessions() -> None:
-    web = Web(Limits(connections=2))
+    web = Web(TransportLimits(connections=2))
     peer = web.start()
     web.start()
     link = web.connect()
@@ -170,7 +170,7 @@ def test_there_is_room_for_so_many_sessions() -> None:
 
 
 def test_there_is_room_for_so_many_connections() -> None:
-    web = Web(Limits(connections=2))
+    web = Web(TransportLimits(connections=2))
     port = Port()
     web.factory.port = port
     first, _ = web.connect(), web.connect()
@@ -179,12 +179,12 @@ def test_there_is_room_for_so_many_connections() -> None:
     assert port.accepting
     web.connect()
     assert not port.accepting
-    web.factory.limit(Limits(connections=9))
+    web.factory.limit(TransportLimits(connections=9))
     assert port.accepting
 
 
 def test_sessions_that_begin_too_often_are_refused() -> None:
-    web = Web(Limits(rate=1, burst=2))
+    web = Web(TransportLimits(rate=1, burst=2))
     web.start()
     web.start()
     peer = web.start()

@@ -10,11 +10,12 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason
-from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.admission import STOP_WITHIN
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineProtocol
 from broker.net.unfinished_input import SHORT, UNFINISHED_BY_ADDRESS
 from broker.wires.elko.codec.rtcp import Reader
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
 from broker.wires.elko.transports.virtual_transport import ID_BITS
 from tests.net.holders import Holding, fill
@@ -26,9 +27,9 @@ from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub, garb
 class Rtcp:
     """A listener of RTCP."""
 
-    def __init__(self, limits: Limits | None = None, half_close: bool = True) -> None:
+    def __init__(self, limits: TransportLimits | None = None, half_close: bool = True) -> None:
         self.hub = WordHub(limits, half_close)
-        self.factory = RtcpFactory(self.hub.factory)
+        self.factory = RtcpFactory(self.hub.factory, self.hub.limits)
         self._ports = count(4000)
         self._links: list[CarriedLink] = []
 
@@ -150,7 +151,7 @@ def test_a_session_is_taken_from_the_connection_that_has_it(rtcp: Rtcp) -> None:
     link.lose()
     assert other.ask("1 0\nsay mine\n\n") == "1 1\nmine\n\n"
     assert rtcp.hub.words() == ["say mine"]
-    rtcp.hub.pass_seconds(int(Limits().rtcp_disconnected) + 2)
+    rtcp.hub.pass_seconds(int(TransportLimits().rtcp_disconnected) + 2)
     assert session in rtcp.factory.sessions
 
 
@@ -167,7 +168,7 @@ def test_what_was_acknowledged_is_not_sent_again_even_if_it_is_asked_for(rtcp: R
 def test_a_session_that_nobody_resumes_ends(rtcp: Rtcp) -> None:
     link, session = rtcp.start()
     link.lose()
-    rtcp.hub.pass_seconds(int(Limits().rtcp_disconnected) - 1)
+    rtcp.hub.pass_seconds(int(TransportLimits().rtcp_disconnected) - 1)
     assert rtcp.hub.sessions[0].losses == 0
     rtcp.hub.pass_seconds(3)
     assert rtcp.hub.sessions[0].losses == 1
@@ -191,7 +192,7 @@ def test_the_broker_says_something_when_nothing_was_sent_for_half_of_the_time(rt
 
 def test_a_peer_that_says_nothing_is_gone(rtcp: Rtcp) -> None:
     link, session = rtcp.start()
-    rtcp.hub.pass_seconds(int(Limits().rtcp_timeout) - 1)
+    rtcp.hub.pass_seconds(int(TransportLimits().rtcp_timeout) - 1)
     assert not link.wire.aborted
     rtcp.hub.pass_seconds(3)
     assert link.wire.aborted
@@ -209,7 +210,7 @@ def test_a_connection_that_begins_nothing_is_closed(rtcp: Rtcp) -> None:
 
 
 def test_a_session_in_which_nobody_authenticates_is_closed() -> None:
-    rtcp = Rtcp(Limits(authenticate_within=10))
+    rtcp = Rtcp(TransportLimits(authenticate_within=10))
     link, session = rtcp.start()
     rtcp.hub.pass_seconds(12)
     assert link.said() == "1 0\n<too-slow-to-authenticate>\n\n"
@@ -280,7 +281,7 @@ def test_the_end_of_input_is_the_end_of_the_connection_only(rtcp: Rtcp) -> None:
 
 
 def test_a_peer_that_acknowledges_nothing_ends() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, session = rtcp.start()
     link.send("1 0\nbig 9000\n\n")
     link.send("2 0\nbig 9000\n\n")
@@ -294,21 +295,21 @@ def test_a_peer_that_acknowledges_nothing_ends() -> None:
 
 
 def test_a_peer_that_acknowledges_may_hear_any_amount() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, _ = rtcp.start()
     for number in range(1, 50):
         assert len(link.ask(f"{number} {number - 1}\nbig 9000\n\n")) > 9_000
 
 
 def test_one_large_message_is_no_backlog() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, _ = rtcp.start()
     assert len(link.ask("1 0\nbig 500000\n\n")) > 500_000
     assert rtcp.ask(link, "2 1\nsay fine\n\n") == "2 2\nfine\n\n"
 
 
 def test_behind_one_large_message_the_backlog_is_as_long_as_ever() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, _ = rtcp.start()
     rtcp.ask(link, "1 0\nbig 500000\n\n")
     [connection] = rtcp.hub.factory.connections
@@ -324,7 +325,7 @@ def test_behind_one_large_message_the_backlog_is_as_long_as_ever() -> None:
 
 
 def test_a_second_large_message_is_a_backlog() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, _ = rtcp.start()
     link.ask("1 0\nbig 500000\n\n")
     link.ask("2 0\nbig 500000\n\n")
@@ -334,7 +335,7 @@ def test_a_second_large_message_is_a_backlog() -> None:
 
 
 def test_what_a_peer_that_is_away_is_told_is_bounded() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, session = rtcp.start()
     link.lose()
     [connection] = rtcp.hub.factory.connections
@@ -372,7 +373,7 @@ def test_a_page_that_has_a_browser_send_requests_here_gets_nowhere(rtcp: Rtcp) -
 
 
 def test_a_peer_that_acknowledges_what_it_does_not_read_is_not_read_either() -> None:
-    rtcp = Rtcp(Limits(rtcp_backlog=10_000))
+    rtcp = Rtcp(TransportLimits(rtcp_backlog=10_000))
     link, session = rtcp.start()
     link.wire.full_at = 5_000
     link.send("1 0\nbig 9000\n\n")
@@ -450,7 +451,7 @@ def test_a_connection_is_not_read_while_its_session_has_enough(rtcp: Rtcp) -> No
 
 
 def test_there_is_room_for_so_many_sessions() -> None:
-    rtcp = Rtcp(Limits(connections=2))
+    rtcp = Rtcp(TransportLimits(connections=2))
     link, _ = rtcp.start()
     rtcp.start()
     third = rtcp.connect()
@@ -462,7 +463,7 @@ def test_there_is_room_for_so_many_sessions() -> None:
 
 
 def test_there_is_room_for_so_many_connections() -> None:
-    rtcp = Rtcp(Limits(connections=2))
+    rtcp = Rtcp(TransportLimits(connections=2))
     port = Port()
     rtcp.factory.port = port
     first, second = rtcp.connect(), rtcp.connect()
@@ -472,13 +473,13 @@ def test_there_is_room_for_so_many_connections() -> None:
     assert port.accepting
     rtcp.connect()
     assert not port.accepting
-    rtcp.factory.limit(Limits(connections=3))
+    rtcp.factory.limit(TransportLimits(connections=3))
     assert port.accepting
     second.lose()
 
 
 def test_sessions_that_begin_too_often_are_refused() -> None:
-    rtcp = Rtcp(Limits(rate=1, burst=2))
+    rtcp = Rtcp(TransportLimits(rate=1, burst=2))
     rtcp.start()
     rtcp.start()
     link = rtcp.connect()

@@ -9,9 +9,10 @@ from twisted.logger import capturedLogs
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from broker.core.errors import Reason
-from broker.net.admission import STOP_WITHIN, Limits
+from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
 from broker.net.unfinished_input import UNFINISHED_BY_ADDRESS
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.websocket import PING_EVERY, WebSocket
 from tests.net.holders import Holding
 from tests.net.words import Hub, WordSession
@@ -111,7 +112,7 @@ def test_what_is_no_handshake(hub: WordHub, request_: bytes, status: int) -> Non
 
 def test_a_handshake_that_does_not_come_in_time() -> None:
     hub = web_hub()
-    hub.factory.limit(Limits(authenticate_within=30))
+    hub.factory.limit(TransportLimits(authenticate_within=30))
     link = hub.connect()
     link.protocol.dataReceived(HANDSHAKE[:-2])
     hub.pass_seconds(31)
@@ -122,7 +123,7 @@ def test_a_handshake_that_does_not_come_in_time() -> None:
 
 def test_an_address_that_connects_too_often_is_told_before_it_has_said_anything() -> None:
     hub = web_hub()
-    hub.factory.limit(Limits(rate=1, burst=1))
+    hub.factory.limit(TransportLimits(rate=1, burst=1))
     hub.connect()
     link = hub.connect()
     assert b"".join(link.take()).startswith(b"HTTP/1.1 503 ")
@@ -345,7 +346,7 @@ def test_over_tls_the_close_frame_goes_before_the_end() -> None:
 
 
 def test_a_client_that_does_not_read_is_disconnected(hub: WordHub) -> None:
-    hub.factory.limit(Limits(write_buffer=50_000, stalled_after=30))
+    hub.factory.limit(TransportLimits(write_buffer=50_000, stalled_after=30))
     link = opened(hub)
     link.link.stall()
     for _ in range(6):

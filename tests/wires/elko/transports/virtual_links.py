@@ -18,10 +18,10 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong, Request, TextMessage
 
 from broker.core.errors import Malformed
-from broker.net.admission import Limits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineProtocol
 from broker.net.web_origins import Origins
+from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.websocket import WebSockets
 from tests.net.words import Hub, Link, Wire, WordReader, WordSession
 
@@ -62,8 +62,9 @@ class _AnyWords(WordReader):
 class WordHub(Hub):
     """A hub whose sessions' words end as messages do; empty lines are no words."""
 
-    def __init__(self, limits: Limits | None = None, half_close: bool = True) -> None:
-        super().__init__(limits, half_close, self.speak)
+    def __init__(self, limits: TransportLimits | None = None, half_close: bool = True) -> None:
+        self.limits = TransportLimits(authenticate_within=0) if limits is None else limits
+        super().__init__(self.limits, half_close, self.speak)
         self.factory.port = None  # a carrier keeps the port
 
     def speak(self, peer: Peer) -> tuple[Reader, Session]:

@@ -9,7 +9,9 @@ import pytest
 
 from broker.core.liveness import SLACK, TICK
 from broker.wires.mc0.sessions.conversation import EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
-from tests.wires.mc0.recording import STEP, Mc0Farm, Mc0Peer, nothing_fails, rule
+from tests.recording.farm import STEP
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
 
 CONNECTOR = "VERSION|0.2"
 """What only the real connector says."""

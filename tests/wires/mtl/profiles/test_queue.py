@@ -25,7 +25,7 @@ from broker.wires.mtl.codec.table import EMPTY, MAX_TABLE, Timestamp
 from broker.wires.mtl.profiles.queue import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wires.mtl.sessions import settings as mtl
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import dismiss, put, refused, summon
 from tests.wires.mtl.queue_recording import Only, QueueFarm, answers, bodies, got

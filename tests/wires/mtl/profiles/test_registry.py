@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -11,15 +11,16 @@ import pytest
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles import registry as module
 from broker.wires.mtl.profiles.offers import MAX_BODY
+from broker.wires.mtl.profiles.registry import RegistryBounds
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
 from broker.wires.mtl.sessions.settings import Settings
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
+    Bounds,
     Got,
     ProfilesFarm,
     as_got,
@@ -40,10 +41,10 @@ ADDRESS = "192.0.2.7"
 class RegistryFarm:
     """MTL and Elko over one registry."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, **bounds: int) -> None:
         self.elko = Farm()
         self.core = self.elko.registry
-        self.mtl = ProfilesFarm(registry=self.core, settings=settings)
+        self.mtl = ProfilesFarm(registry=self.core, settings=settings, bounds=Bounds(registry=RegistryBounds(**bounds)))
         self.profile = self.mtl.registry
 
     def reader(self, *resources: str) -> MtlPeer:
@@ -71,9 +72,15 @@ class RegistryFarm:
 
 
 @pytest.fixture
-def farm() -> Iterator[RegistryFarm]:
+def bounded() -> Iterator[Callable[..., RegistryFarm]]:
+    """Makes a farm with these bounds."""
     with nothing_fails():
-        yield RegistryFarm()
+        yield RegistryFarm
+
+
+@pytest.fixture
+def farm(bounded: Callable[..., RegistryFarm]) -> RegistryFarm:
+    return bounded()
 
 
 def service(name: str, hostport: str = "h:1", **more: Any) -> Service:
@@ -342,10 +349,8 @@ def test_a_slow_reader_is_told_the_newest_of_each_entry_and_is_not_ended(farm: R
     assert farm.mtl.ends() == {}
 
 
-def test_long_snapshots_go_out_in_pieces_by_turns(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 5)
-    monkeypatch.setattr(module, "A_TICK", 10)
-    monkeypatch.setattr(module, "A_TURN", 2)
+def test_long_snapshots_go_out_in_pieces_by_turns(bounded: Callable[..., RegistryFarm]) -> None:
+    farm = bounded(at_once=5, per_tick=10, per_turn=2)
     for number in range(4):
         farm.provider(*(service(f"s{number}-{n}") for n in range(10)))
     readers = [farm.reader("services") for _ in range(2)]
@@ -363,9 +368,9 @@ def test_long_snapshots_go_out_in_pieces_by_turns(farm: RegistryFarm, monkeypatc
 
 
 def test_nothing_goes_out_after_a_dismiss_and_a_summon_brings_a_new_snapshot(
-    farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch
+    bounded: Callable[..., RegistryFarm],
 ) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 5)
+    farm = bounded(at_once=5)
     one = farm.provider(*(service(f"s{n}") for n in range(10)))
     reader = farm.reader()
     assert len(summon(reader, "services")) == 5
@@ -416,8 +421,8 @@ def test_a_reader_that_is_gone_is_not_told(farm: RegistryFarm) -> None:
     assert farm.mtl.counted("mtl_registry.summoned") == 1
 
 
-def test_the_number_of_summoned_resources_is_bounded(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_VIEWS", 2)
+def test_the_number_of_summoned_resources_is_bounded(bounded: Callable[..., RegistryFarm]) -> None:
+    farm = bounded(views=2)
     farm.watching("services")
     reader = farm.reader()
     summon(reader, "load")
@@ -691,11 +696,11 @@ def test_a_restart_begins_a_new_snapshot(farm: RegistryFarm) -> None:
     assert [each.event for each in summon(again, "services")] == ["snapshot", "synced"]
 
 
-def test_after_a_stop_nothing_is_told(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_stop_nothing_is_told(bounded: Callable[..., RegistryFarm]) -> None:
+    farm = bounded(at_once=3)
     one = farm.provider(service("a"), service("b"))
     readers = [farm.watching("services"), farm.watching("load"), farm.reader()]
-    monkeypatch.setattr(module, "AT_ONCE", 1)
-    assert len(summon(readers[2], "services")) == 1
+    assert len(summon(readers[2], "services")) == 3
     farm.profile.close()
     farm.core.load(farm.provider(service("bank")), 0.5)
     farm.core.leave(one)

@@ -3,7 +3,7 @@ of requests that come to nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +14,17 @@ from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles import dispatch, reply_inboxes
 from broker.wires.mtl.profiles import service as module
+from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
+from broker.wires.mtl.profiles.service_bounds import ServiceBounds
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
 from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,
+    Bounds,
     Got,
     ProfilesFarm,
     as_got,
@@ -43,10 +45,14 @@ ADDRESS = "192.0.2.7"
 class ServiceFarm:
     """MTL, and Elko over the same registry."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, **bounds: int) -> None:
         self.elko = Farm()
         self.core = self.elko.registry
-        self.mtl = ProfilesFarm(registry=self.core, settings=settings or Settings(leases=1_000))
+        self.mtl = ProfilesFarm(
+            registry=self.core,
+            settings=settings or Settings(leases=1_000),
+            bounds=Bounds(service=ServiceBounds(**bounds)),
+        )
         self.profile = self.mtl.service
 
     def peer(
@@ -84,10 +90,9 @@ class ServiceFarm:
 
     def idle(self) -> bool:
         """Whether nothing is kept of any request."""
-        if any(box._expected for box in self.profile._boxes.values()):
-            return False
         counts = self.profile.counts()
-        return counts["mtl_services.open"] == counts["mtl_services.waiting"] == counts["mtl_services.kept-bytes"] == 0
+        open, waiting, kept = (counts[f"mtl_services.{name}"] for name in ("open", "waiting", "kept-bytes"))
+        return self.profile.expecting == open == waiting == kept == 0
 
 
 class Caller:
@@ -135,9 +140,15 @@ def reply(worker: MtlPeer, request: Got, body: bytes = b"", /, sequence: int = 1
 
 
 @pytest.fixture
-def farm() -> Iterator[ServiceFarm]:
+def bounded() -> Iterator[Callable[..., ServiceFarm]]:
+    """Makes a farm with these bounds."""
     with nothing_fails():
-        yield ServiceFarm()
+        yield ServiceFarm
+
+
+@pytest.fixture
+def farm(bounded: Callable[..., ServiceFarm]) -> ServiceFarm:
+    return bounded()
 
 
 # requests and replies
@@ -185,11 +196,11 @@ def test_addresses_of_leases_that_nobody_uses_are_forgotten(farm: ServiceFarm) -
     for _ in range(20):
         farm.mtl.lease(Side.READER, "reply", profile=farm.profile)
     farm.mtl.wait(31)
-    assert len(farm.profile._tokens) == 0
+    assert farm.profile.addresses == 0
     caller = farm.caller()
     caller.peer.drop()
     farm.mtl.wait(2)
-    assert len(farm.profile._tokens) == len(farm.profile._boxes) == 0
+    assert farm.profile.addresses == 0
 
 
 def test_an_address_can_be_summoned_by_itself_where_the_lease_is_for_all(farm: ServiceFarm) -> None:
@@ -435,13 +446,11 @@ def test_who_is_not_confirmed_is_told_by_an_error_that_there_is_no_worker(farm: 
     assert farm.idle()
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "asked"), [("MAX_WAITING", 2, {}), ("MAX_REQUESTS", 2, {}), ("MAX_REQUESTS", 2, {"retry": True})]
-)
+@pytest.mark.parametrize(("bound", "asked"), [("waiting", {}), ("requests", {}), ("requests", {"retry": True})])
 def test_the_number_of_requests_is_bounded(
-    farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, asked: dict[str, Any]
+    bounded: Callable[..., ServiceFarm], bound: str, asked: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(dispatch, limit, value)
+    farm = bounded(**{bound: 2})
     caller = farm.caller()
     caller.asked("a", ttl=1_000, **asked)
     caller.asked("a", ttl=1_000, **asked)
@@ -455,8 +464,10 @@ def test_the_number_of_requests_is_bounded(
 
 
 @pytest.mark.parametrize("asked", [{"ttl": 1_000}, {"retry": True}, {"ttl": 1_000, "retry": True}])
-def test_the_bytes_of_requests_that_are_kept_are_bounded(farm: ServiceFarm, asked: dict[str, Any]) -> None:
-    farm.profile._store._most = 3_000
+def test_the_bytes_of_requests_that_are_kept_are_bounded(
+    bounded: Callable[..., ServiceFarm], asked: dict[str, Any]
+) -> None:
+    farm = bounded(kept=3_000)
     worker, caller = farm.worker("a", window=1), farm.caller()
     caller.asked("a", b"x" * 10_000)  # nothing is kept of it
     other = farm.worker("a", window=1) if "retry" in asked else worker
@@ -479,7 +490,7 @@ def test_a_ttl_is_a_number_of_milliseconds(farm: ServiceFarm, ttl: table.Value) 
 def test_a_ttl_that_is_too_long_is_an_hour(farm: ServiceFarm) -> None:
     caller = farm.caller()
     caller.asked("a", ttl=2**63 - 1)
-    assert farm.profile._calls.all_waiting().__next__().ttl == module.MAX_TTL / 1000
+    assert next(farm.profile.waiting()).ttl == module.MAX_TTL / 1000
 
 
 @pytest.mark.parametrize(
@@ -576,9 +587,9 @@ def test_what_came_back_goes_before_what_waits(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_is_passed_by_what_it_had_for_what_is_behind(
-    farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch
+    bounded: Callable[..., ServiceFarm],
 ) -> None:
-    monkeypatch.setattr(dispatch, "LOOK_AHEAD", 3)
+    farm = bounded(look_ahead=3)
     one, caller = farm.worker("a", window=10), farm.caller()
     for number in range(3):
         caller.asked("a", b"%d" % number, retry=True, ttl=60_000)
@@ -591,8 +602,8 @@ def test_a_worker_is_passed_by_what_it_had_for_what_is_behind(
     assert got(other) == []
 
 
-def test_a_request_is_tried_a_bounded_number_of_times(farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MAX_TRIES", 3)
+def test_a_request_is_tried_a_bounded_number_of_times(bounded: Callable[..., ServiceFarm]) -> None:
+    farm = bounded(tries=3)
     caller = farm.caller()
     caller.asked("a", b"poison", retry=True, ttl=60_000)
     for number in range(1, 4):
@@ -777,8 +788,8 @@ def test_replies_that_wait_are_lost_with_their_reader(farm: ServiceFarm, how: st
     assert farm.idle()
 
 
-def test_replies_that_wait_are_bounded(farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_inboxes, "MAX_BACKLOG", 2)
+def test_replies_that_wait_are_bounded(bounded: Callable[..., ServiceFarm]) -> None:
+    farm = bounded(backlog=2)
     worker, caller = farm.worker("a"), farm.caller()
     unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
     caller.peer.stop_reading()
@@ -787,10 +798,15 @@ def test_replies_that_wait_are_bounded(farm: ServiceFarm, monkeypatch: pytest.Mo
     put(unconfirmed, 1, "reply", b"x", **{"reply-to": caller.address})
     assert worker.take() == [*confirmed(0, 1), *rejected(2, recycle=True)]
     assert unconfirmed.take() == []
-    farm.profile._store._most = farm.profile._store.bytes
-    monkeypatch.setattr(reply_inboxes, "MAX_BACKLOG", 20)
-    put(worker, 4, "reply", b"x", **{"reply-to": caller.address})
-    assert worker.take() == rejected(4, recycle=True)
+
+
+def test_the_bytes_of_replies_that_wait_are_bounded(bounded: Callable[..., ServiceFarm]) -> None:
+    farm = bounded(kept=2 * (OVERHEAD + 10_000) + 1_000)
+    worker, caller = farm.worker("a"), farm.caller()
+    caller.peer.stop_reading()
+    for number in range(3):
+        put(worker, number, "reply", b"x" * 10_000, **{"reply-to": caller.address})
+    assert worker.take() == [*confirmed(0, 1), *rejected(2, recycle=True)]
 
 
 @pytest.mark.parametrize("says", [{}, {"reply-to": 7}, {"reply-to": "service/a"}])
@@ -862,9 +878,9 @@ def test_workers_of_other_hosts_are_not_in_the_registry(farm: ServiceFarm) -> No
     dismiss(worker, "service/sum")
 
 
-@pytest.mark.parametrize("limit", ["MAX_WORKERS", "MAX_JOBS"])
-def test_the_number_of_workers_is_bounded(farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(dispatch, limit, 1)
+@pytest.mark.parametrize("bound", ["workers", "jobs"])
+def test_the_number_of_workers_is_bounded(bounded: Callable[..., ServiceFarm], bound: str) -> None:
+    farm = bounded(**{bound: 1})
     farm.worker("a")
     peer, _ = farm.peer(read="service/a")
     assert peer.ask(*wire.summon(5, "service/a")) == [wire.Response(5, b"200")]
@@ -880,7 +896,7 @@ def test_a_worker_that_the_registry_has_no_room_for_is_ended(farm: ServiceFarm) 
     peer.say(*wire.summon(5, "service/b"))
     assert peer.client is None
     assert farm.core.services() == []
-    assert farm.profile._calls.jobs == 0
+    assert farm.profile.jobs == 0
 
 
 # leases

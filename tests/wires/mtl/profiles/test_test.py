@@ -16,7 +16,7 @@ from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.data import Response
 from broker.wires.mtl.profiles.test import RESOURCE
 from broker.wires.mtl.sessions.grants import Confirm, Side
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm
 
 EVERY_TYPE = (

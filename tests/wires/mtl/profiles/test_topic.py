@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 
-from broker.core import topics as core_topics
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights, Service
-from broker.core.topics import Topics
+from broker.core.topics import Topics, TopicsBounds
 from broker.wires.mc0.codec.messages import MAX_HEADERS
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles import retained_values
-from broker.wires.mtl.profiles import topic as module
+from broker.wires.mtl.profiles.retained_values import RetainedBounds
+from broker.wires.mtl.profiles.topic import TopicBounds
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.rights import Names, UserRights
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,
+    Bounds,
     Got,
     ProfilesFarm,
     confirmed,
@@ -32,13 +33,15 @@ from tests.wires.mtl.profiles_recording import (
     summon,
 )
 
+BOUNDS, ALL_TOPICS = TopicBounds(), TopicsBounds()
+
 
 class TopicFarm:
     """MTL and mc0 over the same topics."""
 
-    def __init__(self) -> None:
-        self.mc0 = Mc0Farm()
-        self.mtl = ProfilesFarm(topics=self.mc0.topics)
+    def __init__(self, bounds: TopicBounds = BOUNDS, topics: TopicsBounds = ALL_TOPICS) -> None:
+        self.mc0 = Mc0Farm(topics=topics)
+        self.mtl = ProfilesFarm(topics=self.mc0.topics, bounds=Bounds(topic=bounds))
 
     def reader(self, *topics: str, principal: Principal | None = None) -> MtlPeer:
         """One who has summoned these topics."""
@@ -58,9 +61,15 @@ class TopicFarm:
 
 
 @pytest.fixture
-def farm() -> Iterator[TopicFarm]:
+def bounded() -> Iterator[Callable[..., TopicFarm]]:
+    """Makes a farm with these bounds."""
     with nothing_fails():
-        yield TopicFarm()
+        yield TopicFarm
+
+
+@pytest.fixture
+def farm(bounded: Callable[..., TopicFarm]) -> TopicFarm:
+    return bounded()
 
 
 def bodies(peer: MtlPeer) -> list[bytes]:
@@ -162,9 +171,9 @@ def test_readers_that_vanish_are_subscribed_to_nothing(farm: TopicFarm) -> None:
     assert farm.mc0.topics.describe() == []
 
 
-def test_who_finds_the_table_of_topics_full_is_ended(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_the_table_of_topics_full_is_ended(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(topics=TopicsBounds(subscriptions=1))
     reader = farm.reader("a")
-    monkeypatch.setattr(core_topics, "MAX_SUBSCRIPTIONS", 1)
     assert reader.ask(*wire.summon(7, "a")) == [wire.Response(7, b"400")]
     peer = farm.mtl.reader(profile=farm.mtl.topic)
     assert peer.ask(*wire.summon(7, "b")) == [wire.Response(7, b"200")]
@@ -382,9 +391,9 @@ def test_a_second_summon_brings_the_last_value_again(farm: TopicFarm) -> None:
 
 
 def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
-    farm: TopicFarm, monkeypatch: pytest.MonkeyPatch
+    bounded: Callable[..., TopicFarm],
 ) -> None:
-    monkeypatch.setattr(retained_values, "MAX_RETAINED", 2)
+    farm = bounded(TopicBounds(RetainedBounds(values=2)))
     reader, writer = farm.reader("c"), farm.writer(confirm=Confirm.FULL)
     for number, topic in enumerate("abc", 1):
         put(writer, number, topic, b"x", retain=True)
@@ -401,8 +410,8 @@ def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
     assert unconfirmed.take() == []
 
 
-def test_the_bytes_of_last_values_are_bounded(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retained_values, "MAX_RETAINED_BYTES", 1_000)
+def test_the_bytes_of_last_values_are_bounded(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(TopicBounds(RetainedBounds(bytes=1_000)))
     writer = farm.writer(confirm=Confirm.FULL)
     put(writer, 1, "a", b"x" * 600, retain=True)
     put(writer, 2, "b", b"x" * 600, retain=True)
@@ -475,7 +484,7 @@ def test_who_is_gone_is_owed_nothing(farm: TopicFarm) -> None:
     reader.drop()
     farm.mtl.wait(2)
     assert len(farm.mtl.data) == 1
-    assert farm.mtl.topic._owed == {}
+    assert farm.mtl.topic.owed == 0
     put(writer, 2, "a", b"live")
     assert farm.mtl.counted("mtl_contents.delivered") == 0
 
@@ -483,13 +492,13 @@ def test_who_is_gone_is_owed_nothing(farm: TopicFarm) -> None:
 # bounds
 
 
-def test_the_memory_of_properties_is_bounded(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 3)
+def test_the_memory_of_properties_is_bounded(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(TopicBounds(known=3))
     reader, writer = farm.reader("a"), farm.writer()
     for number in range(20):
         put(writer, number, "a", b"", type=str(number % 7), long="x" * (number % 2) * 600)
     assert [content.says["type"] for content in got(reader)] == [str(number % 7) for number in range(20)]
-    assert len(farm.mtl.topic._known) <= 3
+    assert 0 < farm.mtl.topic.known <= 3
 
 
 def test_a_long_body_is_not_copied_on_its_way(farm: TopicFarm) -> None:

@@ -9,7 +9,7 @@ import pytest
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Pong, Response
 from broker.wires.mtl.sessions.grants import Confirm, Side
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 
 

@@ -19,6 +19,7 @@ from broker.wires.mtl.sessions.control import WIRE
 from broker.wires.mtl.sessions.grants import Confirm, Side
 from broker.wires.mtl.sessions.rights import Rule
 from broker.wires.mtl.sessions.sasl import ANONYMOUS, EXCHANGE_SECONDS, EXTERNAL, PLAIN, SCRAM
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,
     KEY,
@@ -30,7 +31,6 @@ from tests.wires.mtl.control_recording import (
     Users,
     authorize,
     challenge,
-    nothing_fails,
     plain,
 )
 
@@ -43,7 +43,7 @@ def _no_failures(request: pytest.FixtureRequest) -> Iterator[None]:
     if "defect" in request.node.name:
         yield
         return
-    with nothing_fails():
+    with nothing_fails(collect=True):
         yield
 
 

@@ -15,12 +15,11 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Pong, Response
 from broker.wires.mtl.codec.table import EMPTY
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions import data as module
 from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Reader
 from broker.wires.mtl.sessions.settings import Settings
 from broker.wires.mtl.sessions.shared_socket import Shared
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer
 
 NUMBERS = [0, 1, 2**31, 2**32, 2**53 + 1, 2**63, 2**64 - 1]
@@ -351,8 +350,8 @@ def test_S10_with_a_lease_for_all_any_resource_that_may_be_can_be_summoned(farm:
     assert farm.reader().ask(*wire.summon(8, "unknown")) == bad(8)
 
 
-def test_the_number_of_summoned_resources_is_bounded(farm: MtlFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SUMMONED", 3)
+def test_the_number_of_summoned_resources_is_bounded() -> None:
+    farm = MtlFarm(Settings(max_summoned=3))
     peer = keeper(farm)
     assert [peer.ask(*wire.summon(number, f"r{number}")) for number in range(3)] == [ok(0), ok(1), ok(2)]
     assert peer.ask(*wire.summon(5, "r5")) == bad(5)
@@ -397,14 +396,12 @@ def test_W06_a_content_outside_the_lease_is_answered_and_not_delivered(farm: Mtl
     assert reader.take() == []
 
 
-def test_the_resources_of_a_writer_for_all_are_asked_for_once_and_a_bounded_number_is_remembered(
-    farm: MtlFarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_resources_of_a_writer_for_all_are_asked_for_once_and_a_bounded_number_is_remembered() -> None:
     class Asked(Keeping):
         def check(self, principal: Principal, side: Side, resource: str) -> None:
             self.calls.append(("check", resource))
 
-    monkeypatch.setattr(module, "MAX_NAMES", 3)
+    farm = MtlFarm(Settings(max_names=3))
     profile = Asked(farm.data)
     peer = farm.writer(profile=profile)
     for name in "aabbccddaa":

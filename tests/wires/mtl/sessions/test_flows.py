@@ -20,9 +20,8 @@ from broker.wires.mtl.profiles.test import RESOURCE
 from broker.wires.mtl.sessions.data import PINGS_TOGETHER
 from broker.wires.mtl.sessions.grants import Confirm, Side
 from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mc0.recording import nothing_fails
-from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer
-from tests.wires.mtl.recording_router import REPLIES
+from tests.recording.logs import nothing_fails
+from tests.wires.mtl.data_recording import REPLIES, Keeping, MtlFarm, MtlPeer
 
 BEAT = Settings().heartbeat
 PATIENCE = BEAT * Settings().dead_after

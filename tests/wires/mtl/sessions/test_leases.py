@@ -15,7 +15,6 @@ from twisted.logger import capturedLogs
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
 from broker.core.model import Rights
-from broker.wires.mtl.sessions import leases as module
 from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
 from broker.wires.mtl.sessions.leases import DataLeases
 from broker.wires.mtl.sessions.settings import Settings
@@ -217,9 +216,8 @@ def test_who_has_no_name_shares_no_limit_with_others_like_it() -> None:
         limited(table, somebody(""), session)
 
 
-def test_beyond_the_number_of_unused_leases_the_oldest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_UNUSED", 3)
-    table = Table()
+def test_beyond_the_number_of_unused_leases_the_oldest_ends() -> None:
+    table = Table(max_unused=3)
     used = table.issue()
     assert table.data.take(used, b"peer", "") is not None
     tokens = [table.issue() for _ in range(5)]

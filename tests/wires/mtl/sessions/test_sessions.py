@@ -9,6 +9,7 @@ import gc
 import json
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,10 @@ from hypothesis import strategies as st
 
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS
-from broker.wires.mtl.sessions import control as control_module
 from broker.wires.mtl.sessions.control import MAX_BEHIND
 from broker.wires.mtl.sessions.sasl import SCRAM
 from broker.wires.mtl.sessions.sessions import SHARE, key_of
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,
     KEY,
@@ -29,10 +30,9 @@ from tests.wires.mtl.control_recording import (
     ControlPeer,
     Users,
     authorize,
-    nothing_fails,
     plain,
 )
-from tests.wires.mtl.recording_router import REPLIES
+from tests.wires.mtl.data_recording import REPLIES
 
 OPEN = (400, {"status": "Bad Request", "reason": "open"})
 OPENING = [b"", b"Connection.Open", json.dumps({"protocol": PROTOCOL}).encode()]
@@ -40,13 +40,13 @@ OPENING = [b"", b"Connection.Open", json.dumps({"protocol": PROTOCOL}).encode()]
 
 @pytest.fixture(autouse=True)
 def _no_failures() -> Iterator[None]:
-    with nothing_fails():
+    with nothing_fails(collect=True):
         yield
 
 
-def closed_farm(sessions: int = 100) -> ControlFarm:
+def closed_farm(sessions: int = 100, **settings: Any) -> ControlFarm:
     """Where users have to log in."""
-    return ControlFarm(Users(alice="pencil", bob="rubber"), sessions=sessions)
+    return ControlFarm(Users(alice="pencil", bob="rubber"), sessions=sessions, **settings)
 
 
 def waiting(farm: ControlFarm | None = None) -> ControlPeer:
@@ -187,9 +187,8 @@ def test_so_many_requests_may_wait_and_more_are_dropped() -> None:
     assert peer.profile("test")[0] == 200
 
 
-def test_the_requests_that_wait_have_a_bounded_size_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_module, "MAX_BEHIND_BYTES", 200_000)
-    farm = closed_farm()
+def test_the_requests_that_wait_have_a_bounded_size_in_all() -> None:
+    farm = closed_farm(max_behind_bytes=200_000)
     peers = [waiting(farm) for _ in range(2)]
     for peer in peers:
         for _ in range(3):
