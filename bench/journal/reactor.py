@@ -40,7 +40,7 @@ from broker.core.restored_services import Restored
 from broker.export.disk import Disk
 from broker.export.feed import Feed, FullLoads
 from broker.export.journal import Journal
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 
 PROVIDERS = 1_000
 """The providers that report, in turn; each with one service."""
@@ -152,7 +152,7 @@ class Written:
     def __init__(self, reactor: Any, registry: Registry, directory: str, load: Load) -> None:
         self.disk = HangingDisk(load.hangs)
         self.threads = ThreadPool(minthreads=0, maxthreads=1)
-        segments = Segments(directory, "bench", "boot", Limits(segment_bytes=load.segment_bytes), self.disk)
+        segments = Segments(directory, "bench", "boot", JournalLimits(segment_bytes=load.segment_bytes), self.disk)
         self.journal = Journal(reactor, partial(deferToThreadPool, reactor, self.threads), segments)
         self.threads.start()
         self.journal.start()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class Reason(enum.Enum):
-    """Why something was refused. The value is ``(code, fatal)``.
+    """Reason of a refusal. The value is ``(code, fatal)``.
 
     ``code`` names the counter and the log line; it is stable. ``fatal`` says that the peer's connection is closed.
     """

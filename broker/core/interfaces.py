@@ -1,4 +1,4 @@
-"""What the core promises to the wires, and what it asks of whoever wires it up."""
+"""Interfaces between the core and the wires: the registry, topics, leases, stores and control."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class ILaunchers(Interface):
 
 
 class IControl(Interface):
-    """What an administrator may do to the broker process itself."""
+    """Control of the broker process by an administrator."""
 
     def reinitialize() -> None:
         """Read the configuration again."""
@@ -248,7 +248,7 @@ class ITopics(Interface):
         """
 
     def unsubscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
-        """Undo `subscribe`. Harmless for who is not subscribed."""
+        """Undo `subscribe`. No-op if not subscribed."""
 
     def publish(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
         """Give a message to all who are subscribed, the publisher included if it is one of them.
@@ -273,7 +273,7 @@ class ITopics(Interface):
 
 
 class Leased(Protocol):
-    """What is looked at when it is due."""
+    """Object with a deadline."""
 
     def check(self, now: float) -> float | None:
         """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time.

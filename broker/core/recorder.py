@@ -29,7 +29,7 @@ from broker.core.interfaces import IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession
 
 FLUSH_SECONDS = 0.25
-"""How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""
+"""Seconds for which changes gather before a write: many of them cost one transaction, and a kill loses little."""
 
 FLUSH_ROWS = 1_000
 """Providers, and sessions, in one write. Their values are built in the reactor thread: about a millisecond's work for

@@ -2,9 +2,9 @@
 
 Rules:
 - Every change raises the revision by one and is kept for a while (`watches`).
-- A method first makes all its changes and collects who must hear of them; then it tells them: for each service first
-  the waiting finds in the order in which they came, then the watchers (`telling`).
-- Waits, monitors and watches hear of live registrations only. A find is answered with what is remembered from
+- A method first makes all its changes and collects their listeners; then it notifies them: for each service first
+  the waits in the order in which they came, then the watchers (`broker.core.notifier`).
+- Waits, monitors and watches are told of live registrations only. A find is answered with what is remembered from
   before a restart too (`restored`), but for places at which a live service of that name is.
 - All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
 """

@@ -22,7 +22,7 @@ from zope.interface import implementer
 
 from broker.core import session_table
 from broker.core.database import Database, Design, StateFull, StateInUse
-from broker.core.disk_reserve import Reserve, is_full
+from broker.core.disk_reserve import DiskReserve, is_full
 from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
 
@@ -60,7 +60,7 @@ class Store:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._database = Database(directory, _DESIGN)
-        self._reserve = Reserve(directory)
+        self._reserve = DiskReserve(directory)
         self._lock: int | None = None
 
     def open(self) -> Snapshot:

@@ -31,14 +31,14 @@ from twisted.python.failure import Failure
 
 from broker.core.disk_errors import DiskErrors, LogLimit
 from broker.core.disk_reserve import is_full
-from broker.export.journal_states import STOPPING, TRANSITIONS, Event, State, Work, Worker
+from broker.export.journal_states import STOPPING, TRANSITIONS, JournalEvent, JournalState, JournalWork, JournalWorker
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.rest import rest
 from broker.export.segments import Segments
 from broker.export.timers import Timers
 
 FLUSH_SECONDS = 1.0
-"""How long records gather before they are appended: a kill of the broker loses no more than these."""
+"""Seconds for which records gather before they are appended: a kill of the broker loses no more than these."""
 
 SYNC_SECONDS = 5.0
 """The time between two times that all is put on the disk: a power cut loses no more than these."""
@@ -50,10 +50,10 @@ RETAIN_SECONDS = 3600.0
 """The time between two looks for segments to delete: they are named by the hour."""
 
 STOP_TRIES = 2
-"""How often the stop tries to write: the first time may be the one that finds the file removed."""
+"""Attempts of the stop to write: the first time may be the one that finds the file removed."""
 
 STOP_SECONDS = 10.0
-"""How long the stop waits for the disk. What is not sealed by then is sealed at the next start."""
+"""Seconds for which the stop waits for the disk. What is not sealed by then is sealed at the next start."""
 
 SET_BACK_SECONDS = 1.0
 """By how much a clock is set back at least if that is logged. Less happens where it is kept right."""
@@ -88,13 +88,13 @@ class Journal:
         self._lost = 0
         """Numbers given to records that are in no file and never will be."""
         self._lost_to = "queue"
-        """What lost those that no ``drop`` record tells of yet."""
+        """The cause of the losses that no ``drop`` record reports yet."""
         self._late = 0
         """Records that came after the stop."""
 
-        self._state = State.NEW
-        self._worker = Worker.IDLE
-        self._due = {Work.SEAL, Work.DELETE}
+        self._state = JournalState.NEW
+        self._worker = JournalWorker.IDLE
+        self._due = {JournalWork.SEAL, JournalWork.DELETE}
         """Sealing is always due but for the time after a failure."""
         self._timers = Timers(clock)
         self._patience: IDelayedCall | None = None
@@ -102,7 +102,7 @@ class Journal:
         self._heard_at = 0.0
         """The latest time that a record has."""
         self._set_back = 0
-        """How often the clock was set back."""
+        """The number of times that the clock was set back."""
         self._mended = 0
         """Records of which a text was changed. The thread counts them."""
         self._mended_told = 0
@@ -115,7 +115,7 @@ class Journal:
 
         self._stopped: Deferred[None] = Deferred()
         self._tries = STOP_TRIES
-        """How often the stop may still try to write what there is."""
+        """Attempts to write that the stop still has."""
 
     # for all
 
@@ -141,7 +141,7 @@ class Journal:
         return int(now * 1_000_000)  # as `microseconds` does it, without the call
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, for `Counters.include`. A record is written when it is on the disk."""
+        """Return the counters, for `Counters.include`. A record is written when it is on the disk."""
         return {
             "journal_records.written": self._segments.acknowledged,
             "journal_records.dropped": self._lost + self._turned_away + self._late,
@@ -174,7 +174,7 @@ class Journal:
         except OSError as error:
             if not is_full(error, self._segments.directory):
                 raise
-        self._change(Event.START)
+        self._change(JournalEvent.START)
         self._queue.insert(0, self._alive("start"))
         self._synced_at = self._clock.seconds()
         self._timers.after(FLUSH_SECONDS, self._flush)
@@ -190,19 +190,19 @@ class Journal:
         """
         self._room = 0
         self._timers.stop()
-        self._due.add(Work.SEAL)  # one more try
-        self._change(Event.STOP)
-        if self._state is not State.CLOSED:
+        self._due.add(JournalWork.SEAL)  # one more try
+        self._change(JournalEvent.STOP)
+        if self._state is not JournalState.CLOSED:
             self._patience = self._clock.callLater(STOP_SECONDS, self._stop_waiting)
             self._go_on()
         return self._stopped
 
     # states
 
-    def _change(self, event: Event) -> None:
+    def _change(self, event: JournalEvent) -> None:
         """Go to the state to which the event leads. Raises KeyError for an event that cannot come in this state."""
         before, self._state = self._state, TRANSITIONS[self._state, event]
-        if self._state is State.CLOSED and before is not State.CLOSED:
+        if self._state is JournalState.CLOSED and before is not JournalState.CLOSED:
             if self._patience is not None and self._patience.active():
                 self._patience.cancel()
             self._stopped.callback(None)
@@ -229,16 +229,16 @@ class Journal:
 
     def _flush(self) -> None:
         self.before_flush()
-        self._due.add(Work.WRITE)
+        self._due.add(JournalWork.WRITE)
         self._go_on()
 
     def _retain(self) -> None:
         self._timers.after(RETAIN_SECONDS, self._retain)
-        self._due.add(Work.DELETE)
+        self._due.add(JournalWork.DELETE)
         self._go_on()
 
     def _seal_again(self) -> None:
-        self._due.add(Work.SEAL)
+        self._due.add(JournalWork.SEAL)
         self._go_on()
 
     # one job after the other
@@ -246,63 +246,63 @@ class Journal:
     def _go_on(self) -> None:
         """Have the thread do what is due, unless it does something."""
         # A loop, and no recursion: where jobs end at once, a long sealing would nest as deep as it has pieces.
-        while self._worker is Worker.IDLE and (job := self._choose()) is not None:
+        while self._worker is JournalWorker.IDLE and (job := self._choose()) is not None:
             job()
 
     def _choose(self) -> Callable[[], None] | None:
         """Return the most urgent job of the state, None if there is none. The thread is idle."""
         match self._state:
-            case State.RECOVERING | State.ENDING:
+            case JournalState.RECOVERING | JournalState.ENDING:
                 return self._recover
-            case State.RUNNING:
+            case JournalState.RUNNING:
                 return self._choose_running()
-            case State.LAST_WRITE:
+            case JournalState.LAST_WRITE:
                 return self._write
-            case State.CLOSING:
+            case JournalState.CLOSING:
                 return self._seal if self._is_seal_due() else self._close
             case _:
                 return None
 
     def _choose_running(self) -> Callable[[], None] | None:
         # Writing comes first: records wait in a bounded queue, and sealed files can wait.
-        if Work.WRITE in self._due:
-            self._due.discard(Work.WRITE)
+        if JournalWork.WRITE in self._due:
+            self._due.discard(JournalWork.WRITE)
             if self._queue or self._untold or self._segments.unsynced or self._segments.due(self._clock.seconds()):
                 return self._write
             self._timers.after(FLUSH_SECONDS, self._flush)
         if self._is_seal_due():
             return self._seal
-        return self._delete_old if Work.DELETE in self._due else None
+        return self._delete_old if JournalWork.DELETE in self._due else None
 
     def _is_seal_due(self) -> bool:
-        return Work.SEAL in self._due and bool(self._segments.waiting)
+        return JournalWork.SEAL in self._due and bool(self._segments.waiting)
 
     @property
     def _untold(self) -> int:
-        """How many are lost that no ``drop`` record in a file tells of. The thread does nothing."""
+        """The number of losses that no ``drop`` record in a file reports. The thread does nothing."""
         return self._next_seq - 1 - self._segments.last_seq + self._turned_away
 
     def _run(self, done: Callable[[], None], failed: Callable[[Failure], None], *job: Any) -> None:
         """Have the thread do the job, a function and its arguments; then call one of the two, and go on."""
 
         def ended(_: object) -> None:
-            starting = self._worker is Worker.STARTING
-            self._worker = Worker.IDLE
+            starting = self._worker is JournalWorker.STARTING
+            self._worker = JournalWorker.IDLE
             if not starting:  # else the loop in `_go_on` goes on
                 self._go_on()
 
-        self._worker = Worker.STARTING
+        self._worker = JournalWorker.STARTING
         function, *arguments = job
         working = self._in_thread(function, *arguments)
         working.addCallbacks(lambda _: done(), failed)
         working.addErrback(lambda failure: _log.failure("a defect in the metrics journal", failure))
         working.addBoth(ended)
-        if self._worker is Worker.STARTING:
-            self._worker = Worker.WORKING
+        if self._worker is JournalWorker.STARTING:
+            self._worker = JournalWorker.WORKING
 
     def _recover(self) -> None:
         def ended() -> None:
-            self._change(Event.RECOVERED)
+            self._change(JournalEvent.RECOVERED)
             if self._segments.recovered:
                 _log.info(
                     "an earlier start left {files} open segments of the metrics journal, which are sealed now; {torn} "
@@ -321,7 +321,7 @@ class Journal:
     def _write(self) -> None:
         """Hand over what waits."""
         now = self._clock.seconds()
-        stopping = self._state is State.LAST_WRITE
+        stopping = self._state is JournalState.LAST_WRITE
         # What was turned away has numbers behind those of the queue: then the record of the stop is in the next write.
         last = stopping and not self._turned_away
         if last:
@@ -343,7 +343,7 @@ class Journal:
             self._tell_mended(now)
             self._timers.after(FLUSH_SECONDS, self._flush)
             if last:
-                self._change(Event.WRITTEN)
+                self._change(JournalEvent.WRITTEN)
 
         def failed(failure: Failure) -> None:
             self._lost = self._next_seq - 1 - self._segments.lines
@@ -352,7 +352,7 @@ class Journal:
                 self._tries -= 1
                 if not self._tries:
                     _log.error("{count} records of the metrics journal are lost by the stop", count=self._untold)
-                    self._change(Event.WRITTEN)
+                    self._change(JournalEvent.WRITTEN)
             self._timers.after(self._writing.add(failure), self._flush)
 
         self._run(done, failed, self._append, records, first, now, sync, last)
@@ -400,7 +400,7 @@ class Journal:
                 self._sealing.over()
 
         def failed(failure: Failure) -> None:
-            self._due.discard(Work.SEAL)
+            self._due.discard(JournalWork.SEAL)
             self._timers.after(self._sealing.add(failure), self._seal_again)
 
         self._run(done, failed, self._segments.seal_piece)
@@ -408,11 +408,11 @@ class Journal:
     def _delete_old(self) -> None:
         def done() -> None:
             if not self._segments.retaining:
-                self._due.discard(Work.DELETE)
+                self._due.discard(JournalWork.DELETE)
                 self._retaining.over()
 
         def failed(failure: Failure) -> None:
-            self._due.discard(Work.DELETE)
+            self._due.discard(JournalWork.DELETE)
             self._retaining.add(failure)
 
         self._run(done, failed, self._segments.retain_piece, self._clock.seconds())
@@ -421,17 +421,17 @@ class Journal:
 
     def _close(self) -> None:
         def done() -> None:
-            self._change(Event.RELEASED)
+            self._change(JournalEvent.RELEASED)
 
         def failed(failure: Failure) -> None:
             _log_failure(failure, "the metrics journal was not closed in good order: {why}")
-            self._change(Event.RELEASED)
+            self._change(JournalEvent.RELEASED)
 
         self._run(done, failed, self._segments.close)
 
     def _stop_waiting(self) -> None:
         _log.error("the metrics journal was not closed in {most:g} seconds", most=STOP_SECONDS)
-        self._change(Event.TIMEOUT)
+        self._change(JournalEvent.TIMEOUT)
 
 
 def _disk_errors(clock: IReactorTime, text: str) -> DiskErrors:

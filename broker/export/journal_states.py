@@ -10,8 +10,8 @@ A pair that is not in `TRANSITIONS` is a defect, and raises. ADR 0028 has the di
     CLOSING     the thread seals what is there, and lets go of the directory
     CLOSED      nothing is done any more; the Deferred of the stop has fired
 
-Besides, the thread has a state of its own (`Worker`), since it does one job at a time in each of them; and ``_due``
-has the kinds of work that may be done now.
+The thread has a state of its own (`JournalWorker`), since it does one job at a time in each of them. The kinds of work
+that come again and again are `JournalWork`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import enum
 from collections.abc import Mapping
 
 
-class State(enum.Enum):
+class JournalState(enum.Enum):
     """State of a journal; see the head of this module."""
 
     NEW = enum.auto()
@@ -32,7 +32,7 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Event(enum.Enum):
+class JournalEvent(enum.Enum):
     """Event that may change the state."""
 
     START = enum.auto()
@@ -47,29 +47,29 @@ class Event(enum.Enum):
     """The stop has taken `STOP_SECONDS`."""
 
 
-TRANSITIONS: Mapping[tuple[State, Event], State] = {
-    (State.NEW, Event.START): State.RECOVERING,
-    (State.NEW, Event.STOP): State.CLOSED,
-    (State.RECOVERING, Event.RECOVERED): State.RUNNING,
-    (State.RECOVERING, Event.STOP): State.ENDING,
-    (State.RUNNING, Event.STOP): State.LAST_WRITE,
-    (State.ENDING, Event.RECOVERED): State.LAST_WRITE,
-    (State.ENDING, Event.TIMEOUT): State.CLOSED,
-    (State.LAST_WRITE, Event.WRITTEN): State.CLOSING,
-    (State.LAST_WRITE, Event.TIMEOUT): State.CLOSED,
-    (State.CLOSING, Event.RELEASED): State.CLOSED,
-    (State.CLOSING, Event.TIMEOUT): State.CLOSED,
+TRANSITIONS: Mapping[tuple[JournalState, JournalEvent], JournalState] = {
+    (JournalState.NEW, JournalEvent.START): JournalState.RECOVERING,
+    (JournalState.NEW, JournalEvent.STOP): JournalState.CLOSED,
+    (JournalState.RECOVERING, JournalEvent.RECOVERED): JournalState.RUNNING,
+    (JournalState.RECOVERING, JournalEvent.STOP): JournalState.ENDING,
+    (JournalState.RUNNING, JournalEvent.STOP): JournalState.LAST_WRITE,
+    (JournalState.ENDING, JournalEvent.RECOVERED): JournalState.LAST_WRITE,
+    (JournalState.ENDING, JournalEvent.TIMEOUT): JournalState.CLOSED,
+    (JournalState.LAST_WRITE, JournalEvent.WRITTEN): JournalState.CLOSING,
+    (JournalState.LAST_WRITE, JournalEvent.TIMEOUT): JournalState.CLOSED,
+    (JournalState.CLOSING, JournalEvent.RELEASED): JournalState.CLOSED,
+    (JournalState.CLOSING, JournalEvent.TIMEOUT): JournalState.CLOSED,
     # The thread may end a job after the stop has waited long enough.
-    (State.CLOSED, Event.RECOVERED): State.CLOSED,
-    (State.CLOSED, Event.WRITTEN): State.CLOSED,
-    (State.CLOSED, Event.RELEASED): State.CLOSED,
+    (JournalState.CLOSED, JournalEvent.RECOVERED): JournalState.CLOSED,
+    (JournalState.CLOSED, JournalEvent.WRITTEN): JournalState.CLOSED,
+    (JournalState.CLOSED, JournalEvent.RELEASED): JournalState.CLOSED,
 }
 
-STOPPING = frozenset((State.ENDING, State.LAST_WRITE, State.CLOSING, State.CLOSED))
+STOPPING = frozenset((JournalState.ENDING, JournalState.LAST_WRITE, JournalState.CLOSING, JournalState.CLOSED))
 """The states after the stop: no record is taken in them."""
 
 
-class Worker(enum.Enum):
+class JournalWorker(enum.Enum):
     """State of the thread: IDLE, then STARTING while a job is handed over, then WORKING until it has ended.
 
     A job may end while it is handed over: then the thread is IDLE again without having been WORKING.
@@ -80,7 +80,7 @@ class Worker(enum.Enum):
     WORKING = enum.auto()
 
 
-class Work(enum.Enum):
+class JournalWork(enum.Enum):
     """Kind of work that comes again and again."""
 
     WRITE = enum.auto()

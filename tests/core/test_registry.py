@@ -488,7 +488,7 @@ def test_a_refused_service_takes_no_room() -> None:
     registry = make()
     id = join(registry)
     rights = Rights(offer=("a", "b"), services=2)
-    registry.offer([Service(name, "h:1", id) for name in ("no", "a", "no", "b")], rights)
+    refusals(registry, [Service(name, "h:1", id) for name in ("no", "a", "no", "b")], rights)
     assert [service.name for service in registry.services()] == ["a", "b"]
 
 

@@ -31,7 +31,7 @@ from broker.export.journal import (
 )
 from broker.export.lock import JournalInUse
 from broker.export.records import Record, boot_name
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, number, records_in, sealed_in
 from tests.threads import Thread, immediately
 
@@ -44,7 +44,7 @@ class Run:
         self.clock = Clock()
         self.clock.advance(NOON)
         self.disk = FailingDisk()
-        self.segments = Segments(str(directory), "b", boot, Limits(**limits), self.disk)
+        self.segments = Segments(str(directory), "b", boot, JournalLimits(**limits), self.disk)
         self.journal = Journal(self.clock, in_thread, self.segments)
         self.put_so_far = 0
 
@@ -573,7 +573,7 @@ class InARealThread(TestCase):
         threads.start()
         self.addCleanup(threads.stop)
         disk = ThreadNotingDisk()
-        segments = Segments(str(directory), "b", boot_name(NOON, b"x"), Limits(segment_bytes=200_000), disk)
+        segments = Segments(str(directory), "b", boot_name(NOON, b"x"), JournalLimits(segment_bytes=200_000), disk)
         clock: Any = reactor
         journal = Journal(clock, partial(deferToThreadPool, clock, threads), segments)
         journal.start()

@@ -7,8 +7,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from broker.export.journal import Journal
-from broker.export.journal_states import STOPPING, TRANSITIONS, Event, State
-from broker.export.segments import Limits, Segments
+from broker.export.journal_states import STOPPING, TRANSITIONS
+from broker.export.journal_states import JournalEvent as Event
+from broker.export.journal_states import JournalState as State
+from broker.export.segments import JournalLimits, Segments
 
 
 def test_every_state_but_the_first_is_reached_from_another_and_closed_is_the_end() -> None:
@@ -26,7 +28,7 @@ def test_a_stop_and_its_timeout_are_possible_wherever_they_can_come() -> None:
 
 
 def test_an_event_that_cannot_come_is_a_defect(tmp_path: object) -> None:
-    segments = Segments(str(tmp_path), "a", "b", Limits())
+    segments = Segments(str(tmp_path), "a", "b", JournalLimits())
     journal = Journal(Clock(), lambda *job: Deferred(), segments)
     journal.start()
     with pytest.raises(KeyError):

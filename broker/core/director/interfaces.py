@@ -1,4 +1,4 @@
-"""What the director promises to its sessions, what it asks of them, and the values that pass between.
+"""Interfaces between the director and its sessions, and the values that pass between them.
 
 Rules:
 - A *link* is one connection of a Context Server. A *server* is one or more links: links that have an address in common,
@@ -94,7 +94,7 @@ class ProviderLink(Protocol):
 
 @attrs.frozen
 class ContextPlace:
-    """Where a context is.
+    """Place of a context.
 
     ``provider`` is the label of its server, None if none has a context of this very name open; ``clones`` are the names
     of its open clones, in the order in which they opened, where the name is that of a clone set.
@@ -106,25 +106,25 @@ class ContextPlace:
 
     @property
     def open(self) -> bool:
-        """Whether it, or a clone of it, is open."""
+        """True if it, or a clone of it, is open."""
         return self.provider is not None or bool(self.clones)
 
 
 @attrs.frozen
 class UserPlace:
-    """Where a user is, or all clones of one: the names of the contexts, each once; none if he is nowhere."""
+    """Place of a user, or of all clones of one: the names of the contexts, each once; maybe none."""
 
     user: str
     contexts: tuple[str, ...] = ()
 
     @property
     def on(self) -> bool:
-        """Whether he is anywhere."""
+        """True if they are in any context."""
         return bool(self.contexts)
 
 
 class PlaceWatcher(Protocol):
-    """Who watches contexts and users: one administrator's connection. Two are the same if they are one object."""
+    """Watcher of contexts and users: one administrator's connection. Two are the same if they are one object."""
 
     def hear(self, place: ContextPlace | UserPlace) -> None:
         """A context that it watches opened or closed, or a user came or went."""
@@ -195,8 +195,8 @@ class Dump:
 
 
 @attrs.frozen
-class Settings:
-    """What of the director is configured.
+class DirectorSettings:
+    """Settings of the director.
 
     ``load_bump`` is added to a server's load for each new context that is placed there, until it reports its load.
     ``reservation_seconds`` is how long a reservation counts before its user has come: as long as the Context Server
@@ -272,10 +272,10 @@ class IDirector(Interface):
         """
 
     def find_context(context: str) -> ContextPlace:
-        """Where a context is, or the clones of one. For a name that is neither, a place that is not open."""
+        """Return the place of a context, or of its clones. For a name that is neither, a place that is not open."""
 
     def find_user(user: str) -> UserPlace:
-        """Where a user is, or the clones of one."""
+        """Return the place of a user, or of its clones."""
 
     def watch_context(watcher: PlaceWatcher, context: str) -> ContextPlace:
         """The same, and from now on each change of it. Raises `Refusal` LIMIT or PARAMETER.
@@ -334,4 +334,4 @@ class IDirector(Interface):
         """
 
     def counts() -> Mapping[str, int]:
-        """How many reservations were granted, denied, used and expired, and how many of each thing there are now."""
+        """Return the numbers of reservations granted, denied, used and expired, and the present sizes of all tables."""

@@ -1,4 +1,4 @@
-"""Where a reservation is made, and why not.
+"""Choice of the place for a reservation, and the reasons for a denial.
 
 Rules:
 - A context that is open is chosen by its name; else a clone in the clone set of that name that has room, and whose name

@@ -1,4 +1,4 @@
-"""Who queues have to do with: those who take messages, those who send them, and where durable ones are kept.
+"""Neighbours of queues: takers and authors of messages, the keeper of durable ones, and its store.
 
 And what goes between them: messages from before a restart, and what is known of a queue.
 """
@@ -18,10 +18,10 @@ from broker.core.queues.settings import Death
 
 
 class Taker(Protocol):
-    """Who messages are given to. It is hashable, and may consume several queues."""
+    """Receiver of messages. It is hashable, and may consume several queues."""
 
     room: bool
-    """Whether it can be given a message now. When that has become true, call `Queues.serve`."""
+    """True if it can be given a message now. When that has become true, call `Queues.serve`."""
 
     parked: dict[Any, None]
     """For the queues: its consumers that wait for room."""
@@ -31,7 +31,7 @@ class Taker(Protocol):
 
 
 class Author(Protocol):
-    """Who durable messages are from, and who waits to hear what became of them."""
+    """Sender of durable messages, which is told their outcome."""
 
     def kept(self, tokens: Sequence[Any]) -> None:
         """The messages with these tokens are safe."""
@@ -40,11 +40,11 @@ class Author(Protocol):
         """These could not be made safe, and are not in the queue any more."""
 
 
-class Keeper(Protocol):
-    """Where durable messages are made safe. It sets ``Message.kept``, and ``Queue.number``."""
+class MessageKeeper(Protocol):
+    """Keeper of durable messages. It sets ``Message.kept``, and ``Queue.number``."""
 
     takes: bool
-    """Whether messages can be added now."""
+    """True if messages can be added now."""
 
     def add(self, message: Message, author: Author | None, token: Any) -> None:
         """A message is to be kept. Its author is told. One without an author is tried until it succeeds."""
@@ -63,7 +63,7 @@ class QueueTable(Protocol):
     """The table that a queue is in, with the totals and bounds of all queues: `broker.core.queues.queues.Queues`."""
 
     leases: ILeases
-    keeper: Keeper | None
+    keeper: MessageKeeper | None
     messages: int
     bytes: int
     remembered: int
@@ -106,7 +106,7 @@ class QueueInfo:
 
 
 @attrs.frozen
-class Restored:
+class RestoredMessage:
     """A durable message from before a restart. ``number`` is the keeper's for its queue.
 
     ``seconds`` is how long its time still is; infinite for most.
@@ -130,7 +130,7 @@ never), why it died, head and body."""
 
 @attrs.frozen
 class Batch:
-    """What is written together. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
+    """Transaction of the store. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
 
     ``gone`` are orders of messages that are gone, ``queues_gone`` numbers of queues. ``urgent`` says that no author
     waits for these rows: they move from one queue to another.
@@ -151,10 +151,10 @@ class IQueueStore(Interface):
     `broker.core.database.StateError`; then nothing has changed.
     """
 
-    def open(now: float) -> list[Restored]:
+    def open(now: float) -> list[RestoredMessage]:
         """Open the store, and return all messages by their order. ``now`` is in seconds of the epoch."""
 
-    def look(now: float) -> list[Restored]:
+    def look(now: float) -> list[RestoredMessage]:
         """Return all messages without writing, after `open` has raised `StateFull`.
 
         From then on, every method that writes tries to open the store first.

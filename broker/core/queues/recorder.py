@@ -27,13 +27,13 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk_errors import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Author, Batch, IQueueStore, Restored, Row
+from broker.core.queues.interfaces import Author, Batch, IQueueStore, RestoredMessage, Row
 from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
 
 COMMIT_SECONDS = 0.005
-"""How long messages are gathered: about as long as a disk takes to write them."""
+"""Seconds for which messages are gathered: about as long as a disk takes to write them."""
 
 COMMIT_MESSAGES = 100
 """Messages that are not kept waiting for more."""
@@ -62,7 +62,7 @@ class QueueRecorder:
         leases: ILeases,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
-        rows: Iterable[Restored] = (),
+        rows: Iterable[RestoredMessage] = (),
         full: StateFull | None = None,
     ) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class QueueRecorder:
         return self._stopped
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, by a name."""
+        """Return the counters by their names."""
         return {
             "batches": self.batches,
             "kept": self.kept,

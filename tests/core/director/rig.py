@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from broker.core.director.clones import CloneSet
 from broker.core.director.director import Director
-from broker.core.director.interfaces import UNLIMITED, Denied, Granted, IContextServer, Settings
+from broker.core.director.interfaces import UNLIMITED, Denied, DirectorSettings, Granted, IContextServer
 from broker.core.director.names import context_set, user_set
 
 
@@ -49,7 +49,7 @@ class Side(Peer):
 class Rig:
     """The director, its clock, and a log of all that was told, in its order."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: DirectorSettings | None = None) -> None:
         self.clock = Clock()
         self.director = Director(self.clock, settings)
         self.log: list[tuple[str, object]] = []

@@ -11,16 +11,16 @@ from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
 from broker.core.queues.consumer_turns import Consumer
-from broker.core.queues.interfaces import QueueInfo, Restored
+from broker.core.queues.interfaces import QueueInfo, RestoredMessage
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
-from broker.core.queues.settings import DEFAULTS, Death, Rule, Settings
+from broker.core.queues.settings import DEFAULTS, Death, QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from tests.threads import Thread
 
-DURABLE = Settings(durable=True, dead_letters=frozenset(Death))
+DURABLE = QueueSettings(durable=True, dead_letters=frozenset(Death))
 
 
 class Worker:
@@ -63,14 +63,14 @@ class Farm:
 
     def __init__(
         self,
-        settings: Settings = DEFAULTS,
+        settings: QueueSettings = DEFAULTS,
         keeper: Any = None,
         clock: Clock | None = None,
         leases: Leases | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.leases = Leases(self.clock) if leases is None else leases
-        self.queues = Queues(self.leases, [Rule(("*",), settings)], keeper)
+        self.queues = Queues(self.leases, [QueueRule(("*",), settings)], keeper)
 
     def queue(self, name: str = "q") -> Queue:
         return self.queues.open("/", name)
@@ -145,7 +145,7 @@ class Author:
 class DurableFarm(Farm):
     """Queues that are kept in ``directory``. It begins with what is there."""
 
-    def __init__(self, directory: str, settings: Settings = DURABLE) -> None:
+    def __init__(self, directory: str, settings: QueueSettings = DURABLE) -> None:
         self.directory = directory
         self.thread = Thread()
         self.store = QueueStore(directory)
@@ -176,8 +176,8 @@ class DurableFarm(Farm):
             self.thread.work()
             self.clock.advance(COMMIT_SECONDS)
 
-    def stored(self) -> list[Restored]:
-        """The state that the next run would find if this one were killed now."""
+    def stored(self) -> list[RestoredMessage]:
+        """What the next run would find if this one were killed now."""
         with tempfile.TemporaryDirectory() as copy:
             shutil.copytree(self.directory, copy, dirs_exist_ok=True)
             store = QueueStore(copy)

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec.blocks import Reader
 from broker.wires.elko.codec.director import VOCABULARY
@@ -50,7 +50,7 @@ class DirectorControl:
 class DirectorFarm:
     """A director and its peers."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: DirectorSettings | None = None) -> None:
         self.clock = Turning()
         self.director = Director(self.clock, settings)
         self.control = DirectorControl()

@@ -255,10 +255,6 @@ class BrokerSession(ElkoSession):
         # The original takes a negative load for 0, and says nothing.
         self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
 
-    def _heartbeat(self) -> None:
-        if self._provider is not None:
-            self._wiring.registry.beat(self._provider)
-
     # admin
 
     def _load_desc(self, message: wire.LoadDescRequest) -> None:

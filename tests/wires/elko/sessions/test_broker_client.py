@@ -32,16 +32,6 @@ def test_ping_is_answered_in_the_name_that_it_used(farm: Farm, to: str) -> None:
     assert client.ask(to, "ping", tag=None) == [{"to": to, "op": "pong"}]
 
 
-@pytest.mark.parametrize("op", ["ping", "pong"])
-def test_a_ping_or_a_pong_of_a_provider_is_a_heartbeat(farm: Farm, op: str) -> None:
-    beats: list[int] = []
-    farm.registry.watch_beats(lambda provider, sent: beats.append(provider))
-    farm.admin().ask("broker", op)
-    client = farm.client()
-    client.ask("broker", op)
-    assert beats == [provider.id for provider in farm.registry.providers()]
-
-
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
 def test_pong_and_debug_are_not_answered(farm: Farm, to: str) -> None:
     client = farm.client("me")
