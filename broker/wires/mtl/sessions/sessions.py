@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from ipaddress import ip_address
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
 
 from broker.core.interfaces import ILease
+from broker.net.interfaces.addresses import is_loopback
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.sessions.grants import Principal
@@ -55,7 +55,7 @@ def is_secure(sender: Sender) -> bool:
     """Whether nobody else can read the messages of that peer: it is on this machine, or uses CURVE."""
     if sender.key or sender.address.startswith(_UNIX):
         return True
-    return ip_address(sender.address).is_loopback
+    return is_loopback(sender.address)
 
 
 @attrs.frozen(eq=False)
