@@ -1,4 +1,4 @@
-"""The bytes of an operator's connection: lines of text, and the telnet protocol's own bytes among them."""
+"""The input of an operator's connection: lines of text, with telnet commands (RFC 854) among them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from broker.core.errors import Malformed, Reason
 from broker.net.http_guard import Opening, is_text, opening
 
 MAX_LINE = 65_536
-"""Bytes of one line: more than anybody types."""
+"""Bytes of one line: more than a person types."""
 
 _IAC, _SB, _SE, _WILL, _WONT, _DO, _DONT = 255, 250, 240, 251, 252, 253, 254
 
 
 @attrs.frozen
 class Line:
-    """One line that the operator typed."""
+    """A line of input."""
 
     text: str
 
 
 @attrs.frozen
 class Negotiation:
-    """An option that the operator's telnet asked for; ``answer`` refuses it."""
+    """An option that a telnet client requested; ``answer`` refuses it."""
 
     answer: bytes
 
 
 class ConsoleReader:
-    """Bytes to lines, without the telnet protocol's own bytes.
+    """A decoder from bytes to lines, which removes telnet commands.
 
-    Whatever the telnet offers or asks for is refused (RFC 854): so it goes on line by line, which is what the console
-    wants. A telnet that was interrupted waits for that answer and shows nothing before.
+    Every option is refused (RFC 854), so that a telnet client stays in line mode. After an interrupt, a telnet client
+    waits for that refusal and displays nothing before it.
 
-    A connection that begins with a request of HTTP, or sends control characters, ends with a `Malformed`: a web page
+    A connection that begins with an HTTP request, or contains control characters, ends with a `Malformed`: a web page
     can make a browser on the operator's machine send such bytes, with commands among them. Nothing is yielded before
-    the first line is complete and known to be none of that, and nothing of a read with control characters in it.
+    the first line is complete and no HTTP request, and nothing of a read that contains control characters.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class ConsoleReader:
         self._returned = False
         """The last byte was a CR: a NUL after it is part of the line's end (RFC 854)."""
         self._opened = False
-        """The first line was text, and no request of HTTP."""
+        """The first line was text, and no HTTP request."""
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[Line | Negotiation | Malformed]:
-        """The lines that ``data`` completes, and what the telnet asked for. Nothing more after a `Malformed`."""
+        """Yield the lines that ``data`` completes, and requested options; nothing more after a `Malformed`."""
         if self._ended:
             return
         plain, answer = self._without_telnet(data)
@@ -84,7 +84,7 @@ class ConsoleReader:
 
     @property
     def pending(self) -> int:
-        """Bytes held of a line that is not complete."""
+        """Buffered bytes of an incomplete line."""
         return len(self._line)
 
     def _end(self, reason: Reason, text: str) -> Malformed:
@@ -93,7 +93,7 @@ class ConsoleReader:
         return Malformed(reason, text)
 
     def _without_padding(self, plain: bytes) -> bytes:
-        """``plain`` without the NUL with which a telnet ends a line after CR."""
+        """Remove the NUL by which a telnet client ends a line after CR."""
         if self._returned and plain.startswith(b"\0"):
             plain = plain[1:]
             self._returned = False
@@ -102,7 +102,7 @@ class ConsoleReader:
         return plain.replace(b"\r\0", b"\r")
 
     def _without_telnet(self, data: bytes) -> tuple[bytes, bytes]:
-        """``data`` without telnet commands (which several reads may bring), and what is to be answered to them."""
+        """Return ``data`` without telnet commands, and the answers to them. A command may span several reads."""
         if _IAC not in data and not self._telnet and not self._in_option:
             return data, b""
         plain, answer = bytearray(), bytearray()

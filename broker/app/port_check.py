@@ -1,7 +1,7 @@
-"""A trial of the ports of a configuration: the listeners that could not be opened now, without a daemon.
+"""Check of the addresses of a configuration: the listeners that could not be opened now.
 
-Every address is bound by a plain socket and given back. A port that is free now may be taken at the start, and the
-sockets that systemd passes are not known here.
+Every address is bound by a plain socket and released. An address that is free now may be taken at the start; sockets
+passed by systemd are unknown here.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 
-from broker.config import endpoint, zmq_endpoint
+from broker.app.configuration import SCHEMA
 from broker.config.endpoint import Endpoint
-from broker.config.validate import mtl_data_place
-from broker.config.values import Config
+from broker.config.schema import Config
+from broker.config.validate import bindings
 from broker.net.unix_socket import check_free
-from broker.wires.elko.listeners import title
 
 Trial = tuple[str, str, Callable[[ExitStack], None]]
-"""The name of a listener, its address, and what binds it until the stack is closed, or raises OSError."""
+"""The name of a listener, its address, and a function that binds it until the stack is closed, or raises OSError."""
 
 
 def obstacles(config: Config) -> list[str]:
-    """A sentence for each listener of ``config`` that cannot be bound. All are bound at the same time."""
+    """Return a sentence for each listener of ``config`` that cannot be bound. All are bound at the same time."""
     found = []
     with ExitStack() as bound:
         for name, where, bind in _trials(config):
@@ -37,26 +36,13 @@ def obstacles(config: Config) -> list[str]:
 
 
 def _trials(config: Config) -> Iterator[Trial]:
-    for listener in config.elko.listeners:
-        yield _stream(title("elko", listener), endpoint.parse(listener.endpoint))
-    if config.director.enabled:
-        for each in config.director.listeners:
-            yield _stream(title("director", each), endpoint.parse(each.endpoint))
-    if config.console.enabled:
-        yield _stream("console", endpoint.parse(config.console.endpoint))
-    if config.mc0.enabled:
-        yield _stream("mc0", zmq_endpoint.parse(config.mc0.endpoint).stream)
-    if config.dbp.enabled:
-        where = zmq_endpoint.parse(config.dbp.endpoint)
-        yield _stream("dbp", where.stream)
-        port = (where.port or 0) if config.dbp.udp_port is None else config.dbp.udp_port
-        host = where.where.rpartition(":")[0]
-        yield "dbp", f"udp {host}:{port}", partial(_inet, socket.SOCK_DGRAM, host, port)
-    if config.mtl.enabled:
-        yield _stream("mtl", zmq_endpoint.parse(config.mtl.endpoint).stream)
-        data = mtl_data_place(config.mtl)
-        if data is not None:
-            yield _stream("mtl", data.stream)
+    for binding in bindings(config, SCHEMA):
+        where = binding.where
+        if binding.datagrams:
+            host, port = where.interface or "0.0.0.0", where.port or 0
+            yield binding.title, f"udp {where.where}", partial(_inet, socket.SOCK_DGRAM, host, port)
+        else:
+            yield _stream(binding.title, where)
 
 
 def _stream(name: str, where: Endpoint) -> Trial:

@@ -1,10 +1,10 @@
-"""Which line of a TOML text has which key. The standard library's reader does not tell.
+"""Line numbers of the keys of a TOML text, which tomllib does not give.
 
-The text must be one that the reader took: the scanner only finds its way in it, and judges nothing.
+The text must be valid: the scanner locates keys and checks nothing.
 
 Rules:
-- A key stands on the line where it begins; a table on that of its first header, or of the first key that implies it.
-- What is inside an inline table or an array is not looked at: it gets the line of the key that it belongs to.
+- A key has the line where it begins; a table that of its first header, or of the first key that implies it.
+- The content of an inline table or an array has the line of the key that it belongs to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from broker.config.keys import join, parent
 
 MAX_DEPTH = 8
-"""Parts of a key that are looked at: the deepest one of the configuration has four, ``elko.listeners.limits.waits``."""
+"""Parts of a key that are recorded: the deepest key of the configuration has four, ``elko.listeners.limits.waits``."""
 
 _STRING = r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'"
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -34,7 +34,7 @@ _VALUE = re.compile(
 
 
 def lines(text: str) -> dict[str, int]:
-    """The line, from 1, of every key and table of a valid TOML text."""
+    """Return the line, from 1, of every key and table of a valid TOML text."""
     text = text.replace("\r\n", "\n")
     found: dict[str, int] = {}
     arrays: dict[str, int] = {}
@@ -58,7 +58,7 @@ def lines(text: str) -> dict[str, int]:
 
 
 def line_of(found: Mapping[str, int], key: str) -> int | None:
-    """The line of ``key``, or of the nearest table or array around it that has one."""
+    """Return the line of ``key``, or of the nearest table or array around it that has one."""
     while key:
         if key in found:
             return found[key]
@@ -72,7 +72,7 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _parts(key: str) -> list[str]:
-    """The parts of a dotted key: the reader itself takes quotes and escapes off."""
+    """Return the parts of a dotted key; tomllib resolves quotes and escapes."""
     parts: list[str] = []
     try:
         table: object = tomllib.loads(f"{key.strip()} = 0")
@@ -85,7 +85,7 @@ def _parts(key: str) -> list[str]:
 
 
 def _open(parts: list[str], element: bool, arrays: dict[str, int], found: dict[str, int], line: int) -> str:
-    """The key of the table that a header opens; ``element`` says that it adds one to an array of tables."""
+    """Return the key of the table that a header opens; ``element``: the header adds one to an array of tables."""
     here = ""
     for number, part in enumerate(parts, 1):
         here = join(here, part)

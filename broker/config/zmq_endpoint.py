@@ -1,6 +1,6 @@
-"""ZeroMQ endpoints: where a wire that speaks ZMTP listens.
+"""ZeroMQ endpoints: the address of a listener that speaks ZMTP.
 
-The syntax is ZeroMQ's own, and for sockets that systemd passes that of `broker.config.endpoint`. Taken are::
+The syntax is ZeroMQ's own, and for sockets that systemd passes that of `broker.config.endpoint`. Accepted forms::
 
     tcp://ADDRESS:PORT      tcp://[IPV6]:PORT
     tcp://*:PORT            all IPv4 addresses of the machine
@@ -10,8 +10,8 @@ The syntax is ZeroMQ's own, and for sockets that systemd passes that of `broker.
     systemd:domain=INET|INET6|UNIX:index=N
     systemd:domain=INET|INET6|UNIX:name=NAME
 
-ADDRESS is a number or ``localhost``. ZeroMQ would also take the name of a network interface; it is not taken here,
-since the machines that reach such a socket are not known before it is bound. Port 0, or ``*``, is any free port.
+ADDRESS is a number or ``localhost``. ZeroMQ also accepts the name of a network interface, which is refused here:
+the machines that reach such a socket are unknown before it is bound. Port 0, or ``*``, is any free port.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ZEndpoint:
     def loopback(self) -> bool:
         """True if only this machine can connect: 127.0.0.0/8, ::1, localhost, or a unix socket.
 
-        The address that systemd bound is not known, and so is not taken for local.
+        The address of a socket passed by systemd is unknown, and so is not taken for local.
         """
         return self.stream.loopback
 
@@ -73,7 +73,7 @@ class ZEndpoint:
 
     @property
     def where(self) -> str:
-        """The bound address, to be shown: ``127.0.0.1:61616``, ``[::1]:61616``, a path, or systemd's socket."""
+        """The bound address, for display: ``127.0.0.1:61616``, ``[::1]:61616``, a path, or systemd's socket."""
         return self.stream.where
 
     def overlaps(self, other: ZEndpoint | Endpoint) -> bool:
@@ -82,7 +82,7 @@ class ZEndpoint:
 
 
 def parse(text: str) -> ZEndpoint:
-    """The endpoint that ``text`` describes. Raises `BadEndpoint`."""
+    """Return the endpoint that ``text`` describes. Raises `BadEndpoint`."""
     if text.startswith("tcp://"):
         return _tcp(text.removeprefix("tcp://"))
     if text.startswith("ipc://"):
@@ -129,5 +129,5 @@ def _ipc(path: str) -> ZEndpoint:
 
 
 def _plain(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address that is written as an IPv6 one is the same."""
+    """Return an IPv4-mapped IPv6 address as the IPv4 address."""
     return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip

@@ -72,6 +72,9 @@ class Rates(Generic[K]):
             self._buckets.move_to_end(key)
         return bucket.take(rate, burst, now)
 
+    def __len__(self) -> int:
+        return len(self._buckets)
+
 
 class Seldom(Generic[K]):
     """Says of what something may be logged now: once in `COMPLAIN_EVERY` for each key, in a bounded table."""
@@ -112,6 +115,11 @@ class Complaints:
         self._lines: Rates[tuple[str, str]] = Rates(clock)
         self._left_out: Counter[tuple[str, str]] = Counter()
         """Lines that were not logged since the last summary, by wire and reason."""
+
+    @property
+    def logged(self) -> int:
+        """The number of entries in the table of lines that were logged lately."""
+        return len(self._logged)
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
         """Count what needs no log line."""

@@ -66,7 +66,7 @@ _Receive = Callable[[bytes, tuple[str, int]], object]
 
 @implementer(IReadDescriptor)
 class UdpSocket:
-    """One socket, over IPv4. Nothing comes in before it is bound, and then goes to who was named there.
+    """One socket, over IPv4 or IPv6. Nothing comes in before it is bound, and then goes to who was named there.
 
     ``longest`` is how many bytes a datagram may have; ``wanted`` is the receive buffer to ask for, in bytes.
     """
@@ -99,9 +99,9 @@ class UdpSocket:
     # opening and closing
 
     def bind(self, host: str, port: int, receive: _Receive) -> int:
-        """Listen at that IPv4 address. Returns the port that it got. Raises OSError."""
+        """Listen at that IPv4 or IPv6 address. Returns the port that it got. Raises OSError."""
         assert self._socket is None
-        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        opened = socket.socket(_family(host), socket.SOCK_DGRAM)
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -241,18 +241,22 @@ class UdpSocket:
     # sending
 
     def send(self, data: bytes, to: tuple[str, int]) -> bool:
-        """Send one datagram to an IPv4 address and a port. Returns True if the kernel took it."""
+        """Send one datagram to an address of the socket's family and a port, as `bind`'s function was given them.
+
+        Returns True if the kernel took it; more is not known.
+        """
         if self._socket is None:
             self._unsent["closed"] += 1
             return False
         try:
-            socket.inet_pton(socket.AF_INET, to[0])  # a name would be looked up, and everything would wait for that
+            # A name would be looked up, and everything would wait for that. A link-local address has a scope behind it.
+            socket.inet_pton(self._socket.family, to[0].partition("%")[0])
             self._socket.sendto(data, to)
         except OSError as error:
             kind = "address" if error.errno is None else errno.errorcode.get(error.errno, str(error.errno))
             self._unsent[kind] += 1
             if self._logged.due(f"send {kind}"):
-                host, port = to
+                host, port = to[:2]
                 self.log.warn(
                     "{name} could not send to {host}:{port}: {error}; more of the kind within a minute is only counted",
                     name=self._name, host=host, port=port, error=error.strerror or str(error),
@@ -288,6 +292,10 @@ def risen(before: int, now: int) -> int:
     full = 1 << 8 * _DROPS
     by = (now - before) % full
     return by if by < full // 2 else 0
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _enlarge(opened: socket.socket, wanted: int) -> int:

@@ -1,4 +1,4 @@
-"""A broker that sends anything at all: the client drops it, starts over where it must, and goes on."""
+"""A broker that sends arbitrary messages: the client drops them, recovers where it must, and continues."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Noise(Stage):
         taken: list[Delivery] = []
         client = self.client(settings=attrs.evolve(QUICK, heartbeat=0.2))
         reader, writer = await client.both(
-            "queue", ["jobs"], ["jobs"], taken.append, read_confirm="full", write_confirm="full", again=True
+            "queue", ["jobs"], ["jobs"], taken.append, read_confirm="full", write_confirm="full", resend=True
         )
         await reader.summon("jobs")
         for count, frames in enumerate(messages(chance)):

@@ -1,4 +1,4 @@
-"""What an operator is told of a good configuration."""
+"""The report on a valid configuration."""
 
 from __future__ import annotations
 
@@ -6,23 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.check import report, resolves
-from broker.config.values import (
-    Config,
-    Console,
-    Dbp,
-    Elko,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Listener,
-    Mc0,
-    Mc0Rule,
-    Mtl,
-    MtlQueue,
-    MtlRule,
-)
+from broker.app.configuration import Config, report
+from broker.config.check import resolves
+from broker.config.values import Console, FullLoad, Journal, LauncherEntry, Launchers
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import Elko, Listener
+from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
 MTL = "mtl: bound to tcp 127.0.0.1:5975, data 127.0.0.1:5976, auth open, hosts /; rules none; queues none"

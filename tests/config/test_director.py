@@ -8,12 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.config.check import report
+from broker.app.configuration import Config, changes, parse, problems, refused, report
 from broker.config.errors import BadConfig
-from broker.config.load import parse
-from broker.config.reload import changes, refused
-from broker.config.validate import DIRECTOR_LIMITS, DIRECTOR_RANGES, problems
-from broker.config.values import Config, Director, DirectorLimits, DirectorListener, FullLoad, Journal
+from broker.config.values import FullLoad, Journal
+from broker.wires.elko.config import Director, DirectorLimits, DirectorListener
+from broker.wires.elko.validation import DIRECTOR_LIMITS, DIRECTOR_RANGES
 from tests.config.command_line import configured
 
 OPEN = "[[director.listeners]]\n"
@@ -183,7 +182,7 @@ def test_a_port_does_not_replace_listeners_of_the_file(tmp_path: Path, capsys: p
 
 
 def shown(*listeners: DirectorListener) -> list[str]:
-    """What an operator is told of these. Names with a dot resolve."""
+    """The report on these, as an operator reads it. Names with a dot resolve."""
     config = Config(director=Director(listeners=listeners), journal=Journal(full_load=(FullLoad(("*",), 1.0),)))
     lines = report(config, resolves=lambda host: "." in host).split("\n")
     told = [line.removeprefix("warning: ") for line in lines]

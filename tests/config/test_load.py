@@ -8,31 +8,19 @@ from textwrap import dedent
 
 import pytest
 
+from broker.app.configuration import Config, parse, read
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
-from broker.config.load import parse, read
-from broker.config.values import (
-    Broker,
-    Config,
-    Console,
-    Dbp,
-    Elko,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Limits,
-    Listener,
-    Log,
-    Mc0,
-    Mc0Rule,
-)
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import Elko, Limits, Listener
+from broker.wires.mc0.config import Mc0, Mc0Rule
 
 LOOPBACK = "tcp:9000:interface=127.0.0.1"
 
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:
-    """What is wrong with ``text``: line, key and text of each error."""
+    """The problems of ``text``: line, key and text of each error."""
     with pytest.raises(BadConfig) as caught:
         parse(dedent(text), "broker.toml")
     return [(error.line, error.key, error.text) for error in caught.value.errors]

@@ -8,24 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.config.reload import RELOADABLE, changes, refused
-from broker.config.values import (
-    Broker,
-    Config,
-    Console,
-    Dbp,
-    Elko,
-    ElkoListener,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Limits,
-    Listener,
-    Log,
-    Mc0,
-    Mc0Rule,
-)
+from broker.app.configuration import SCHEMA, Config, changes, refused
+from broker.config.reload import reloadable
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import Elko, ElkoListener, Limits, Listener
+from broker.wires.mc0.config import Mc0, Mc0Rule
 
 NOW = {
     "broker.diagnostics",
@@ -92,6 +80,15 @@ NOW = {
     "dbp.connections",
     "dbp.connections_per_address",
     "dbp.services",
+    "dns.domain",
+    "dns.ttl",
+    "dns.response_rate",
+    "dns.response_burst",
+    "dns.limit_loopback",
+    "dns.connections",
+    "dns.connections_per_address",
+    "dns.idle",
+    "dns.stalled_after",
     "mtl.stalled_after",
     "mtl.connections",
     "mtl.connections_per_address",
@@ -152,6 +149,9 @@ AT_RESTART = {
     "dbp.handshake",
     "dbp.high_water",
     "dbp.max_message",
+    "dns.enabled",
+    "dns.endpoint",
+    "dns.auth",
     "mtl.enabled",
     "mtl.endpoint",
     "mtl.data_port",
@@ -292,6 +292,6 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
 
 def test_the_table_names_only_keys_that_exist() -> None:
     keys = NOW | {"launchers.table[chat]"}
-    for pattern in RELOADABLE:
+    for pattern in reloadable(SCHEMA):
         start, _, _ = pattern.replace("[*]", "[main]").partition("*")
         assert any(key.startswith(start) for key in keys), pattern

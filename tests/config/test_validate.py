@@ -11,20 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.app.configuration import Config, parse, problems
 from broker.config import zmq_endpoint
+from broker.config.checks import hostport
 from broker.config.errors import BadConfig
-from broker.config.load import parse
-from broker.config.validate import (
-    RANGES,
-    effective_auth,
-    effective_mc0_auth,
-    effective_offer,
-    hostport,
-    problems,
-)
-from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Mc0, Mc0Rule
+from broker.config.values import Console, LauncherEntry, Launchers
 from broker.core.model import OWN_PREFIX
-from broker.wires.mc0.validation import MC0_RANGES, OWN_TOPICS
+from broker.wires.elko.config import Elko, Limits, Listener
+from broker.wires.elko.validation import RANGES, effective_auth, effective_offer
+from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mc0.validation import MC0_RANGES, OWN_TOPICS, effective_mc0_auth
 from tests.config.certificates import certificate
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
@@ -87,7 +83,12 @@ BAD = [
     ('[mc0]\nendpoint = "tcp:61616"', 2, "mc0.endpoint", "'tcp:61616' is no ZeroMQ endpoint"),
     ('[mc0]\nendpoint = "tcp://eth0:61616"', 2, "mc0.endpoint", "names of hosts and of network interfaces"),
     ('[mc0]\nendpoint = "tcp://127.0.0.1:9000"', 2, "mc0.endpoint", "is taken by elko.listeners[0].endpoint"),
-    ('[mc0]\nendpoint = "tcp://*:9001"\nauth = "open"', 2, "mc0.endpoint", "0.0.0.0:9001 is taken by console.endpoint"),
+    (
+        '[mc0]\nendpoint = "tcp://*:9001"\nauth = "open"',
+        2,
+        "console.endpoint",
+        "127.0.0.1:9001 is taken by mc0.endpoint",
+    ),
     (
         '[[elko.listeners]]\nendpoint = "tcp:61616:interface=127.0.0.1"',
         2,
@@ -290,7 +291,7 @@ def test_hostport(text: str, parts: tuple[str, int] | None) -> None:
 
 
 def tls(*files: Path) -> list[tuple[str, str]]:
-    """What is wrong with a TLS listener that has these files: a certificate, its key, and perhaps a CA."""
+    """The problems of a TLS listener with these files: a certificate, its key, and perhaps a CA."""
     named = ":".join(f"{name}={path}" for name, path in zip(("certificate", "key", "ca"), files, strict=False))
     listener = Listener(endpoint=f"tls:9000:{named}", auth="open")
     return problems(Config(elko=Elko((listener,))))

@@ -28,8 +28,10 @@ from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.conversation import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
 from tests.fuzz.test_mc0 import frame_lists
+from tests.recording.farm import STEP
+from tests.recording.logs import nothing_fails
 from tests.wires.mc0.codec.examples import read_as_the_connector
-from tests.wires.mc0.recording import STEP, Mc0Farm, Mc0Peer, nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 
 KEYS = {"K0": "web1", "K1": "web2", "K2": "operator"}
 
@@ -62,7 +64,7 @@ class Owed:
 
 
 class Model:
-    """What is to be true of one peer."""
+    """The expected state of one peer."""
 
     def __init__(self, number: int, peer: Mc0Peer) -> None:
         self.number = number

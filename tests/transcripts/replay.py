@@ -35,6 +35,9 @@ from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.wires.elko.config import Director as DirectorConfig
+from broker.wires.elko.config import DirectorLimits
+from broker.wires.elko.config import Limits as BrokerLimits
 from broker.wires.elko.sessions import director as elko_director
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, Wiring
@@ -42,7 +45,7 @@ from broker.wires.elko.sessions.change_notices import Notices
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"
-"""What stands for the orderly end of a connection, where a message stands otherwise."""
+"""The mark of the orderly end of a connection, where a message stands otherwise."""
 
 ABORTED = "aborted"
 """The same for a connection that was reset."""
@@ -139,7 +142,7 @@ class Broker:
         registry.offer_own(_own_services())
 
     def _listener(self, policy: Policy) -> LineFactory:
-        within = 0.0 if policy.allow_before_auth else values.Limits().authenticate_within
+        within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
             partial(self._converse, Door(policy, Guesses(self.clock.seconds))),
@@ -165,13 +168,13 @@ class Director:
         def converse(peer: Peer) -> tuple[Reader, Session]:
             return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
-        limits = ConnectionLimits(authenticate_within=values.DirectorLimits().authenticate_within)
+        limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
         complaints = Complaints(Counters(), self.clock)
         self.listeners = {"open": LineFactory("director", converse, limits, Turns(self.clock), complaints, self.clock)}
 
 
 class Server(Protocol):
-    """What clients connect to."""
+    """The server that clients connect to."""
 
     @property
     def clock(self) -> Clock: ...
@@ -192,7 +195,7 @@ class _Connection:
         self._close_told = False
 
     def said(self) -> list[str]:
-        """What is new."""
+        """The new items."""
         data: bytes = self.transport.value()
         self.transport.clear()
         assert data == b"" or data.endswith(blocks.END), data
@@ -228,7 +231,7 @@ class _Player:
             self._write_down()
         assert all(c.transport.disconnecting for c in self._connections.values()), "a connection was left open"
         # Timers that check deadlines once a second find nothing to do, and end; and so do reservations.
-        self._wait_until(self._clock.seconds() + 2 + values.Director().reservation)
+        self._wait_until(self._clock.seconds() + 2 + DirectorConfig().reservation)
         assert self._clock.getDelayedCalls() == []
         assert all(not listener.connections for listener in self._broker.listeners.values())
 
@@ -261,7 +264,7 @@ class _Player:
 
 
 def replay(recording: Recording) -> list[Said]:
-    """What our broker, or our director, says to the clients of the recording, in order."""
+    """The messages of our broker, or our director, to the clients of the recording, in order."""
     if not recording.name.startswith(OF_BROKER):
         return play_at(Director(), recording.events)
     policy = Policy(allow_before_auth=recording.short in BEFORE_AUTH, diagnostics=recording.diagnostics)
@@ -269,7 +272,7 @@ def replay(recording: Recording) -> list[Said]:
 
 
 def play(events: Sequence[Event], setting: Setting) -> list[Said]:
-    """What our broker says to clients that do this, in order. In the end every connection must have been closed."""
+    """The messages of our broker to clients that do this, in order. In the end every connection is closed."""
     return play_at(Broker(setting), events)
 
 

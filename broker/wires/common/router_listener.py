@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from time import monotonic
 from typing import Any
@@ -14,7 +14,6 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from broker import curve
-from broker.app.parts import Parts
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import bound, close_now, listen
@@ -29,23 +28,19 @@ from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.sealing import SealingError, choose
+from broker.wires.common.places import occupied
+from broker.wires.interface import Context
 
 log = Logger()
 
 
 def make_router(
-    wire: str,
-    limits: RouterLimits,
-    secret_key: str | None,
-    keys: AllowedKeys | None,
-    parts: Parts,
-    clock: Any,
-    room: int,
+    wire: str, limits: RouterLimits, secret_key: str | None, keys: AllowedKeys | None, context: Context
 ) -> Router:
-    """A ROUTER for ``room`` connections at most. Keys that are revoked from ``keys`` lose their connections.
+    """A ROUTER for the connections that the context has room for. Revoked keys lose their connections.
 
-    ``secret_key`` (Z85) is that of the mechanism CURVE; None selects the mechanism NULL.
-    Raises OSError if CURVE cannot be sealed as the environment asks.
+    ``secret_key`` (Z85) is that of the mechanism CURVE; None selects the mechanism NULL. Raises OSError if CURVE cannot
+    be sealed as the environment asks.
     """
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
     sealing = None
@@ -59,12 +54,12 @@ def make_router(
     router = Router(
         wire,
         mechanism,
-        Gate(wire, keys, parts.complaints, clock),
-        limits.connection_limits(room),
+        Gate(wire, keys, context.complaints, context.clock),
+        limits.connection_limits(context.room),
         FrameLimits.of_frame(limits.max_message),
-        parts.turns,
-        parts.complaints,
-        clock,
+        context.scheduler,
+        context.complaints,
+        context.clock,
         BacklogLimits(messages=limits.high_water),
         sealing,
     )
@@ -103,6 +98,11 @@ class RouterListener:
         order.at_end = getattr(port.reactor, "at_end", order.at_end)
         self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
+
+    def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
+        """Return its row of `broker.wires.interface.OpenWire.places`."""
+        named = {} if name is None else {"name": name}
+        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
 
     def unbind(self) -> None:
         """Listen no more; connections stay."""

@@ -1,4 +1,4 @@
-"""The wiring of DBP: its ROUTER, its UDP socket, the beacon, and the services that outlast a restart.
+"""Opening DBP: its ROUTER, its UDP socket, the beacon, and the services that outlast a restart.
 
 Order at the start: services from before a restart, so that the first answer has them; the sockets; the beacon. At the
 stop all services are sent a DISCONNECT, and the sockets are closed last.
@@ -6,23 +6,25 @@ stop all services are sent a DISCONNECT, and the sockets are closed last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 
-from broker.app.parts import Parts
-from broker.config import values
+from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
-from broker.core.interfaces import Beats
-from broker.core.model import Provider, Rights
+from broker.core.interfaces import ILeases
+from broker.core.model import Rights
 from broker.net.endpoints import CannotListen
 from broker.net.probes import Probes
 from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
 from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.dbp import views
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
+from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, Terms
 from broker.wires.dbp.sessions.commands import Commands
@@ -30,16 +32,21 @@ from broker.wires.dbp.sessions.datagrams import Datagrams
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import BROKER, Voice
 from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView
 
 PORTS_TRIED = 10
 """Ports that are tried where any will do: one that is free for UDP may be taken by a TCP connection."""
 
 
-@attrs.define
-class DbpListener:
-    """The wire. ``udp_address`` is where heartbeats go, empty before `bind`."""
+@attrs.define(eq=False)
+class OpenDbp(PlainWire):
+    """DBP as it runs; see `broker.wires.interface.OpenWire`. ``udp_address`` is where heartbeats go, empty before
+    `bind`."""
 
-    config: values.Dbp
+    log = Logger()
+
+    config: Dbp
     name: str
     clock: Any
     listener: RouterListener
@@ -50,6 +57,7 @@ class DbpListener:
     listing: Listing
     commands: Commands
     datagrams: Datagrams
+    leases: ILeases
     beacon: Beacon | None = None
     udp_address: str = ""
 
@@ -58,8 +66,8 @@ class DbpListener:
         """The address of the ROUTER, empty before `bind`."""
         return self.listener.address
 
-    def bind(self) -> str:
-        """Bind both sockets, and begin to call. Returns the ROUTER's address.
+    def bind(self, title: str) -> str:
+        """Bind both sockets, and start the beacon. Returns the ROUTER's address.
 
         Raises `CannotListen` with neither bound; it may be tried again. UDP comes first: no peer of it has a connection
         that would be lost if the ROUTER cannot be bound.
@@ -87,10 +95,21 @@ class DbpListener:
         addresses = effective_dbp_beacon(config)
         self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.name)
         self.beacon.start()
+        self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
         return self.address
 
-    def use(self, config: values.Dbp) -> None:
-        """Take the keys of the configuration that a reload may change."""
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the ROUTER and the UDP socket."""
+        if not self.address:
+            return []
+        return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the registered services."""
+        return views.views(self.catalogue, self.leases)
+
+    def reload(self, config: Dbp, broker: Broker) -> None:
+        """Take new terms and limits."""
         self.catalogue.use(_terms(config))
         self.listener.router.limit(config.connection_limits(self.room))
 
@@ -100,6 +119,10 @@ class DbpListener:
         for each in (self.commands, self.datagrams, self.udp, self.probes):
             counts.update(each.counts())
         return counts
+
+    def stop_listening(self) -> Deferred[None]:
+        """Return at once: both sockets are closed together, after all services were sent a DISCONNECT."""
+        return succeed(None)
 
     def close(self) -> Deferred[None]:
         """Send all services a DISCONNECT, and stop. Fires when all connections are closed."""
@@ -116,36 +139,39 @@ class DbpListener:
         self.close()
 
 
-def make_dbp(
-    config: values.Dbp,
-    known: Iterable[Provider],
-    suffix: str | None,
-    beats: Beats | None,
-    parts: Parts,
-    clock: Any,
-    room: int,
-) -> DbpListener:
-    """Make the wire, for ``room`` connections at most, without opening it.
-
-    ``known`` are the providers from before a restart; ``suffix`` makes the name of this broker.
-    """
+def open_dbp(config: Dbp, context: Context) -> OpenDbp:
+    """Make the wire without listening."""
+    suffix, clock = context.broker.service, context.clock
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
-    leases, complaints = parts.leases, parts.complaints
-    router = make_router(WIRE, config, None, None, parts, clock, room)
-    udp = UdpSocket(clock, parts.turns, WIRE, MAX_DATAGRAM)
-    probes = Probes(clock, clock, parts.turns, complaints, WIRE)
+    leases, complaints = context.leases, context.complaints
+    router = make_router(WIRE, config, None, None, context)
+    udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
+    probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
     voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(parts.registry, leases, voice, complaints, _terms(config), beats)
-    listing = Listing(parts.registry, clock)
+    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config))
+    listing = Listing(context.registry, clock)
     commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
     datagrams = Datagrams(catalogue, voice, complaints)
     router.serve(commands)
-    catalogue.restore(known)
+    catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)
-    return DbpListener(config, name, clock, listener, room, udp, probes, catalogue, listing, commands, datagrams)
+    return OpenDbp(
+        config,
+        name,
+        clock,
+        listener,
+        context.room,
+        udp,
+        probes,
+        catalogue,
+        listing,
+        commands,
+        datagrams,
+        leases,
+    )
 
 
-def _terms(config: values.Dbp) -> Terms:
+def _terms(config: Dbp) -> Terms:
     return Terms(
         rights=Rights(effective_dbp_offer(config)),
         services=config.services,

@@ -8,8 +8,8 @@ from ipaddress import AddressValueError, IPv4Address
 from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.problem import Problem, in_range, in_ranges
-from broker.config.values import Dbp
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.wires.dbp.config import Dbp
 
 BEACON_PORT = 5245
 """Where the original nodes wait for the beacon, one after the other: who else is bound to it, they fail or miss it."""

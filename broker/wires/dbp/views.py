@@ -1,32 +1,46 @@
-"""What operators are shown of DBP: its services, and how they keep their word."""
+"""Views of DBP: its services, and whether they keep their heartbeat contracts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fnmatch import fnmatchcase
-from itertools import islice
+from collections.abc import Sequence
+from functools import partial
 
 from broker.core.interfaces import ILeases
 from broker.wires.dbp.sessions.addresses import hostport
 from broker.wires.dbp.sessions.catalogue import Catalogue
 from broker.wires.dbp.sessions.service_state import Entry
+from broker.wires.views import AnyView, Column, Row, View
 
-MAX_LISTED = 1_000
-"""Services of one answer: more than anybody reads. A pattern finds more."""
+COLUMNS = (
+    Column("service", "Name of the service"),
+    Column("provider", "Id of the service in the registry"),
+    Column("hostport", "Where the service is reached"),
+    Column("address", "Where the registration came from"),
+    Column("contract", "True if the service has promised heartbeats"),
+    Column("interval", "Time between heartbeats", "seconds"),
+    Column("liveness", "Intervals of silence after which the service is gone"),
+    Column("heard", "Time since the last sign of life", "seconds"),
+    Column("udp", "Where its heartbeats come from"),
+    Column("connected", "True while it has a connection to the ROUTER"),
+    Column("unanswered", "Questions in a row that it has not answered"),
+)
 
 
-def services(catalogue: Catalogue, leases: ILeases, pattern: str = "*") -> list[dict[str, object]]:
-    """The services whose name matches a shell pattern, the oldest first. Times in seconds."""
-    found = (entry for entry in catalogue if fnmatchcase(entry.name, pattern))
-    return [_service(entry, leases.moment()) for entry in islice(found, MAX_LISTED)]
+def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
+    """Return the views of the wire."""
+    return [
+        View(
+            "dbp services",
+            "Shows the services registered by DBP, the oldest first. A pattern selects names.",
+            COLUMNS,
+            lambda: catalogue,
+            partial(_service, leases),
+            lambda entry: (entry.name,),
+        )
+    ]
 
 
-def views(catalogue: Catalogue, leases: ILeases) -> dict[str, Callable[[str], object]]:
-    """The console's commands, by name. Each is given a pattern."""
-    return {"dbp services": lambda pattern: services(catalogue, leases, pattern)}
-
-
-def _service(entry: Entry, now: float) -> dict[str, object]:
+def _service(leases: ILeases, entry: Entry) -> Row:
     about: dict[str, object] = {
         "service": entry.name,
         "provider": entry.provider,
@@ -35,7 +49,8 @@ def _service(entry: Entry, now: float) -> dict[str, object]:
         "contract": entry.contract,
     }
     if entry.contract:
-        about |= {"interval": entry.interval, "liveness": entry.liveness, "heard": round(now - entry.heard, 2)}
+        heard = round(leases.moment() - entry.heard, 2)
+        about |= {"interval": entry.interval, "liveness": entry.liveness, "heard": heard}
     if entry.source is not None:
         about["udp"] = f"{entry.source[0]}:{entry.source[1]}"
     about["connected"] = entry.connection is not None

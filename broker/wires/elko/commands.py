@@ -1,9 +1,9 @@
-"""The ops of an Elko protocol as commands that operators type, with their parameters."""
+"""The ops of the Elko protocols as commands that operators type at the console; see `broker.wires.dialect`."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import get_args
 
 import attrs
@@ -11,12 +11,27 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec import broker, director
+from broker.net.interfaces.peer import Peer
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.dialect import Typist
+from broker.wires.elko.codec import broker, director, lenient
+from broker.wires.elko.codec.broker import LoadReport, WillServe, WontServe
 from broker.wires.elko.codec.common import COMMON, Auth
 from broker.wires.elko.codec.vocabulary import Message, Vocabulary
+from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.broker import BrokerSession
+from broker.wires.elko.sessions.broker import Wiring as BrokerWiring
+from broker.wires.elko.sessions.director import DirectorSession
+from broker.wires.elko.sessions.director import Wiring as DirectorWiring
 
 WIDTH = 100
 """Characters of a line of help."""
+
+POLICY = Policy(diagnostics=False, orders_must_reach=True)
+"""The rules of an operator's session: the console itself prints what was wrong."""
+
+PROVIDING = (WillServe, WontServe, LoadReport)
+"""The ops of providers: an operator becomes one with the first of them."""
 
 
 @attrs.frozen(eq=False)
@@ -36,8 +51,20 @@ class Commands:
     named: Mapping[str, str]
     alone: Mapping[str, Mapping[str, object]]
     never_alone: Collection[str]
-    messages: Mapping[str, type[Message]]
+    messages_by_op: Mapping[str, type[Message]]
     about: Mapping[str, str]
+
+    @property
+    def ops(self) -> Collection[str]:
+        """The names of the ops."""
+        return self.messages_by_op.keys()
+
+    def parsed(self, text: str) -> list[Message]:
+        """The messages that were typed as JSON. Raises `Malformed`."""
+        found = list(lenient.objects(text))
+        if not found or not lenient.Balance().feed(text):
+            raise Malformed(Reason.SYNTAX, "the line is not one complete message {...}")
+        return [self.message(members) for members in found]
 
     def message(self, members: dict[str, object]) -> Message:
         """The message that was typed as JSON; ``to`` may be left out. Raises `Malformed`."""
@@ -47,7 +74,7 @@ class Commands:
 
     def typed(self, op: str, words: Sequence[str]) -> Message:
         """The message that was typed as words. Raises `Malformed`."""
-        if op not in self.messages:
+        if op not in self.messages_by_op:
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {self.name(op)[:40]!r}; try help")
         parameters: dict[str, object] = {}
         for word in words:
@@ -68,7 +95,7 @@ class Commands:
 
     def list(self) -> list[str]:
         """All ops with their parameters."""
-        return [self._usage(op) for op in sorted(self.messages)]
+        return [self._usage(op) for op in sorted(self.messages_by_op)]
 
     def help(self, op: str) -> str:
         """One op with its parameters, and what it does."""
@@ -84,7 +111,7 @@ class Commands:
 
     def _fields(self, op: str) -> dict[str, FieldInfo]:
         """The parameters of an op, by name."""
-        return {f.encode_name: f for f in msgspec.structs.fields(self.messages[op]) if f.name != "to"}
+        return {f.encode_name: f for f in msgspec.structs.fields(self.messages_by_op[op]) if f.name != "to"}
 
     def _parameter(self, op: str, word: str) -> tuple[str, object]:
         """``name=value``; the value is a string, or JSON where another type is wanted."""
@@ -148,7 +175,7 @@ BROKER = Commands(
     named={},
     alone={"watch": {"services": True, "load": True}},
     never_alone=("reinit", "shutdown"),
-    messages=_without_auth(*broker.VOCABULARY.messages),
+    messages_by_op=_without_auth(*broker.VOCABULARY.messages),
     about={
         **_COMMON,
         "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits so many "
@@ -184,7 +211,7 @@ DIRECTOR = Commands(
     named={"user-": "user"},
     alone={"dump": {"depth": 1}},
     never_alone=("reinit", "shutdown"),
-    messages=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
+    messages_by_op=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
     about={
         **_COMMON,
         "close": "Closes a context, or throws a user out.",
@@ -205,3 +232,72 @@ DIRECTOR = Commands(
     },
 )
 """Those of the Elko Director, without what only Context Servers say. A word such as user-joe is a user."""
+
+
+OperatorSession = BrokerSession | DirectorSession
+
+
+@attrs.frozen(eq=False)
+class ElkoTypist:
+    """An operator's session of one protocol."""
+
+    session: OperatorSession
+
+    def say(self, message: Message) -> None:
+        """Carry out a message; before the first one of a provider, the operator becomes one."""
+        session = self.session
+        providing = isinstance(message, PROVIDING) and message.to != "admin"
+        if providing and isinstance(session, BrokerSession) and not session.is_client:
+            session.receive(Auth("client", label="console"))
+        self.session.receive(message)
+
+
+@attrs.frozen(eq=False)
+class ElkoDialect:
+    """The commands of one protocol, and the sessions that carry them out; see `broker.wires.dialect.Dialect`."""
+
+    commands: Commands
+    session: Callable[[Door, Peer], OperatorSession]
+
+    @property
+    def prefix(self) -> str:
+        """The word before each command."""
+        return self.commands.prefix
+
+    @property
+    def ops(self) -> Collection[str]:
+        """The commands, without the prefix."""
+        return self.commands.ops
+
+    def messages(self, text: str) -> Sequence[Message]:
+        """Return the messages that were typed as JSON."""
+        return self.commands.parsed(text)
+
+    def typed(self, op: str, words: Sequence[str]) -> Message:
+        """Return the message that was typed as words."""
+        return self.commands.typed(op, words)
+
+    def list(self) -> Sequence[str]:
+        """Return all commands with their parameters."""
+        return self.commands.list()
+
+    def help(self, op: str) -> str:
+        """Return the parameters of a command, and what it does."""
+        return self.commands.help(op)
+
+    def converse(self, peer: Peer) -> Typist:
+        """Begin the conversation of an operator."""
+        # An operator is let in by the console: no password is compared, and so no guess is counted.
+        session = self.session(Door(POLICY, Guesses(lambda: 0.0)), peer)
+        session.receive(Auth("admin", label="console"))
+        return ElkoTypist(session)
+
+
+def broker_dialect(wiring: BrokerWiring) -> ElkoDialect:
+    """Return the commands of the Elko Broker."""
+    return ElkoDialect(BROKER, lambda door, peer: BrokerSession(wiring, door, peer))
+
+
+def director_dialect(wiring: DirectorWiring) -> ElkoDialect:
+    """Return the commands of the Elko Director."""
+    return ElkoDialect(DIRECTOR, lambda door, peer: DirectorSession(wiring, door, peer))

@@ -2,93 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.app.parts import Parts
 from broker.config import endpoint as endpoints
-from broker.config import values
 from broker.config.endpoint import Endpoint
-from broker.config.validate import effective_auth
 from broker.core.model import BROKER, Auth, Service
-from broker.net.admission import Accepting
-from broker.net.endpoints import CannotListen, bound, listen
+from broker.net.endpoints import bound
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
-from broker.net.listener_retry import Openings
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
-from broker.net.tls import Certificates, TlsFactory
+from broker.net.stream_listener import StreamListener
+from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
 from broker.wires.common.password_backoff import Guesses
+from broker.wires.common.places import place
+from broker.wires.elko.config import DirectorListener, ElkoListener, Listener
+from broker.wires.elko.section import title
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from broker.wires.elko.transports.websocket import WebSockets
+from broker.wires.elko.validation import effective_auth
+from broker.wires.interface import Context
 
-L = TypeVar("L", values.Listener, values.DirectorListener)
+L = TypeVar("L", Listener, DirectorListener)
 
 Converse = Callable[[Peer], tuple[Reader, Session]]
 
 PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
 """What a service descriptor says of a listener that is not plain TCP; with TLS it ends with an s."""
-
-
-class Carrier(Protocol):
-    """A factory of connections, and what the daemon asks of it."""
-
-    port: Accepting | None
-
-    def limit(self, limits: TransportLimits) -> None:
-        """Other limits from now on."""
-
-    def close(self) -> Deferred[None]:
-        """Close all connections in good order. Fires when they are closed."""
-
-
-@attrs.define
-class StreamListener:
-    """A listener of streams. ``port`` is None until it is open, ``certificates`` also where it has no TLS.
-
-    ``protocol`` is what a service descriptor says of it; ``lines`` has its connections.
-    """
-
-    reactor: Any
-    endpoint: Endpoint
-    carrier: Carrier
-    lines: LineFactory
-    turns: Turns
-    complaints: Complaints
-    protocol: str = "tcp"
-    port: IListeningPort | None = None
-    certificates: Certificates | None = None
-
-    def open(self) -> str:
-        """Listen. Returns the bound address. Raises `CannotListen` with nothing open."""
-        try:
-            # Read for each attempt: the files may have changed since the last one.
-            certificates = _certificates(self.endpoint)
-        except (OSError, ValueError) as error:
-            raise CannotListen(str(error)) from None
-        factory: Any = self.carrier
-        if certificates is not None:
-            factory = TlsFactory(factory, certificates, self.turns, self.complaints)
-        self.port = listen(self.reactor, self.endpoint, factory)
-        self.carrier.port = cast(Accepting, self.port)
-        self.certificates = certificates
-        return bound(self.port)
-
-    def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
-        port, self.port = self.port, None
-        return succeed(None) if port is None else maybeDeferred(port.stopListening)
 
 
 @attrs.define
@@ -100,124 +48,122 @@ class NamedListener(StreamListener):
 
 
 def make_listener(
-    reactor: Any,
-    wire: str,
-    listener: values.ElkoListener,
-    door: Door,
-    converse: Converse,
-    limits: TransportLimits,
-    parts: Parts,
+    wire: str, listener: ElkoListener, door: Door, converse: Converse, limits: TransportLimits, context: Context
 ) -> NamedListener:
     """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
     endpoint = endpoints.parse(listener.endpoint)
-    carrier, lines = _carrier(reactor, wire, listener, endpoint, converse, limits, parts)
+    carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context)
     return NamedListener(
-        reactor,
+        context.clock,
         endpoint,
         carrier,
         lines,
-        parts.turns,
-        parts.complaints,
+        context.scheduler,
+        context.complaints,
         _protocol(listener, endpoint),
         name=listener.name,
         door=door,
     )
 
 
-def title(wire: str, listener: values.ElkoListener) -> str:
-    """The name by which the log calls a listener."""
-    return f"{wire} listener {listener.name!r}"
+@attrs.define(eq=False)
+class ElkoListeners(Generic[L]):
+    """The listeners of one Elko protocol, by the titles of their bindings.
 
+    ``policy`` gives the rules of a listener's peers, ``converse`` their sessions, ``limits`` the limits of connections.
+    """
 
-def add_listeners(
-    openings: Openings,
-    reactor: Any,
-    wire: str,
-    listeners: Iterable[L],
-    policy: Callable[[L], Policy],
-    converse: Callable[[Door, Peer], tuple[Reader, Session]],
-    limits: Callable[[L], TransportLimits],
-    parts: Parts,
-    log: Logger,
-    first_required: bool = False,
-) -> list[NamedListener]:
-    """Make listeners, for ``openings`` to open. ``first_required``: the start fails without the first of them."""
-    made: list[NamedListener] = []
-    for listener in listeners:
-        door = Door(policy(listener), Guesses(reactor.seconds))
-        each = make_listener(reactor, wire, listener, door, partial(converse, door), limits(listener), parts)
-        openings.add(
-            title(wire, listener),
-            each.endpoint.where,
-            partial(_open_and_log, each, wire, listener, log),
-            required=first_required and not made,
+    log = Logger()
+
+    wire: str
+    context: Context
+    configured: Sequence[L]
+    policy: Callable[[L], Policy]
+    converse: Callable[[Door, Peer], tuple[Reader, Session]]
+    limits: Callable[[L], TransportLimits]
+    made: dict[str, NamedListener] = attrs.field(factory=dict)
+
+    def make(self) -> None:
+        """Make all of them, without opening any."""
+        for listener in self.configured:
+            door = Door(self.policy(listener), Guesses(self.context.clock.seconds))
+            converse = partial(self.converse, door)
+            made = make_listener(self.wire, listener, door, converse, self.limits(listener), self.context)
+            self.made[title(self.wire, listener)] = made
+
+    def bind(self, name: str) -> str:
+        """Open the one with that title, and log its address. Raises `CannotListen`."""
+        opening = self.made[name]
+        [listener] = (each for each in self.configured if each.name == opening.name)
+        where = opening.open()
+        self.log.info(
+            "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
+            wire=self.wire,
+            name=listener.name,
+            where=where,
+            transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
+            auth=effective_auth(listener),
+            roles=", ".join(listener.allow),
         )
-        made.append(each)
-    return made
+        return where
+
+    def places(self) -> Iterator[Mapping[str, object]]:
+        """Yield the open ones, as `broker.wires.interface.OpenWire.places` has them."""
+        for each in self.made.values():
+            yield from place(self.wire, each.name, each)
+
+    def services(self, name: Callable[[str], str]) -> Iterator[Service]:
+        """Yield the open ones as services of provider 0; ``name`` gives that of each role."""
+        open_ones = {each.name: each for each in self.made.values()}
+        for listener in self.configured:
+            each = open_ones.get(listener.name)
+            if each is None or each.port is None:
+                continue
+            for role in sorted(listener.allow):
+                yield Service(
+                    name=name(role),
+                    hostport=listener.publish or bound(each.port),
+                    provider=BROKER,
+                    protocol=each.protocol,
+                    label=listener.label,
+                    auth=None if listener.code is None else Auth("password", listener.code),
+                )
+
+    def certificates(self) -> list[Certificates]:
+        """Return those of the open ones over TLS; the others read the files when they open."""
+        return [each.certificates for each in self.made.values() if each.certificates is not None]
+
+    def reload(self, configured: Sequence[L]) -> None:
+        """Give all of them, also those that are not open yet, the rules and limits that they have from now on."""
+        self.configured = configured
+        for listener in configured:
+            each = self.made.get(title(self.wire, listener))
+            if each is not None:
+                each.door.policy = self.policy(listener)
+                each.carrier.limit(self.limits(listener))
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when that is so."""
+        return DeferredList([each.stop_listening() for each in self.made.values()])
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in good order. Fires when they are closed."""
+        closing = [each.carrier.close() for each in self.made.values()]
+        self.made.clear()
+        return DeferredList(closing)
 
 
-def _open_and_log(opening: NamedListener, wire: str, listener: L, log: Logger) -> str:
-    where = opening.open()
-    log.info(
-        "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
-        wire=wire,
-        name=listener.name,
-        where=where,
-        transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
-        auth=effective_auth(listener),
-        roles=", ".join(listener.allow),
-    )
-    return where
-
-
-def services(made: Iterable[NamedListener], listeners: Iterable[L], name: Callable[[str], str]) -> Iterator[Service]:
-    """The listeners that are open as services of provider 0; ``name`` gives that of each role."""
-    open_ones = {each.name: each for each in made if each.port is not None}
-    for listener in listeners:
-        each = open_ones.get(listener.name)
-        if each is None or each.port is None:
-            continue
-        for role in sorted(listener.allow):
-            yield Service(
-                name=name(role),
-                hostport=listener.publish or bound(each.port),
-                provider=BROKER,
-                protocol=each.protocol,
-                label=listener.label,
-                auth=None if listener.code is None else Auth("password", listener.code),
-            )
-
-
-def certificates(made: Iterable[StreamListener]) -> list[Certificates]:
-    """Those of the listeners over TLS that are open; the others read the files when they open."""
-    return [each.certificates for each in made if each.certificates is not None]
-
-
-def renew(
-    made: Iterable[NamedListener],
-    listeners: Iterable[L],
-    policy: Callable[[L], Policy],
-    limits: Callable[[L], TransportLimits],
-) -> None:
-    """Give listeners, also those that are not open yet, the rules and limits that they have from now on."""
-    by_name = {listener.name: listener for listener in listeners}
-    for each in made:
-        listener = by_name[each.name]
-        each.door.policy = policy(listener)
-        each.carrier.limit(limits(listener))
-
-
-def base_policy(listener: values.Listener | values.DirectorListener, config: values.Config) -> Policy:
-    """The rules that do not depend on what is spoken there."""
+def base_policy(listener: Listener | DirectorListener, diagnostics: bool) -> Policy:
+    """The rules that both protocols have."""
     return Policy(
         roles=frozenset(listener.allow),
         code=listener.code if effective_auth(listener) == "password" else None,
         allow_before_auth=listener.allow_before_auth,
-        diagnostics=config.broker.diagnostics,
+        diagnostics=diagnostics,
     )
 
 
-def net_limits(listener: values.Listener | values.DirectorListener, room: int) -> TransportLimits:
+def net_limits(listener: Listener | DirectorListener, room: int) -> TransportLimits:
     """The limits of a listener that has descriptors for ``room`` connections."""
     limits: TransportLimits = listener.limits.fitting(room)
     if listener.allow_before_auth:
@@ -226,27 +172,26 @@ def net_limits(listener: values.Listener | values.DirectorListener, room: int) -
 
 
 def _carrier(
-    reactor: Any,
     wire: str,
-    listener: values.ElkoListener,
+    listener: ElkoListener,
     endpoint: Endpoint,
     converse: Converse,
     limits: TransportLimits,
-    parts: Parts,
+    context: Context,
 ) -> tuple[Any, LineFactory]:
     """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
     path = "/" if listener.path is None else listener.path
     origins = Origins(listener.origins)
     on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
     if listener.transport == "websocket":
-        on_a_line = WebSockets(converse, path, origins, reactor).converse
+        on_a_line = WebSockets(converse, path, origins, context.clock).converse
     lines = LineFactory(
         wire,
         on_a_line,
         limits,
-        parts.turns,
-        parts.complaints,
-        reactor,
+        context.scheduler,
+        context.complaints,
+        context.clock,
         half_close=endpoint.kind != "tls",
         guarded=listener.transport == "tcp",
     )
@@ -255,14 +200,7 @@ def _carrier(
     return RtcpFactory(lines, limits) if listener.transport == "rtcp" else lines, lines
 
 
-def _certificates(endpoint: Endpoint) -> Certificates | None:
-    if endpoint.kind != "tls":
-        return None
-    options = endpoint.kwargs
-    return Certificates(options["certificate"], options["key"], options.get("ca"))
-
-
-def _protocol(listener: values.ElkoListener, endpoint: Endpoint) -> str:
+def _protocol(listener: ElkoListener, endpoint: Endpoint) -> str:
     if listener.transport == "tcp":
         return "tcp" if endpoint.kind == "systemd" else endpoint.kind
     return PROTOCOLS[listener.transport] + ("s" if endpoint.kind == "tls" else "")

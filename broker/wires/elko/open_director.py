@@ -1,110 +1,107 @@
-"""The Elko Director: its wiring, its listeners, and what it is called in the registry.
+"""Opening the Elko Director: its listeners, its sessions, and its names in the registry.
 
-It is a part of the daemon, beside the broker. So `shut_down` ends the director alone, and the broker goes on; and
-`reinitialize` reads the configuration of the daemon, as that of the broker does. It then announces the director anew:
-real Context Servers that lost their connection to a director do not come back before they hear of it again. Those that
-are connected open another connection each, which does no harm.
+It is a wire beside the broker. So `shut_down` ends the director alone, and the broker goes on; and `reinitialize` reads
+the configuration of the daemon, as that of the broker does. It then announces the director anew: real Context Servers
+that lost their connection to a director do not come back before they hear of it again. Those that are connected open
+another connection each, which does no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.app.parts import Parts
-from broker.config import values
+from broker.config.values import Broker
 from broker.core.director.director import Director
 from broker.core.director.interfaces import Settings
 from broker.core.model import Service
 from broker.net.interfaces.peer import Peer, Reader, Session
-from broker.net.listener_retry import Openings
+from broker.net.tls import Certificates
+from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director import VOCABULARY
-from broker.wires.elko.listeners import add_listeners, base_policy, net_limits, renew, services, title
+from broker.wires.elko.commands import director_dialect
+from broker.wires.elko.config import Director as Config
+from broker.wires.elko.config import DirectorListener
+from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
+from broker.wires.elko.section import title
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.sessions.director import DirectorSession, Wiring
 from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.interface import Context
+from broker.wires.views import AnyView
 
 WIRE = "director"
-"""How its connections are called in counters and the log."""
+"""The name of the wire in counters and logs."""
 
 
-class DirectorPart:
-    """The director of this daemon.
-
-    ``reread`` reads the configuration again, ``offer`` registers what `services` then gives.
-    """
+class OpenDirector:
+    """The director as it runs; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
 
-    def __init__(
-        self,
-        config: values.Config,
-        reactor: Any,
-        parts: Parts,
-        openings: Openings,
-        room: int,
-        reread: Callable[[], None],
-        offer: Callable[[], None],
-    ) -> None:
+    def __init__(self, config: Config, context: Context) -> None:
         self._config = config
-        self._reactor = reactor
-        self._parts = parts
-        self._openings = openings
-        self._room = room
-        self._reread = reread
-        self._offer = offer
+        self._broker = context.broker
+        self._context = context
         self._announced = True
         self._ending = False
-        self._director = Director(reactor, _settings(config.director))
+        self._director = Director(context.clock, _settings(config))
         self._closing: list[Deferred[Any]] = []
-        self.wiring = Wiring.of(self._director, self, reactor)
-        self.listeners = add_listeners(
-            openings,
-            reactor,
-            WIRE,
-            config.director.listeners,
-            self._policy,
-            self._converse,
-            self._limits,
-            parts,
-            self.log,
-        )
+        self.wiring = Wiring.of(self._director, self, context.clock)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
+        self.listeners.make()
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        return self.listeners.bind(title)
+
+    def places(self) -> Iterable[Mapping[str, object]]:
+        """Return the open listeners."""
+        return self.listeners.places()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return nothing: the farm is shown by the commands of the protocol."""
+        return ()
+
+    def dialects(self) -> Sequence[Dialect]:
+        """Return the ops of the protocol as commands."""
+        return [director_dialect(self.wiring)]
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return those of the open listeners over TLS."""
+        return self.listeners.certificates()
 
     def counts(self) -> dict[str, int]:
         """What was counted, and how many there are now, by ``director.REASON``."""
         return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
 
-    def services(self) -> Iterator[Service]:
-        """Its listeners as services of provider 0, named as the original names its own; none once it is shut down."""
+    def services(self) -> Iterable[Service]:
+        """Return the listeners as services, named as the original director names its own; none once it is shut down."""
         if not self._announced:
-            return
-        suffix = self._config.director.service or self._config.broker.service
-        yield from services(
-            self.listeners,
-            self._config.director.listeners,
-            lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}",
-        )
+            return ()
+        suffix = self._config.service or self._broker.service
+        return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
 
-    def use(self, config: values.Config) -> None:
-        """Take what may change while it runs."""
-        self._config = config
-        self._director.use(_settings(config.director))
-        renew(self.listeners, config.director.listeners, self._policy, self._limits)
+    def reload(self, config: Config, broker: Broker) -> None:
+        """Take new settings, rules and limits."""
+        self._config, self._broker = config, broker
+        self._director.use(_settings(config))
+        self.listeners.reload(config.listeners)
 
     # what an administrator may do to it
 
     def reinitialize(self) -> None:
         """Read the configuration again, and announce the director anew."""
-        self._reread()
+        self._context.control.reinitialize()
         self._announced = False
-        self._offer()
+        self._context.offer_own()
         self._announced = not self._ending
-        self._offer()
+        self._context.offer_own()
 
     def shut_down(self) -> None:
         """End the director, when what is being handled is done."""
@@ -112,38 +109,42 @@ class DirectorPart:
             return
         self._ending = True
         self.log.info("the director was shut down by an administrator")
-        self._reactor.callLater(0, self._end)
+        self._context.clock.callLater(0, self._end)
 
     # the end
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when that is so."""
-        return DeferredList([listener.stop_listening() for listener in self.listeners])
+        return self.listeners.stop_listening()
 
     def close(self) -> Deferred[Any]:
         """Close all connections in good order. Fires when they are closed."""
-        self._closing += [listener.carrier.close() for listener in self.listeners]
-        self.listeners.clear()
+        self._closing.append(self.listeners.close())
         return DeferredList(self._closing)
+
+    def abandon(self) -> None:
+        """Stop where the reactor does not run."""
+        self.listeners.stop_listening()
 
     def _end(self) -> None:
         self._announced = False
-        self._offer()
-        for listener in self._config.director.listeners:
-            self._openings.remove(title(WIRE, listener))
+        self._context.offer_own()
+        for listener in self._config.listeners:
+            self._context.forget(title(WIRE, listener))
         # Only then: a peer that is disconnected and connects again at once is refused, not accepted and dropped.
         self.stop_listening().addCallback(lambda _: self.close())
 
-    def _policy(self, listener: values.DirectorListener) -> Policy:
+    def _policy(self, listener: DirectorListener) -> Policy:
         limits = listener.limits
-        return attrs.evolve(base_policy(listener, self._config), waits=limits.watches, reservations=limits.reservations)
+        policy = base_policy(listener, self._broker.diagnostics)
+        return attrs.evolve(policy, waits=limits.watches, reservations=limits.reservations)
 
-    def _limits(self, listener: values.DirectorListener) -> TransportLimits:
-        return net_limits(listener, self._room)
+    def _limits(self, listener: DirectorListener) -> TransportLimits:
+        return net_limits(listener, self._context.room)
 
     def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
         return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
 
 
-def _settings(config: values.Director) -> Settings:
+def _settings(config: Config) -> Settings:
     return Settings(config.load_bump, config.reservation, config.providers, config.user_reservations)

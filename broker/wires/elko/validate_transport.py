@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from broker.config.problem import Problem
-from broker.config.values import ElkoListener
+from broker.wires.elko.config import ElkoListener
 
 MAX_PATH = 200
 """Characters of a path: with a session's id and a number it must fit into a request line anywhere."""

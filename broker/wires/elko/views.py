@@ -1,34 +1,41 @@
-"""The view of the Elko Broker for operators: its connected peers."""
+"""Views of the Elko Broker: its connected peers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fnmatch import fnmatchcase
-from itertools import islice
+from collections.abc import Sequence
+from functools import partial
 
-from broker.core.model import Provider
+from broker.core.interfaces import IRegistry
 from broker.wires.elko.sessions.broker import PeerInfo, Wiring
+from broker.wires.views import AnyView, Column, Row, View
 
-MAX_LISTED = 1_000
-"""Sessions of one answer: more than anybody reads. A pattern finds more."""
-
-
-def sessions(wiring: Wiring, pattern: str = "*") -> list[dict[str, object]]:
-    """The sessions whose label or address matches a shell pattern, the oldest first. Each operator has one."""
-
-    def wanted(info: PeerInfo) -> bool:
-        return fnmatchcase(info.label, pattern) or fnmatchcase(info.address, pattern)
-
-    found = filter(wanted, (session.info for session in wiring.sessions))
-    return [_session(info, wiring) for info in islice(found, MAX_LISTED)]
-
-
-def views(wiring: Wiring) -> dict[str, Callable[[str], object]]:
-    """The console's commands, by name. Each is given a pattern."""
-    return {"elko sessions": lambda pattern: sessions(wiring, pattern)}
+COLUMNS = (
+    Column("address", "Address of the peer"),
+    Column("label", "Label that the peer gave"),
+    Column("roles", "Roles that the peer authenticated for"),
+    Column("trusted", "True if the peer gave a password, or is local"),
+    Column("waits", "Finds of the peer that wait or monitor", "finds"),
+    Column("provider", "Id of the peer in the registry"),
+    Column("services", "Services that it offers", "services"),
+    Column("load", "Load that it reported last"),
+)
 
 
-def _session(info: PeerInfo, wiring: Wiring) -> dict[str, object]:
+def views(wiring: Wiring) -> Sequence[AnyView]:
+    """Return the views of the wire."""
+    return [
+        View(
+            "elko sessions",
+            "Shows the sessions, the oldest first, those of operators too. A pattern selects labels or addresses.",
+            COLUMNS,
+            lambda: (session.info for session in wiring.sessions),
+            partial(_session, wiring.registry),
+            lambda info: (info.label, info.address),
+        )
+    ]
+
+
+def _session(registry: IRegistry, info: PeerInfo) -> Row:
     about: dict[str, object] = {
         "address": info.address,
         "label": info.label,
@@ -36,7 +43,7 @@ def _session(info: PeerInfo, wiring: Wiring) -> dict[str, object]:
         "trusted": info.trusted,
         "waits": info.waits,
     }
-    provider: Provider | None = None if info.provider is None else wiring.registry.provider(info.provider)
+    provider = None if info.provider is None else registry.provider(info.provider)
     if provider is not None:
         about |= {"provider": provider.id, "services": len(provider.services), "load": provider.load}
     return about

@@ -1,55 +1,81 @@
-"""The wiring of mc0: its ROUTER, its admission rules, its sessions. The ROUTER listens last, and is closed first."""
+"""Opening mc0: its ROUTER, its admission rules, its sessions. The ROUTER listens last, and is closed first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 
-from broker.app.parts import Parts
-from broker.config import values
-from broker.config.validate import effective_mc0_auth
+from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
-from broker.core.model import KnownSession
+from broker.core.interfaces import ILeases, ITopics
 from broker.net.allowed_keys import AllowedKeys
+from broker.net.endpoints import CannotListen
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.topic_rules import TopicRule
+from broker.wires.interface import Context, PlainWire
+from broker.wires.mc0 import views
+from broker.wires.mc0.config import Mc0 as Config
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0
+from broker.wires.mc0.validation import effective_mc0_auth
+from broker.wires.views import AnyView
 
 WIRE = "mc0"
 """The name of the wire in counters and logs."""
 
 
-@attrs.define
-class Mc0Listener:
-    """The wire. ``address`` is where it listens, empty before."""
+@attrs.define(eq=False)
+class OpenMc0(PlainWire):
+    """mc0 as it runs; see `broker.wires.interface.OpenWire`. ``address`` is empty before `bind`."""
 
-    config: values.Mc0
+    log = Logger()
+
+    config: Config
     listener: RouterListener
     room: int
     keys: AllowedKeys | None
     sessions: Mc0
     admission: Admission
+    topics: ITopics
+    leases: ILeases
 
     @property
     def address(self) -> str:
         """The address of the listener."""
         return self.listener.address
 
-    def bind(self) -> str:
-        """Listen. Returns the address. Raises `CannotListen`; it may be tried again."""
-        return self.listener.bind(parse(self.config.endpoint))
+    def bind(self, title: str) -> str:
+        """Listen."""
+        where = self.listener.bind(parse(self.config.endpoint))
+        self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self.config))
+        return where
 
-    def use(self, config: values.Mc0) -> None:
-        """Take the keys of the configuration that a reload may change, and look for new client keys."""
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the listener."""
+        return [self.listener.place(WIRE)] if self.address else []
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what the sessions count."""
+        return self.sessions.counts()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return sessions and topics."""
+        return views.views(self.sessions, self.topics, self.leases)
+
+    def reload(self, config: Config, broker: Broker) -> None:
+        """Take new rules and limits, and look for new client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
         self.listener.router.limit(config.connection_limits(self.room))
         if self.keys is not None:
             self.keys.refresh()
+
+    def stop_listening(self) -> Deferred[None]:
+        """Return at once: the ROUTER stops to listen when it closes, so that no connection is accepted and dropped."""
+        return succeed(None)
 
     def close(self) -> Deferred[None]:
         """Stop. Fires when all connections are closed."""
@@ -62,24 +88,28 @@ class Mc0Listener:
         self.close()
 
 
-def make_mc0(config: values.Mc0, known: Sequence[KnownSession], parts: Parts, clock: Any, room: int) -> Mc0Listener:
-    """Make the wire, for ``room`` connections at most, without opening it. Raises OSError.
+def open_mc0(config: Config, context: Context) -> OpenMc0:
+    """Make the wire without listening. Raises `CannotListen`."""
+    try:
+        return _make(config, context)
+    except OSError as error:
+        raise CannotListen(str(error)) from None
 
-    ``known`` are the sessions from before this start.
-    """
+
+def _make(config: Config, context: Context) -> OpenMc0:
     curve = effective_mc0_auth(config) == "curve"
     keys = None
     if curve and config.client_keys is not None:
-        keys = AllowedKeys(config.client_keys, clock, parts.in_thread)
+        keys = AllowedKeys(config.client_keys, context.clock, context.in_thread)
     admission = Admission(None if keys is None else keys.name_of, _rules(config))
-    router = make_router(WIRE, config, config.secret_key if curve else None, keys, parts, clock, room)
+    router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
     sessions = Mc0(
         router,
-        parts.topics,
-        parts.leases,
+        context.topics,
+        context.leases,
         admission,
-        parts.complaints,
-        parts.recorder,
+        context.complaints,
+        context.recorder,
         config.sessions,
         config.subscriptions,
     )
@@ -87,9 +117,10 @@ def make_mc0(config: values.Mc0, known: Sequence[KnownSession], parts: Parts, cl
     if keys is not None:
         # Sessions end as revoked before their connections are closed.
         keys.changed.insert(0, sessions.revoke)
-    sessions.restore(known, curve)
-    return Mc0Listener(config, RouterListener(router, clock), room, keys, sessions, admission)
+    sessions.restore(context.known.sessions, curve)
+    listener = RouterListener(router, context.clock)
+    return OpenMc0(config, listener, context.room, keys, sessions, admission, context.topics, context.leases)
 
 
-def _rules(config: values.Mc0) -> list[TopicRule]:
+def _rules(config: Config) -> list[TopicRule]:
     return [TopicRule(rule.keys, rule.publish, rule.subscribe) for rule in config.rules]

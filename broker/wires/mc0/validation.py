@@ -9,8 +9,8 @@ from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_ranges
-from broker.config.values import Mc0, Mc0Rule
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.wires.mc0.config import Mc0, Mc0Rule
 
 MC0_RANGES: dict[str, tuple[float, float]] = {
     # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try

@@ -1,55 +1,72 @@
-"""What operators are shown of mc0: its sessions, and the topics of all wires."""
+"""Views of mc0: its sessions, and the topics of all wires."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 from broker.core.interfaces import ILeases, ITopics
+from broker.core.model import TopicInfo
 from broker.wires.mc0.sessions.conversation import Mc0
 from broker.wires.mc0.sessions.session import Session, shown
-
-MAX_LISTED = 1_000
-"""Sessions or topics of one answer: more than anybody reads. A pattern finds more."""
+from broker.wires.views import AnyView, Column, Row, View
 
 MAX_TOPICS = 50
 """Topics that are shown of one session: a real node has 10 to 20."""
 
+SESSION_COLUMNS = (
+    Column("identity", "Routing id of the peer, chosen by the peer"),
+    Column("address", "Address of the connection; empty while the session has none"),
+    Column("key", "CURVE public key of the peer, Z85"),
+    Column("name", "Name of that key in the directory of client keys"),
+    Column("ttl", "Silence after which the session ends; 0 for never", "milliseconds"),
+    Column("heard", "Time since the last message of the peer", "seconds"),
+    Column("subscriptions", "Topics that the session is subscribed to", "topics"),
+    Column("topics", f"The first {MAX_TOPICS} of them"),
+    Column("refused", f"The first {MAX_TOPICS} topics whose subscription was refused"),
+    Column("dropped", "Messages dropped because the peer does not read", "messages"),
+)
 
-def sessions(mc0: Mc0, leases: ILeases, pattern: str = "*") -> list[dict[str, object]]:
-    """The sessions whose identity or key name matches a shell pattern, the oldest first."""
-
-    def wanted(session: Session) -> bool:
-        return fnmatchcase(str(session), pattern) or fnmatchcase(session.key_name, pattern)
-
-    return [_session(each, leases.now) for each in islice(filter(wanted, mc0.sessions()), MAX_LISTED)]
+TOPIC_COLUMNS = (
+    Column("topic", "Name of the topic"),
+    Column("subscribers", "Subscribers on all wires", "subscribers"),
+    Column("published", "Messages published since the topic has subscribers", "messages"),
+)
 
 
-def topics(topics: ITopics, pattern: str = "*") -> list[dict[str, object]]:
-    """The topics whose name matches a shell pattern, with their subscribers and the messages they had, by name."""
-    infos = ((shown(each.name), each) for each in topics.describe())
-    found = ((name, each) for name, each in infos if fnmatchcase(name, pattern))
+def views(mc0: Mc0, topics: ITopics, leases: ILeases) -> Sequence[AnyView]:
+    """Return the views of the wire."""
     return [
-        {"topic": name, "subscribers": each.subscribers, "published": each.published}
-        for name, each in islice(found, MAX_LISTED)
+        View(
+            "mc0 sessions",
+            "Shows the sessions, the oldest first. A pattern selects identities or names of keys.",
+            SESSION_COLUMNS,
+            mc0.sessions,
+            partial(_session, leases),
+            lambda session: (str(session), session.key_name),
+        ),
+        View(
+            "mc0 topics",
+            "Shows the topics of all wires that have subscribers, by name.",
+            TOPIC_COLUMNS,
+            topics.describe,
+            _topic,
+            lambda topic: (shown(topic.name),),
+        ),
     ]
 
 
-def views(mc0: Mc0, all_topics: ITopics, leases: ILeases) -> dict[str, Callable[[str], object]]:
-    """The console's commands, by name. Each is given a pattern."""
-    return {
-        "mc0 sessions": lambda pattern: sessions(mc0, leases, pattern),
-        "mc0 topics": lambda pattern: topics(all_topics, pattern),
-    }
+def _topic(topic: TopicInfo) -> Row:
+    return {"topic": shown(topic.name), "subscribers": topic.subscribers, "published": topic.published}
 
 
-def _session(session: Session, now: float) -> dict[str, object]:
+def _session(leases: ILeases, session: Session) -> Row:
     about: dict[str, object] = {"identity": str(session), "address": session.address}
     if session.key:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)
-    about["heard"] = round(now - session.heard, 1)
+    about["heard"] = round(leases.now - session.heard, 1)
     about["subscriptions"] = len(session.topics)
     about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
     if session.refused:

@@ -11,8 +11,8 @@ from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_range, in_ranges
-from broker.config.values import Mtl, MtlQueue, MtlRule
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 
 MTL_RANGES: dict[str, tuple[float, float]] = {
     # as for mc0

@@ -16,7 +16,8 @@ from broker.core.model import Change, Kind
 from broker.core.registry import Registry
 from broker.core.topics import Topics
 from broker.wires.common.registry_topics import FarmTopics
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.recording import Farm, desc
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame", "id": "user"}

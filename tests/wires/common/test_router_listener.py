@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -17,24 +16,21 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, TestCase
 
 from broker.config import zmq_endpoint
-from broker.core.counters import Counters
 from broker.net.interfaces.limits import RouterLimits
-from broker.net.rate_limits import Complaints
 from broker.net.router.router import Router
-from broker.net.scheduler import Turns
 from broker.net.zmtp.frames import SHORT
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.dbp.validation import DBP_RANGES
 from broker.wires.mc0.validation import MC0_RANGES
 from broker.wires.mtl.validation import MTL_RANGES
 from tests.patience import PATIENCE
+from tests.wires.contexts import context
 
 LIMITS = RouterLimits(handshake=3.0, max_message=1_024)
 
 
 def router(clock: Any, of_one: int) -> Router:
-    parts: Any = SimpleNamespace(turns=Turns(clock), complaints=Complaints(Counters(), clock))
-    made = make_router("mc0", attrs.evolve(LIMITS, connections_per_address=of_one), None, None, parts, clock, 100)
+    made = make_router("mc0", attrs.evolve(LIMITS, connections_per_address=of_one), None, None, context(clock))
     made.serve(Conversation())
     return made
 

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import attrs
 from twisted.internet.task import Clock
 
-from broker.core.counters import Counters
-from broker.core.liveness import TICK, Leases
+from broker.core.liveness import TICK
 from broker.core.model import Provider
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
-from broker.net.interfaces.router import Part, R, Sender, Sent
-from broker.net.rate_limits import Complaints, Rates
+from broker.net.interfaces.router import Part, Sender
+from broker.net.rate_limits import Rates
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import Catalogue, Terms
@@ -29,9 +27,8 @@ from broker.wires.dbp.sessions.datagrams import Datagrams
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import Voice
 from broker.wires.dbp.sessions.service_state import Entry
-
-START = 1_795_246_600.0
-"""What the clock says at the beginning: seconds of the epoch."""
+from tests.recording.farm import START, CoreFarm, registry_at
+from tests.recording.router import RecordingRouter
 
 NAME = "elkobroker"
 BEACON_PORT = 5245
@@ -49,50 +46,6 @@ FLOAT32 = struct.pack("<f", START)
 TEXT = b"1795246600.000000"
 
 
-class RecordingRouter:
-    """A ROUTER that keeps what is sent to each identity.
-
-    For identities in ``full`` no message has room, and for those in ``stuck`` no answer either.
-    """
-
-    def __init__(self) -> None:
-        self.inboxes: dict[bytes, list[list[bytes]]] = {}
-        self.full: set[bytes] = set()
-        self.stuck: set[bytes] = set()
-        self._sender: Sender | None = None
-
-    def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        return Sent.FULL if identity in self.full else self.reply(identity, frames)
-
-    def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        inbox = self.inboxes.get(identity)
-        if inbox is None:
-            return Sent.GONE
-        if identity in self.stuck:
-            return Sent.FULL
-        assert all(type(frame) is bytes for frame in frames)
-        inbox.append(list(frames))
-        return Sent.SENT
-
-    def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        raise AssertionError("DBP sends nothing to many")
-
-    def sender(self) -> Sender:
-        assert self._sender is not None, "this may only be asked while a message is received"
-        return self._sender
-
-    def key(self) -> str:
-        return self.sender().key
-
-    def deliver(self, sender: Sender, receive: Callable[[], None]) -> None:
-        """A message of that sender is received."""
-        self._sender = sender
-        try:
-            receive()
-        finally:
-            self._sender = None
-
-
 class RecordingUdp:
     """Keeps what is sent, by where to."""
 
@@ -105,7 +58,7 @@ class RecordingUdp:
         return True
 
     def take(self, to: tuple[str, int]) -> list[bytes]:
-        """What was sent there since the last call."""
+        """The datagrams to an address since the last call."""
         taken = [data for data, there in self.sent if there == to]
         self.sent = [(data, there) for data, there in self.sent if there != to]
         return taken
@@ -139,8 +92,10 @@ class RecordingProbes:
         self._clock.callLater(min(0.001, seconds) if lives else seconds, answered, lives)
 
 
-class DbpFarm:
-    """The wire over its real neighbours. ``open`` has the number of each open connection, by identity."""
+class DbpFarm(CoreFarm):
+    """The wire over its real neighbours."""
+
+    step = TICK
 
     def __init__(
         self,
@@ -150,17 +105,13 @@ class DbpFarm:
         registry: Registry | None = None,
         beacon: Sequence[str] = (),
     ) -> None:
-        self.clock = _clock() if clock is None else clock
-        self.counters = Counters()
-        self.complaints = Complaints(self.counters, self.clock)
-        self.registry = registry or Registry(
-            self.clock, count(1).__next__, Restored((), 60.0, self.clock, lambda ids: None)
-        )
-        self.leases = Leases(self.clock)
+        super().__init__(clock)
+        self.registry = registry or registry_at(self.clock)
         self.router = RecordingRouter()
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
-        self.open: dict[bytes, int] = {}
+        self.sources: Rates[Hashable] = Rates(self.clock)
+        self.addresses: Rates[Hashable] = Rates(self.clock)
         self.voice = Voice(
             self.router,
             self.udp,
@@ -168,8 +119,8 @@ class DbpFarm:
             self.leases,
             self.clock,
             self.complaints,
-            Rates(self.clock),
-            Rates(self.clock),
+            self.sources,
+            self.addresses,
             NAME,
             BEACON_PORT,
         )
@@ -180,10 +131,10 @@ class DbpFarm:
         )
         self.datagrams = Datagrams(self.catalogue, self.voice, self.complaints)
         self.beacon = Beacon(self.udp, self.clock, beacon, BEACON_PORT, 5246, 5246, NAME)
+        self.router.serve(self.commands)
         self.catalogue.restore(known)
         self.beacon.start()
         self._identities = count(1)
-        self._numbers = count(1)
 
     # peers
 
@@ -209,17 +160,19 @@ class DbpFarm:
 
     def connect(self, identity: bytes) -> int:
         """Open a connection, which replaces the one with that identity. Returns its number."""
-        self.disconnect(identity)
-        number = self.open[identity] = next(self._numbers)
-        self.router.inboxes[identity] = []
-        return number
+        line = self.router.connect(identity)
+        assert line is not None
+        return line.number
 
     def disconnect(self, identity: bytes) -> None:
         """End the connection with that identity, if there is one."""
-        number = self.open.pop(identity, None)
-        if number is not None:
-            del self.router.inboxes[identity]
-            self.commands.closed(number)
+        if identity in self.router.lines:
+            self.router.close(identity)
+
+    @property
+    def open(self) -> dict[bytes, int]:
+        """The number of each open connection, by identity."""
+        return {identity: line.number for identity, line in self.router.lines.items()}
 
     # what there is
 
@@ -230,16 +183,11 @@ class DbpFarm:
         return entry
 
     def hostports(self, name: str) -> list[str]:
-        """Where the registry says that a service is."""
-        return [service.hostport for service in self.registry.lookup(name, "tcp")]
+        """The hostports of a service in the registry."""
+        return [service.hostport for service in self.registry.find(name, "tcp")]
 
-    def counted(self, name: str) -> int:
-        """The counter NAME.REASON."""
-        return {**self.counters.all(), **self.commands.counts(), **self.datagrams.counts()}.get(name, 0)
-
-    def wait(self, seconds: float, step: float = TICK) -> None:
-        """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
-        self.clock.pump([step] * round(seconds / step))
+    def counts(self) -> Mapping[str, int]:
+        return {**self.commands.counts(), **self.datagrams.counts()}
 
 
 class DbpPeer:
@@ -269,16 +217,27 @@ class DbpPeer:
         """Send just these frames."""
         farm = self.farm
         farm.leases.look()  # as the scheduler does
-        farm.router.deliver(
-            Sender(self.address, "", self.socket_type),
-            lambda: farm.commands.receive(self.identity, list(frames), self.number),
-        )
+        with farm.router.receiving(Sender(self.address, "", self.socket_type)):
+            farm.commands.receive(self.identity, list(frames), self.number)
+
+    def stop_reading(self, answers: bool = True) -> None:
+        """Have no room from now on: neither for messages nor, without ``answers``, for the answers to requests."""
+        line = self.farm.router.lines[self.identity]
+        line.have_room(0)
+        if not answers:
+            line.replies = 0
+
+    def read_on(self) -> None:
+        """Read again."""
+        self.farm.router.read(self.identity)
+
+    def take_raw(self) -> list[list[bytes]]:
+        """The messages that came since the last call, whole."""
+        return self.farm.router.lines[self.identity].take()
 
     def take(self) -> list[list[bytes]]:
         """The messages that came since the last call, without their empty frames."""
-        inbox = self.farm.router.inboxes[self.identity]
-        taken = list(inbox)
-        inbox.clear()
+        taken = self.take_raw()
         assert all(frames[0] == b"" for frames in taken)
         return [frames[1:] for frames in taken]
 
@@ -298,7 +257,7 @@ class DbpPeer:
         return self
 
     def find(self, *names: str) -> Any:
-        """What a request for these names is answered, or for all."""
+        """The answer to a request for these names, or for all."""
         [reply] = self.ask("u_U", T, *(names or ("",)))
         assert reply[0] == b"o_O"
         return json.loads(reply[2])
@@ -310,9 +269,3 @@ class DbpPeer:
             return json.dumps(frame).encode()
         assert isinstance(frame, str | bytes)
         return frame.encode() if isinstance(frame, str) else frame
-
-
-def _clock() -> Clock:
-    clock = Clock()
-    clock.advance(START)
-    return clock

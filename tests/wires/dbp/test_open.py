@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 from twisted.internet.selectreactor import SelectReactor
 
-from broker.config.values import Dbp
-from broker.core.counters import Counters
-from broker.core.liveness import Leases
 from broker.core.model import Provider, Service
-from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.net.endpoints import CannotListen
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
-from broker.wires.dbp.open import DbpListener, make_dbp
+from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.open import OpenDbp, open_dbp
 from tests.patience import PATIENCE
+from tests.wires.contexts import context
 
 SERVICE = Service("kept", "127.0.0.1:7000", 7, info='{"ip": "127.0.0.1", "port": 7000}', lasting=True)
 
@@ -45,19 +40,10 @@ def accepts(port: int) -> bool:
 @pytest.fixture
 def stage() -> Iterator[Any]:
     reactor = SelectReactor()
-    made: list[DbpListener] = []
+    made: list[OpenDbp] = []
 
-    def make(port: int) -> DbpListener:
-        ids = iter(range(1, 100))
-        registry = Registry(reactor, lambda: next(ids), Restored([], 0, reactor, lambda ids: None))
-        config = Dbp(endpoint=f"tcp://127.0.0.1:{port}", beacon=())
-        parts: Any = SimpleNamespace(
-            registry=registry,
-            leases=Leases(reactor),
-            turns=Turns(reactor),
-            complaints=Complaints(Counters(), reactor),
-        )
-        made.append(make_dbp(config, [KEPT], None, None, parts, reactor, 100))
+    def make(port: int) -> OpenDbp:
+        made.append(open_dbp(Dbp(endpoint=f"tcp://127.0.0.1:{port}", beacon=()), context(reactor, [KEPT])))
         return made[-1]
 
     yield SimpleNamespace(make=make)
@@ -70,7 +56,7 @@ def test_nothing_is_accepted_before_what_is_known_is_restored(stage: Any) -> Non
     listener = stage.make(port)
     assert [entry.name for entry in listener.catalogue] == ["kept"]
     assert not accepts(port)
-    assert listener.bind() == f"tcp://127.0.0.1:{port}"
+    assert listener.bind("dbp") == f"tcp://127.0.0.1:{port}"
     assert accepts(port)
 
 
@@ -80,18 +66,18 @@ def test_a_bind_that_fails_leaves_neither_socket_bound_and_may_be_tried_again(st
         port = udp.getsockname()[1]
         listener = stage.make(port)
         with pytest.raises(CannotListen, match=f"cannot listen on udp 127.0.0.1:{port}: "):
-            listener.bind()
+            listener.bind("dbp")
         assert not accepts(port)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(CannotListen, match=f"on tcp://127.0.0.1:{port}: "):
-        listener.bind()
+        listener.bind("dbp")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", port))
-    assert listener.bind() == f"tcp://127.0.0.1:{port}"
+    assert listener.bind("dbp") == f"tcp://127.0.0.1:{port}"
     assert listener.udp_address == f"127.0.0.1:{port}"
 
 
 def test_where_any_port_will_do_both_sockets_have_the_same(stage: Any) -> None:
     listener = stage.make(0)
-    port = int(listener.bind().rpartition(":")[2])
+    port = int(listener.bind("dbp").rpartition(":")[2])
     assert port > 0
     assert listener.udp_address == f"127.0.0.1:{port}"

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.error import CannotListenError
 from twisted.internet.selectreactor import SelectReactor
 
-from broker.config.values import Dbp
-from broker.core.counters import Counters
-from broker.core.liveness import Leases
-from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.net.endpoints import CannotListen
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
-from broker.wires.dbp.open import PORTS_TRIED, DbpListener, make_dbp
+from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.open import PORTS_TRIED, OpenDbp, open_dbp
+from tests.wires.contexts import context
 
 
 class BusyReactor(SelectReactor):
@@ -35,21 +29,14 @@ class BusyReactor(SelectReactor):
         return super().listenTCP(port, *more, **options)
 
 
-def listener_of(reactor: Any) -> DbpListener:
-    registry = Registry(reactor, lambda: 1, Restored([], 0, reactor, lambda ids: None))
-    parts: Any = SimpleNamespace(
-        registry=registry,
-        leases=Leases(reactor),
-        complaints=Complaints(Counters(), reactor),
-        turns=Turns(reactor),
-    )
-    return make_dbp(Dbp(endpoint="tcp://127.0.0.1:0", beacon=()), [], None, None, parts, reactor, 100)
+def listener_of(reactor: Any) -> OpenDbp:
+    return open_dbp(Dbp(endpoint="tcp://127.0.0.1:0", beacon=()), context(reactor))
 
 
 def test_another_port_is_taken_where_the_first_is_not_free_for_tcp() -> None:
     reactor = BusyReactor(taken=3)
     listener = listener_of(reactor)
-    port = int(listener.bind().rpartition(":")[2])
+    port = int(listener.bind("dbp").rpartition(":")[2])
     assert len(set(reactor.refused)) == 3
     assert port not in reactor.refused
     assert listener.udp_address == f"127.0.0.1:{port}"
@@ -60,7 +47,7 @@ def test_where_no_port_is_free_the_bind_fails() -> None:
     reactor = BusyReactor(taken=2 * PORTS_TRIED)
     listener = listener_of(reactor)
     with pytest.raises(CannotListen, match="Address already in use"):
-        listener.bind()
+        listener.bind("dbp")
     assert len(reactor.refused) == PORTS_TRIED
     assert listener.udp_address == ""
     listener.close()

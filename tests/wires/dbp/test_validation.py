@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.app.configuration import Config, parse, problems
 from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.errors import BadConfig
-from broker.config.load import parse
-from broker.config.validate import effective_dbp_beacon, effective_dbp_offer, problems
-from broker.config.values import Config, Console, Dbp, Elko, Listener, Mc0
-from broker.wires.dbp.validation import DBP_RANGES, LEAST_PROBE, MAX_BEACONS
+from broker.config.values import Console
+from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.validation import DBP_RANGES, LEAST_PROBE, MAX_BEACONS, effective_dbp_beacon, effective_dbp_offer
+from broker.wires.elko.config import Elko, Listener
+from broker.wires.mc0.config import Mc0
 from tests.patience import PATIENCE
 
 HERE = "[dbp]\n"
@@ -39,9 +41,9 @@ BAD = [
         "must be tcp://, not systemd's socket: the UDP port and the beacon go with its address",
     ),
     (HERE + 'endpoint = "tcp://127.0.0.1:9000"', 2, "dbp.endpoint", "is taken by elko.listeners[0].endpoint"),
-    (HERE + 'endpoint = "tcp://127.0.0.1:9001"', 2, "dbp.endpoint", "is taken by console.endpoint"),
+    (HERE + 'endpoint = "tcp://127.0.0.1:9001"', 2, "console.endpoint", "is taken by dbp.endpoint"),
     (HERE + 'endpoint = "tcp://*:61616"\nauth = "open"', 2, "dbp.endpoint", "0.0.0.0:61616 is taken by mc0.endpoint"),
-    ('[console]\nendpoint = "tcp:5246:interface=127.0.0.1"', 2, "dbp.endpoint", "is taken by console.endpoint"),
+    ('[console]\nendpoint = "tcp:5246:interface=127.0.0.1"', 2, "console.endpoint", "is taken by dbp.endpoint"),
     (
         HERE + 'endpoint = "tcp://192.0.2.1:5246"',
         1,

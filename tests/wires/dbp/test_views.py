@@ -1,4 +1,4 @@
-"""What operators see of DBP: its services, found by pattern, with how they keep their word."""
+"""The views of DBP for operators: its services, found by pattern, with the state of their contracts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from broker.wires.dbp.sessions.catalogue import Terms
-from broker.wires.dbp.views import MAX_LISTED, services, views
+from broker.wires.dbp.views import views
+from broker.wires.views import MAX_ROWS as MAX_LISTED
 from tests.admin.test_console import Operator, enter
+from tests.recording.logs import nothing_fails
+from tests.wires.contexts import page
 from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
 from tests.wires.recording import Farm
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
@@ -27,13 +29,13 @@ def farm() -> Iterator[DbpFarm]:
 
 @pytest.fixture
 def operator(farm: DbpFarm) -> Operator:
-    operator = enter(Farm(), views=views(farm.catalogue, farm.leases))
+    operator = enter(Farm(), views={each.name: each for each in views(farm.catalogue, farm.leases)})
     operator.read()
     return operator
 
 
 def shown(farm: DbpFarm, pattern: str = "*") -> list[dict[str, object]]:
-    return services(farm.catalogue, farm.leases, pattern)
+    return [dict(row) for row in page(views(farm.catalogue, farm.leases), "dbp services", pattern)]
 
 
 def names(shown: list[dict[str, Any]]) -> list[object]:
@@ -144,7 +146,7 @@ def test_any_name_can_be_shown(farm: DbpFarm, operator: Operator, name: str) -> 
 
 
 def test_no_more_than_an_operator_needs_is_shown(farm: DbpFarm, operator: Operator) -> None:
-    """What a service says of itself may be long, and may hold what is nobody's business."""
+    """The info of a service may be long, and may hold secrets."""
     farm.dealer().registered("Rohan", token="sesame")
     assert "sesame" not in operator.type("dbp services")
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 from twisted.internet.selectreactor import SelectReactor
-from twisted.internet.task import Clock
 
-from broker.config import values
-from broker.core.counters import Counters
 from broker.net.endpoints import CannotListen
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
 from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.config import Limits, Listener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.sessions.authentication import Door, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from tests.config.certificates import certificate
+from tests.wires.contexts import context
 
 Open = Callable[..., NamedListener]
 
@@ -29,17 +25,15 @@ Open = Callable[..., NamedListener]
 @pytest.fixture
 def open_one() -> Iterator[Open]:
     reactor = SelectReactor()
-    clock = Clock()
-    parts: Any = SimpleNamespace(turns=Turns(clock), complaints=Complaints(Counters(), clock))
     opened: list[NamedListener] = []
 
     def open_one(**keys: Any) -> NamedListener:
         def converse(peer: object) -> Any:
             raise AssertionError("nobody connects")
 
-        listener = values.Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
+        listener = Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
         door = Door(Policy(), Guesses(reactor.seconds))
-        made = make_listener(reactor, "elko", listener, door, converse, TransportLimits(), parts)
+        made = make_listener("elko", listener, door, converse, TransportLimits(), context(reactor))
         made.open()
         opened.append(made)
         return made
@@ -103,11 +97,11 @@ def test_a_certificate_that_cannot_be_used_is_told(open_one: Open, tmp_path: Pat
 
 
 def test_a_listener_passes_its_limits_to_the_network_within_its_room() -> None:
-    limits = values.Limits(connections=7, rtcp_backlog=5_000)
-    listener = values.Listener(limits=limits)
+    limits = Limits(connections=7, rtcp_backlog=5_000)
+    listener = Listener(limits=limits)
     assert net_limits(listener, room=10**9) == limits
     assert net_limits(listener, room=5) == attrs.evolve(limits, connections=5)
 
 
 def test_a_listener_without_required_authentication_sets_no_deadline_for_it() -> None:
-    assert net_limits(values.Listener(allow_before_auth=True), room=10).authenticate_within == 0
+    assert net_limits(Listener(allow_before_auth=True), room=10).authenticate_within == 0

@@ -6,16 +6,15 @@ from typing import Literal
 
 import pytest
 
-from broker.config.check import report
-from broker.config.validate import problems
-from broker.config.values import Config, Director, DirectorListener, Elko, Listener
+from broker.app.configuration import Config, problems, report
+from broker.wires.elko.config import Director, DirectorListener, Elko, Listener
 from broker.wires.elko.validate_transport import MAX_ORIGINS, MAX_PATH, transport_problems
 
 Transport = Literal["tcp", "websocket", "http", "rtcp"]
 
 
 def wrong(transport: Transport = "websocket", path: str | None = None, origins: tuple[str, ...] = ()) -> list[str]:
-    """What is wrong with a listener, in short."""
+    """The problems of a listener, in short."""
     listener = Listener(transport=transport, path=path, origins=origins)
     return [f"{problem.key}: {problem.text}" for problem in transport_problems("here", listener)]
 

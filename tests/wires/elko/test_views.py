@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from broker.wires.elko.views import MAX_LISTED, sessions, views
+from broker.wires.elko.sessions.broker import Wiring
+from broker.wires.elko.views import views
+from broker.wires.views import MAX_ROWS as MAX_LISTED
+from broker.wires.views import Row
 from tests.admin.test_console import Operator, enter
+from tests.wires.contexts import page
 from tests.wires.recording import Farm, desc
 
 
@@ -19,12 +22,16 @@ def farm() -> Farm:
 
 @pytest.fixture
 def operator(farm: Farm) -> Operator:
-    operator = enter(farm, views=views(farm.wiring))
+    operator = enter(farm, views={each.name: each for each in views(farm.wiring)})
     operator.read()
     return operator
 
 
-def labels(shown: list[dict[str, Any]]) -> list[object]:
+def sessions(wiring: Wiring, pattern: str = "*") -> list[Row]:
+    return page(views(wiring), "elko sessions", pattern)
+
+
+def labels(shown: list[Row]) -> list[object]:
     return [each["label"] for each in shown]
 
 

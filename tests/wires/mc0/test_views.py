@@ -1,15 +1,18 @@
-"""What operators see of mc0: its sessions and the topics, found by pattern, readable whatever peers call themselves."""
+"""The views of mc0 for operators: its sessions and the topics, found by pattern, readable for any name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from broker.wires.mc0.views import MAX_LISTED, MAX_TOPICS, sessions, topics, views
+from broker.wires.mc0.views import MAX_TOPICS, views
+from broker.wires.views import MAX_ROWS as MAX_LISTED
+from broker.wires.views import Row
 from tests.admin.test_console import Operator, enter
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails, rule
+from tests.recording.logs import nothing_fails
+from tests.wires.contexts import page
+from tests.wires.mc0.recording import Mc0Farm, rule
 from tests.wires.recording import Farm
 
 REAL = "node1 424 #<Thread:0x00007f5ab9829bf8 /usr/lib/ruby/vendor_ruby/mcollective/runner.rb:140 run>"
@@ -30,12 +33,20 @@ def farm() -> Iterator[Mc0Farm]:
 
 @pytest.fixture
 def operator(farm: Mc0Farm) -> Operator:
-    operator = enter(Farm(), views=views(farm.wire, farm.topics, farm.leases))
+    operator = enter(Farm(), views={each.name: each for each in views(farm.wire, farm.topics, farm.leases)})
     operator.read()
     return operator
 
 
-def names(shown: list[dict[str, Any]]) -> list[object]:
+def sessions(farm: Mc0Farm, pattern: str = "*") -> list[Row]:
+    return page(views(farm.wire, farm.topics, farm.leases), "mc0 sessions", pattern)
+
+
+def topics(farm: Mc0Farm, pattern: str = "*") -> list[Row]:
+    return page(views(farm.wire, farm.topics, farm.leases), "mc0 topics", pattern)
+
+
+def names(shown: list[Row]) -> list[object]:
     return [each["identity"] for each in shown]
 
 
@@ -54,7 +65,7 @@ def test_a_session_is_shown_with_all_that_matters(farm: Mc0Farm, operator: Opera
     publisher.say("NOOP")
     text = operator.type("mc0 sessions")
     assert text.index('"identity"') < text.index('"address"') < text.index('"topics"')
-    [[first, second]] = [sessions(farm.wire, farm.leases)]
+    first, second = (dict(each) for each in sessions(farm))
     assert first.pop("heard") == pytest.approx(12, abs=0.2)
     assert second.pop("heard") == 0
     assert first == {
@@ -83,7 +94,7 @@ def test_a_session_is_shown_with_all_that_matters(farm: Mc0Farm, operator: Opera
 def test_a_peer_without_a_key_is_shown_without_one() -> None:
     farm = Mc0Farm()
     farm.peer("A").say("NOOP")
-    assert sessions(farm.wire, farm.leases) == [
+    assert sessions(farm) == [
         {
             "identity": "A",
             "address": "192.0.2.7",
@@ -115,7 +126,7 @@ def test_sessions_are_found_by_identity_or_name_of_the_key(
 ) -> None:
     for identity, key in (("node1", "K1"), ("node2", "K1"), ("mco", "K2")):
         farm.peer(identity, key).say("NOOP")
-    assert names(sessions(farm.wire, farm.leases, pattern)) == found
+    assert names(sessions(farm, pattern)) == found
     text = operator.type(f"mc0 sessions '{pattern}'")
     assert [each in text for each in ("node1", "node2", "mco")] == [each in found for each in ("node1", "node2", "mco")]
 
@@ -125,13 +136,13 @@ def test_only_so_many_sessions_and_topics_are_shown_and_a_pattern_finds_the_othe
     for peer in peers:
         peer.say("NOOP")
     peers[3].say("SUB||" + "|".join(f"t{number}" for number in range(MAX_LISTED + 5)))
-    shown = sessions(farm.wire, farm.leases)
+    shown = sessions(farm)
     assert names(shown) == [f"node{number}" for number in range(MAX_LISTED)]
     assert shown[3]["topics"] == [f"t{number}" for number in range(MAX_TOPICS)]
     assert shown[3]["subscriptions"] == MAX_LISTED + 5
-    assert names(sessions(farm.wire, farm.leases, f"node{MAX_LISTED + 2}")) == [f"node{MAX_LISTED + 2}"]
-    assert len(topics(farm.topics)) == MAX_LISTED
-    assert [each["topic"] for each in topics(farm.topics, f"t{MAX_LISTED + 2}")] == [f"t{MAX_LISTED + 2}"]
+    assert names(sessions(farm, f"node{MAX_LISTED + 2}")) == [f"node{MAX_LISTED + 2}"]
+    assert len(topics(farm)) == MAX_LISTED
+    assert [each["topic"] for each in topics(farm, f"t{MAX_LISTED + 2}")] == [f"t{MAX_LISTED + 2}"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +157,7 @@ def test_any_identity_and_topic_can_be_shown(farm: Mc0Farm, operator: Operator, 
         text = operator.type(line)
         assert "error" not in text
         assert all(part.isprintable() for part in text.split("\n"))
-    [session] = sessions(farm.wire, farm.leases)
+    [session] = sessions(farm)
     assert isinstance(session["identity"], str)
     assert 0 < len(session["identity"]) <= 130
     assert session["topics"] == [session["identity"]]
@@ -163,13 +174,13 @@ def test_topics_are_shown_by_name_with_subscribers_and_messages(farm: Mc0Farm, o
     for topic in ("a", "a", "b", "nobody's"):
         peers[1].say(f"PUT|TOPIC|{topic}||x")
     peers[2].say("DISCONNECT")
-    assert topics(farm.topics) == [
+    assert topics(farm) == [
         {"topic": "a", "subscribers": 2, "published": 2},
         {"topic": "b", "subscribers": 2, "published": 1},
         {"topic": "c", "subscribers": 1, "published": 0},
     ]
-    assert topics(farm.topics, "[bc]") == topics(farm.topics)[1:]
-    assert topics(farm.topics, "none") == []
+    assert topics(farm, "[bc]") == topics(farm)[1:]
+    assert topics(farm, "none") == []
     assert operator.type("mc0 topics c") == (
         '[\n  {\n    "topic": "c",\n    "subscribers": 1,\n    "published": 0\n  }\n]\n'
     )

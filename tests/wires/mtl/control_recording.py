@@ -5,40 +5,37 @@ Threads are done by hand (`Threads`), and the time is turned by tests.
 
 from __future__ import annotations
 
-import gc
 import json
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from typing import Any, cast
 
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
-from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
-from zope.interface import provider
 
-from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.core.liveness import TICK, Leases
+from broker.core.liveness import TICK
 from broker.net.interfaces.router import Part, Sender
-from broker.net.rate_limits import Complaints
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec.data import Content
-from broker.wires.mtl.profiles.test import FanOut
-from broker.wires.mtl.sessions.control import Control
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, Stored, of
-from broker.wires.mtl.sessions.profile_interface import Profile, Reader, Writer
-from broker.wires.mtl.sessions.rights import Rule, Rulebook
+from broker.wires.mtl.profiles.test import FanOutProfile
+from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
+from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
+from broker.wires.mtl.sessions.control_flow import ControlFlow, ProfileAccess
+from broker.wires.mtl.sessions.control_sessions import ControlSession
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
-from broker.wires.mtl.sessions.sessions import Session
-from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mtl.recording_router import Line, RecordingRouter
+from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.recording.farm import CoreFarm
+from tests.recording.router import Line, RecordingRouter
+from tests.wires.mtl.data_recording import REPLIES
 
 HERE = "127.0.0.1"
 THERE = "192.0.2.7"
@@ -52,8 +49,8 @@ Reply = tuple[int, dict[str, Any]]
 
 
 @cache
-def kept(password: str) -> Stored:
-    """What is kept of a password."""
+def kept(password: str) -> PasswordVerifier:
+    """The verifier of a password."""
     return of(password, MIN_ITERATIONS)
 
 
@@ -63,7 +60,7 @@ class Users:
     def __init__(self, **passwords: str) -> None:
         self._stored = {name: kept(password) for name, password in passwords.items()}
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str) -> PasswordVerifier | None:
         return self._stored.get(name)
 
     def set(self, name: str, password: str | None) -> None:
@@ -100,9 +97,9 @@ class Shelf:
     Names that begin with "no " are there for nobody, "not " for nobody who asks, "full " for nobody more.
     """
 
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.FULL, Confirm.NONE),
-        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
     sole: str | None = None
 
@@ -125,21 +122,23 @@ class Shelf:
         self.grants.append(grant)
         return self.members
 
-    def joined(self, flow: Reader | Writer) -> None: ...
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
-    def left(self, flow: Reader | Writer) -> None: ...
+    def left(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
-    def summon(self, reader: Reader, resource: str) -> None: ...
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None: ...
 
-    def dismiss(self, reader: Reader, resource: str) -> None: ...
+    def dismiss(self, reader: ProfileReader, resource: str) -> None: ...
 
-    def room(self, reader: Reader) -> None: ...
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
-    def content(self, writer: Writer, resource: str, content: Content) -> None: ...
+    def room(self, reader: ProfileReader) -> None: ...
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None: ...
+    def content(self, writer: ProfileWriter, resource: str, content: Content) -> None: ...
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None: ...
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None: ...
+
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None: ...
 
     def counts(self) -> Mapping[str, int]:
         return {}
@@ -147,58 +146,50 @@ class Shelf:
     def close(self) -> None: ...
 
 
-class ControlFarm:
+class ControlFarm(CoreFarm):
     """The control flow over its real neighbours.
 
     Without ``users`` nobody has to say who it is. ``keys`` has the users of CURVE keys, "" for a key of nobody.
     """
 
+    step = TICK
+
     def __init__(
         self,
         users: Users | None = None,
-        *rules: Rule,
+        *rules: AccessRule,
         keys: Mapping[str, str] | None = None,
         hosts: Sequence[str] = ("/", "other"),
         anonymous: bool = False,
         port: int | Callable[[], int] = PORT,
         **settings: Any,
     ) -> None:
-        self.clock = Clock()
-        self.clock.advance(1_795_246_600.0)
-        self.counters = Counters()
-        self.complaints = Complaints(self.counters, self.clock)
-        self.router = RecordingRouter()
-        self.leases = Leases(self.clock)
+        super().__init__()
+        self.router = RecordingRouter(max_replies=REPLIES)
         self.users = users
         self.keys = dict(keys or {})
         self.hosts = hosts
         self.threads = Threads()
         self.mechanisms = Mechanisms(users, self.threads, b"s" * 32, self._key_user, anonymous)
         self.delays = Delays()
-        self.rights = Rulebook(hosts, rules)
+        self.rights = AccessPolicy(hosts, rules)
         settings.setdefault("open", users is None and keys is None and not anonymous)
-        self.settings = Settings(**settings)
+        self.settings = MtlSettings(**settings)
         self.data = DataLeases(self.leases, self.settings)
         self.ended: list[str] = []
         self.data.ended = self.ended.append
         self.shelf = Shelf("shelf")
-        fan_out = FanOut(cast(Any, None))  # no flow ever joins it
+        fan_out = FanOutProfile(cast(Any, None))  # no flow ever joins it
         self.profiles: dict[str, Profile] = {"test": fan_out, "shelf": self.shelf, "registry": Shelf("registry")}
-        self.control = Control(
+        self.control = ControlFlow(
             self.router,
-            self.mechanisms,
-            self.delays,
-            self.rights,
-            self.profiles,
-            self.data,
-            port,
-            self.complaints,
-            self.settings,
-            self.leases,
-            self.clock,
-            self._key_user,
-            self.keys.__contains__,
+            FlowContext(self.leases, self.data, self.complaints, self.settings),
+            AuthenticationContext(
+                self.mechanisms, self.delays, self.clock, CurveKeys(self._key_user, self.keys.__contains__)
+            ),
+            ProfileAccess(self.rights, self.profiles, port if callable(port) else lambda: port),
         )
+        self.router.serve(self.control)
         self._identities = count(1)
 
     def _key_user(self, key: str) -> str | None:
@@ -211,20 +202,15 @@ class ControlFarm:
         identity = identity or b"\0%04d" % next(self._identities)
         return ControlPeer(self, identity, Sender(address, key, socket_type))
 
-    def set_rules(self, *rules: Rule) -> None:
+    def set_rules(self, *rules: AccessRule) -> None:
         """Other rules count from now on."""
         self.rights.use(self.hosts, rules)
         self.control.review()
 
-    def counted(self, name: str) -> int:
-        """The counter NAME.REASON."""
-        return {**self.counters.all(), **self.control.counts()}.get(name, 0)
+    def counts(self) -> Mapping[str, int]:
+        return self.control.counts()
 
-    def wait(self, seconds: float) -> None:
-        """Let the time pass as it does for a loop that is never busy."""
-        self.clock.pump([TICK] * round(seconds / TICK))
-
-    def session(self) -> Session:
+    def session(self) -> ControlSession:
         """The only session."""
         [session] = self.control.sessions()
         return session
@@ -242,12 +228,14 @@ class ControlPeer:
 
     def connect(self) -> Line:
         """Connect."""
-        self.line = self.farm.router.connect(self.identity, self.farm.control)
-        return self.line
+        line = self.farm.router.connect(self.identity)
+        assert line is not None
+        self.line = line
+        return line
 
     def close(self) -> None:
         """The connection ends."""
-        self.farm.router.close(self.identity, self.farm.control)
+        self.farm.router.close(self.identity)
 
     def behind(self, *routing: bytes) -> ControlPeer:
         """A client that comes through this peer, which is a proxy."""
@@ -281,9 +269,7 @@ class ControlPeer:
         return replies
 
     def take_frames(self) -> list[tuple[bytes, ...]]:
-        taken = self.line.inbox[:]
-        self.line.inbox.clear()
-        return taken
+        return [tuple(frames) for frames in self.line.read()]
 
     def reply(self) -> Reply:
         """The one reply that came."""
@@ -363,7 +349,7 @@ class ControlPeer:
 
 
 def _read(code: bytes, body: bytes) -> Reply:
-    """What a reply says. Each is as RFC 11 wants it."""
+    """Decode a reply, and assert that it has the form of RFC 11."""
     assert len(code) == 3
     assert code.isdigit()
     assert b"2" <= code[:1] <= b"5"
@@ -389,17 +375,3 @@ def challenge(said: Mapping[str, Any]) -> str:
     assert said["status"] == "Challenged"
     assert said["mechanism"] == SCRAM
     return b64decode(said["challenge"], validate=True).decode()
-
-
-@contextmanager
-def nothing_fails() -> Iterator[list[LogEvent]]:
-    """Nothing may fail meanwhile: what fails in the broker is logged, and it goes on. Gives the warnings."""
-    events: list[LogEvent] = []
-    observe = provider(ILogObserver)(lambda event: events.append(event))
-    globalLogPublisher.addObserver(observe)
-    try:
-        yield events
-        gc.collect()  # which logs the errors that nobody looked at
-    finally:
-        globalLogPublisher.removeObserver(observe)
-    assert [event for event in events if "log_failure" in event] == []

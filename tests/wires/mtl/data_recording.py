@@ -8,31 +8,28 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from twisted.internet.task import Clock
-
-from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.core.liveness import Leases
 from broker.core.model import Rights
 from broker.net.interfaces.router import Part, Sender
-from broker.net.rate_limits import Complaints
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED
-from broker.wires.mtl.profiles.test import RESOURCE, FanOut
-from broker.wires.mtl.sessions.data import Data
-from broker.wires.mtl.sessions.flows import Client, ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.profile_interface import Flows, Profile, Reader, Writer
-from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mtl.recording_router import RecordingRouter
+from broker.wires.mtl.profiles.test import RESOURCE, FanOutProfile
+from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.data_flow import DataFlow
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.recording.farm import CoreFarm
+from tests.recording.router import RecordingRouter
 
-STEP = 0.05
-"""Seconds that the clock goes on at a time: a busy broker's turns are shorter."""
+REPLIES = 100
+"""Answers that wait for one connection where there is no room for a message."""
 
 
 class Everything:
-    """Who may do everything."""
+    """Rights to everything."""
 
     offers = Rights()
 
@@ -48,19 +45,19 @@ class Keeping:
     """
 
     name = "keeping"
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {side: tuple(Confirm) for side in Side}
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {side: tuple(ConfirmMode) for side in Side}
     sole: str | None = None
 
-    def __init__(self, flows: Flows) -> None:
+    def __init__(self, flows: DataFlows) -> None:
         self.flows = flows
         self.calls: list[tuple[Any, ...]] = []
         self.flow: dict[str, Any] = {}
         """The last flow that joined, by side."""
-        self.readers: dict[str, dict[Reader, None]] = {}
+        self.readers: dict[str, dict[ProfileReader, None]] = {}
         self.one_by_one = False
         self.confirming = True
         self.snapshot = 0
-        """How many Contents a Summon brings at once."""
+        """The number of Contents that a Summon sends at once."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource.startswith("no"):
@@ -69,29 +66,32 @@ class Keeping:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         self.flow[flow.grant.side.value] = flow
         self.calls.append(("joined", flow.grant.side.value))
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         self.calls.append(("left", flow.grant.side.value))
         for readers in self.readers.values():
             readers.pop(flow, None)  # type: ignore[arg-type]
 
-    def summon(self, reader: Reader, resource: str) -> None:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         self.calls.append(("summon", resource))
         self.readers.setdefault(resource, {})[reader] = None
         for number in range(self.snapshot):
             reader.send(wire.make_tail(resource), b"%d" % number)
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self.calls.append(("dismiss", resource))
         del self.readers[resource][reader]
 
-    def room(self, reader: Reader) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
+        """Heartbeats are of no interest here."""
+
+    def room(self, reader: ProfileReader) -> None:
         self.calls.append(("room",))
 
-    def content(self, writer: Writer, resource: str, content: wire.Content) -> None:
+    def content(self, writer: ProfileWriter, resource: str, content: wire.Content) -> None:
         self.calls.append(("content", resource, content.sequence))
         if self.confirming:
             writer.confirm(content.sequence)
@@ -106,10 +106,10 @@ class Keeping:
         elif readers:
             self.flows.fan_out(readers, wire.make_tail(resource), body)
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         self.calls.append(("confirmed", sequence, multiple))
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         self.calls.append(("rejected", sequence, multiple, recycle))
 
     def counts(self) -> Mapping[str, int]:
@@ -119,26 +119,22 @@ class Keeping:
         """Nothing is kept."""
 
 
-class MtlFarm:
+class MtlFarm(CoreFarm):
     """The data flow over its real neighbours, with a profile of each kind."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.clock = Clock()
-        self.clock.advance(1_700_000_000)  # like the reactor's, which is the time of day
-        self.counters = Counters()
-        self.complaints = Complaints(self.counters, self.clock)
-        self.router = RecordingRouter()
-        self.settings = settings or Settings()
+    def __init__(self, settings: MtlSettings | None = None) -> None:
+        super().__init__()
+        self.router = RecordingRouter(max_replies=REPLIES)
+        self.settings = settings or MtlSettings()
         self.start()
 
     def start(self) -> None:
         """The broker begins, and knows nothing of its clients."""
-        for call in self.clock.getDelayedCalls():
-            call.cancel()
-        self.leases = Leases(self.clock)
+        self.restart_core()
         self.data_leases = DataLeases(self.leases, self.settings)
-        self.data = Data(self.router, self.leases, self.data_leases, self.complaints, self.settings)
-        self.test = FanOut(self.data)
+        self.data = DataFlow(self.router, FlowContext(self.leases, self.data_leases, self.complaints, self.settings))
+        self.router.serve(self.data)
+        self.test = FanOutProfile(self.data)
         self.keeping = Keeping(self.data)
 
     def principal(self, user: str = "", host: str = "/", key: str = "") -> Principal:
@@ -149,10 +145,10 @@ class MtlFarm:
         side: Side,
         *resources: str,
         profile: Profile | None = None,
-        confirm: Confirm = Confirm.NONE,
+        confirm: ConfirmMode = ConfirmMode.NONE,
         principal: Principal | None = None,
     ) -> str:
-        """What the control flow would give for a request with these resources; its token."""
+        """Issue a lease for these resources, as the control flow does. Returns its token."""
         grant = Grant(principal or self.principal(), side, profile or self.test, resources, confirm, 100)
         return self.data_leases.issue(grant, "session")
 
@@ -174,19 +170,14 @@ class MtlFarm:
         peer.lease(self.lease(Side.WRITER, *resources, **lease))
         return peer
 
-    def counted(self, name: str) -> int:
-        """The counter NAME.REASON."""
-        return {**self.counters.all(), **self.data.counts()}.get(name, 0)
+    def counts(self) -> Mapping[str, int]:
+        return self.data.counts()
 
     def ends(self) -> dict[str, int]:
-        """How many flows ended, by the reason."""
+        """The number of flows that ended, by reason."""
         prefix = "mtl_flows."
         counts = {name.removeprefix(prefix): number for name, number in self.counters.all().items() if prefix in name}
         return {name: number for name, number in counts.items() if name not in ("reader", "writer")}
-
-    def wait(self, seconds: float, step: float = STEP) -> None:
-        """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
-        self.clock.pump([step] * round(seconds / step))
 
 
 _numbers = count(1)
@@ -207,12 +198,14 @@ class MtlPeer:
     def connect(self) -> None:
         """Connect. It has a new identity then, unless it has chosen one."""
         self.identity = self._chosen or b"\0" + next(_numbers).to_bytes(4)
-        self.line = self._farm.router.connect(self.identity, self._farm.data)
+        line = self._farm.router.connect(self.identity)
+        assert line is not None
+        self.line = line
 
     def drop(self) -> None:
         """The connection ends, and what waited in it is lost."""
         assert self.connected
-        self._farm.router.close(self.identity, self._farm.data)
+        self._farm.router.close(self.identity)
 
     @property
     def connected(self) -> bool:
@@ -224,7 +217,7 @@ class MtlPeer:
 
     def read_on(self, room: int | None = None) -> None:
         """It reads again, and there is room for so many more messages, or for any number."""
-        self._farm.router.read(self.identity, self._farm.data, room)
+        self._farm.router.read(self.identity, room)
 
     # what it says and hears
 
@@ -241,14 +234,12 @@ class MtlPeer:
         return self.take()
 
     def take(self) -> list[wire.Command]:
-        """What came since the last call."""
+        """The commands that came since the last call."""
         return [wire.parse(frames, self.tails) for frames in self.take_frames()]
 
     def take_frames(self) -> list[tuple[bytes, ...]]:
         """The same as frames."""
-        taken = self.line.inbox[:]
-        self.line.inbox.clear()
-        return taken
+        return [tuple(frames) for frames in self.line.read()]
 
     def bodies(self) -> list[bytes]:
         """The bodies of the Contents that came since the last call; nothing else did."""
@@ -267,7 +258,7 @@ class MtlPeer:
     # what the broker has of it
 
     @property
-    def client(self) -> Client | None:
+    def client(self) -> DataClient | None:
         found = [client for client in self._farm.data.clients() if client.identity == self.identity]
         assert len(found) <= 1
         return found[0] if found else None

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 import attrs
 
-from broker.core import registry
 from broker.core.interfaces import IRegistry, ITopics
-from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.registry import Registry
-from broker.wires.mtl.profiles.service import Services
-from broker.wires.mtl.profiles.topic import Topic
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.rights import UserRights
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.profiles.registry import RegistryBounds, RegistryProfile
+from broker.wires.mtl.profiles.service import ServiceProfile
+from broker.wires.mtl.profiles.service_bounds import ServiceBounds
+from broker.wires.mtl.profiles.topic import TopicBounds, TopicProfile
+from broker.wires.mtl.sessions.access_rules import UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile
+from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.recording.farm import registry_at
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 
 HOST = "/"
@@ -46,41 +45,63 @@ class Got:
 
     @property
     def event(self) -> str:
-        """What has happened."""
+        """The name of the event."""
         event = self.says["event"]
         assert isinstance(event, str)
         return event
+
+
+@attrs.frozen
+class Bounds:
+    """Bounds of the profiles."""
+
+    service: ServiceBounds = attrs.field(factory=ServiceBounds)
+    registry: RegistryBounds = attrs.field(factory=RegistryBounds)
+    topic: TopicBounds = attrs.field(factory=TopicBounds)
+
+
+BOUNDS = Bounds()
 
 
 class ProfilesFarm(MtlFarm):
     """The data flow with the profiles. ``registry`` and ``topics`` are those of the shared virtual host."""
 
     def __init__(
-        self, registry: IRegistry | None = None, topics: ITopics | None = None, settings: Settings | None = None
+        self,
+        registry: IRegistry | None = None,
+        topics: ITopics | None = None,
+        settings: MtlSettings | None = None,
+        bounds: Bounds = BOUNDS,
     ) -> None:
+        self._bounds = bounds
         self._registry = registry
         self._shared = topics
         super().__init__(settings)
 
     def start(self) -> None:
         super().start()
-        nothing = Restored((), 60.0, self.clock, lambda ids: None)
-        self.core = self._registry or registry.Registry(self.clock, count(1).__next__, nothing)
+        self.core = self._registry or registry_at(self.clock)
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = Topic(self.data, self.space, self.complaints)
-        self.registry = Registry(self.data, self.core, self.leases, self.complaints)
-        self.service = Services(
-            self.data, self.core, self.leases, self.complaints, HOST, window_bytes=self.settings.window_bytes
+        self.topic = TopicProfile(self.data, self.space, self.complaints, self._bounds.topic)
+        self.registry = RegistryProfile(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
+        self.service = ServiceProfile(
+            self.data,
+            self.core,
+            self.leases,
+            self.complaints,
+            HOST,
+            self.settings.window_bytes,
+            self._bounds.service,
         )
         self.told: dict[str, str] = {}
-        """What the last who got a lease was told with it."""
+        """The members that came with the last lease."""
 
     def space(self, host: str) -> ITopics:
         """The topics of a virtual host."""
         return self.spaces.setdefault(host, Topics())
 
-    def user(self, name: str, rights: UserRights, host: str = HOST) -> Principal:
-        """Somebody with these rights."""
+    def user(self, name: str, rights: UserPermissions, host: str = HOST) -> Principal:
+        """A principal with these rights."""
         return Principal(name, host, rights)
 
     def lease(
@@ -88,11 +109,11 @@ class ProfilesFarm(MtlFarm):
         side: Side,
         *resources: str,
         profile: Profile | None = None,
-        confirm: Confirm | None = None,
+        confirm: ConfirmMode | None = None,
         principal: Principal | None = None,
         window: int = 100,
     ) -> str:
-        """What the control flow would give for a request with these resources, as it does it; its token."""
+        """Issue a lease for these resources, as the control flow does. Returns its token."""
         profile = profile or self.test
         principal = principal or self.principal()
         choice = profile.confirms[side]
@@ -105,15 +126,15 @@ class ProfilesFarm(MtlFarm):
         self.told = dict(profile.granted(grant))
         return token
 
-    def counted(self, name: str) -> int:
+    def counts(self) -> Mapping[str, int]:
         profiles = (self.topic, self.registry, self.service)
-        counts = {key: value for profile in profiles for key, value in profile.counts().items()}
-        return counts.get(name, 0) or super().counted(name)
+        own = {key: value for profile in profiles for key, value in profile.counts().items()}
+        return {**super().counts(), **own}
 
 
-def summon(peer: MtlPeer, resource: str, sequence: int = 1_000) -> list[Got]:
+def summon(peer: MtlPeer, resource: str, sequence: int = 1_000, body: bytes = b"") -> list[Got]:
     """Summon a resource, which works; the Contents that came behind the answer."""
-    answer, *contents = peer.ask(*wire.summon(sequence, resource))
+    answer, *contents = peer.ask(*wire.summon(sequence, resource, body))
     assert answer == wire.Response(sequence, wire.OK)
     return [as_got(content) for content in contents]
 
@@ -153,5 +174,5 @@ def rejected(sequence: int, recycle: bool = False) -> list[wire.Command]:
 
 
 def refused(sequence: int) -> list[wire.Command]:
-    """What a writer that is not confirmed hears of that Content."""
+    """The answer to that Content for a writer without confirmation."""
     return [wire.Response(sequence, wire.BAD_REQUEST)]

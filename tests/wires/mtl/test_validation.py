@@ -1,11 +1,13 @@
-"""What is wrong with the values of MTL."""
+"""Problems of MTL's values."""
 
 from pathlib import Path
 
 import pytest
 
-from broker.config.validate import problems
-from broker.config.values import Config, Dbp, Mc0, Mtl, MtlQueue, MtlRule
+from broker.app.configuration import Config, problems
+from broker.wires.dbp.config import Dbp
+from broker.wires.mc0.config import Mc0
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from broker.wires.mtl.validation import MAX_HOSTS, effective_mtl_auth, mtl_data_place
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"

@@ -15,13 +15,14 @@ Rules (the document has "agreed-upon intervals", and says nothing of who agreed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 import attrs
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import Beats, ILeases, IRegistry
+from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Provider, Rights, Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import details
@@ -66,7 +67,7 @@ class Terms:
 
 
 class Catalogue:
-    """All registered services. Entries' leases call `check`. ``beats`` is told of each heartbeat."""
+    """All registered services. Entries' leases call `check`."""
 
     log = Logger()
 
@@ -77,14 +78,12 @@ class Catalogue:
         voice: Voice,
         complaints: Complaints,
         terms: Terms,
-        beats: Beats | None = None,
     ) -> None:
         self._registry = registry
         self._leases = leases
         self._voice = voice
         self._complaints = complaints
         self.terms = terms
-        self._beats = beats
         self._entries: dict[str, Entry] = {}
         self._sources: dict[Source, dict[Entry, None]] = {}
 
@@ -97,6 +96,10 @@ class Catalogue:
     def get(self, name: str) -> Entry | None:
         """The service of that name."""
         return self._entries.get(name)
+
+    def sources(self) -> Collection[Source]:
+        """The sources of the last datagrams of all services."""
+        return self._sources.keys()
 
     def at(self, source: Source) -> list[Entry]:
         """The services whose last datagram came from there."""
@@ -148,7 +151,7 @@ class Catalogue:
             self._agree(entry)
             entry.contract = entry.contract or entry.details.interval is not None
         if hostport(before, entry.address) == hostport(entry.details, entry.address):
-            self._registry.amend(self._service(entry))
+            self._amend(entry)
         else:
             self._registry.withdraw(entry.provider, [entry.name])
             self._offer(entry)
@@ -171,10 +174,10 @@ class Catalogue:
             self._move(entry, source)
         if not entry.contract:
             entry.contract = True
-            self._registry.amend(self._service(entry))
+            self._amend(entry)
             self._look(entry)
-        if self._beats is not None:
-            self._beats.beat(entry.provider, None if form is Form.FLOAT32 else sent)  # which is off by up to a minute
+        # A time in single precision is off by up to a minute, so it says nothing of the peer's clock.
+        self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
 
     def bind(self, entry: Entry, connection: Connection | None) -> None:
         """A connection speaks for a service that has none over which it can be told anything."""
@@ -318,8 +321,13 @@ class Catalogue:
 
     def _offer(self, entry: Entry) -> None:
         """Have the registry offer it. That refuses nothing that was permitted here, unless it is full."""
-        for refusal in self._registry.offer([self._service(entry)], self.terms.rights):
-            raise refusal
+        self._registry.offer([self._service(entry)], self.terms.rights)
+
+    def _amend(self, entry: Entry) -> None:
+        """Have the registry show what the service says of itself now."""
+        # The peer was promised its contract, and its info was permitted: it is served even if it cannot be shown.
+        with suppress(Refusal):
+            self._registry.amend(self._service(entry))
 
     def _service(self, entry: Entry) -> Service:
         return Service(

@@ -17,7 +17,7 @@ Rules (the document's, and where it is silent those that real nodes need):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -74,6 +74,10 @@ class Commands:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    def connections(self) -> Mapping[int, Connection]:
+        """The connections with state, by number."""
+        return self._connections
 
     def counts(self) -> dict[str, int]:
         """The counters of the conversations, by name."""

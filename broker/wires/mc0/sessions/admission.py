@@ -25,10 +25,16 @@ class Admission:
     """The rules of the wire.
 
     ``name_of`` gives the name of a client key, None for one that is not allowed. Where it is None itself, any key is
-    allowed, and none has a name.
+    allowed, and none has a name. ``max_bound`` is the number of identities whose keys are remembered.
     """
 
-    def __init__(self, name_of: Callable[[str], str | None] | None, rules: Sequence[TopicRule] = ()) -> None:
+    def __init__(
+        self,
+        name_of: Callable[[str], str | None] | None,
+        rules: Sequence[TopicRule] = (),
+        max_bound: int = MAX_BOUND,
+    ) -> None:
+        self._max_bound = max_bound
         self._name_of = name_of
         self._rules = rules
         self._bound: OrderedDict[bytes, str] = OrderedDict()
@@ -57,7 +63,7 @@ class Admission:
         if owner != key:
             raise Refusal(Reason.IDENTITY_TAKEN, f"the client key {key} ({name}) uses an identity of the key {owner}")
         self._bound.move_to_end(identity)
-        if len(self._bound) > MAX_BOUND:
+        if len(self._bound) > self._max_bound:
             self._bound.popitem(last=False)
         return name
 

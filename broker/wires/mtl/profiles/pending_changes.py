@@ -26,11 +26,11 @@ V = TypeVar("V")
 
 
 @attrs.define(eq=False)
-class Event(Generic[V]):
+class EntryEvent(Generic[V]):
     """Something to tell of an entry. ``name`` says what has happened, in the profile's words.
 
     ``subject`` is what the entry is now; with ``gone``, what it was at last. ``new`` says that it was none before.
-    ``encoded`` is for whoever sends it: the same event goes to many readers.
+    ``encoded``, and the ``epoch`` in it, are for the sender: the same event goes to many readers.
     """
 
     key: Hashable
@@ -40,17 +40,22 @@ class Event(Generic[V]):
     new: bool = False
     gone: bool = False
     encoded: tuple[bytes, bytes] | None = None
+    epoch: int = 0
 
-    def called(self, name: str) -> Event[V]:
+    def called(self, name: str) -> EntryEvent[V]:
         """The same, as another kind of event."""
-        return self if name == self.name else Event(self.key, name, self.revision, self.subject, self.new, self.gone)
+        return (
+            self if name == self.name else EntryEvent(self.key, name, self.revision, self.subject, self.new, self.gone)
+        )
 
 
-class View(Generic[V]):
+class PendingChanges(Generic[V]):
     """What one reader is to be told. It is hashable.
 
     ``entries`` are what there is now, ``shown`` makes an event of each. ``send`` sends an event, or the end of the
-    snapshot for None, and says whether that was possible. After it was not, nothing is tried until `serve`.
+    snapshot for None, and says whether that was possible. After it was not, nothing is tried until `serve`. Its second
+    argument says whether everything up to the revision of the event has been sent then, so that the reader may resume
+    there. ``missed`` are the events of a reader that resumes, sent behind the end of its empty snapshot.
     """
 
     __slots__ = ("_send", "_shown", "_snapshot", "_waiting", "blocked")
@@ -58,14 +63,15 @@ class View(Generic[V]):
     def __init__(
         self,
         entries: Iterable[V],
-        shown: Callable[[V], Event[V]],
-        send: Callable[[Event[V] | None], bool],
+        shown: Callable[[V], EntryEvent[V]],
+        send: Callable[[EntryEvent[V] | None, bool], bool],
+        missed: Iterable[EntryEvent[V]] = (),
     ) -> None:
         self._snapshot: deque[V] | None = deque(entries)
         """None when its end has been told."""
         self._shown = shown
         self._send = send
-        self._waiting: dict[Hashable, tuple[Event[V], bool]] = {}
+        self._waiting: dict[Hashable, tuple[EntryEvent[V], bool]] = {event.key: (event, event.new) for event in missed}
         """Events, and whether the reader does not know the entry."""
         self.blocked = False
         """There was no room for what is next."""
@@ -75,10 +81,10 @@ class View(Generic[V]):
         snapshot = self._snapshot
         return len(self._waiting) + (0 if snapshot is None else len(snapshot) + 1)
 
-    def tell(self, event: Event[V]) -> None:
+    def tell(self, event: EntryEvent[V]) -> None:
         """Something happened to an entry."""
         if self._snapshot is None and not self._waiting:
-            if self._send(event):
+            if self._send(event, True):
                 return
             self.blocked = True
             self._waiting[event.key] = (event, event.new)
@@ -118,19 +124,20 @@ class View(Generic[V]):
                     snapshot.popleft()
                     continue
                 event = changed[0].called(event.name)
-            if not self._send(event):
+            if not self._send(event, False):
                 return False
             snapshot.popleft()
             self._waiting.pop(event.key, None)
             return True
-        if not self._send(None):
+        if not self._send(None, True):
             return False
         self._snapshot = None
         return True
 
     def _serve_change(self) -> bool:
         key, (event, _) = next(iter(self._waiting.items()))
-        if not self._send(event):
+        # An event keeps the place of an older one, so that one behind it may have a lower revision.
+        if not self._send(event, len(self._waiting) == 1):
             return False
         del self._waiting[key]
         return True

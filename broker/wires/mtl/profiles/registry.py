@@ -8,6 +8,9 @@ Rules:
   has ``revision``, the registry's: of the change, or of the Summon; and ``provider``; those of services have
   ``service``. Bodies are Elko's descriptors of services and of loads, without passwords; that of the "down" of a load
   is empty.
+- A Summon may give the ``epoch`` and the ``revision`` up to which its reader knows the resource, as a table in its
+  body. Then "synced" comes first, with ``resumed``, and behind it the changes since then; but a snapshot where they are
+  not known any more (`broker.wires.mtl.profiles.resumption`). A reader may resume after Contents with an ``epoch``.
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
 - A reader that is slow is told the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and
   is not ended for it. A gap in the sequences says nothing here.
@@ -30,53 +33,69 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.elko.codec.blocks import encode_part
-from broker.wires.elko.sessions.descriptors import load_desc, service_desc
+from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
-from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
-from broker.wires.mtl.profiles.offers import Provider, read_load, read_service
-from broker.wires.mtl.profiles.pending_changes import Event, View
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+from broker.wires.mtl.profiles import resumption
+from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, key_of
+from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
+from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 
 NAME = "registry"
 
 SERVICES, SERVICE, LOADS, LOAD = "services", "service/", "load", "load/"
 """The resources: two names, and the beginnings of two kinds of names."""
 
-MAX_VIEWS = 100_000
-"""Resources that all readers together may have summoned: ten for each of 10,000. Some 110 MB."""
-
-AT_ONCE = 500
-"""Contents that one Summon, or new room, brings at once: 6 to 8 ms of work. What is left comes with the next ticks."""
-
-A_TICK = 500
-"""Contents that all readers together are sent in a tick of the leases, a fortieth of a second: a third of its time. So
-readers that come back after a restart are told 20,000 entries a second, and others have their turns too."""
-
-A_TURN = 50
-"""Contents that a reader is sent in its turn."""
-
 _JSON = "application/json"
 
-_View = View[Any]
-_Event = Event[Any]
+_View = PendingChanges[Any]
+_Event = EntryEvent[Any]
 
 
-class Registry:
+@attrs.frozen
+class RegistryBounds:
+    """Bounds of all readers of the profile together, where no other scope is given."""
+
+    views: int = 100_000
+    """Resources that all readers together have summoned: ten for each of 10,000. Some 110 MB."""
+
+    at_once: int = 500
+    """Contents that one Summon, or new room, sends at once: 6 to 8 ms of work. The rest follows in the next ticks."""
+
+    per_tick: int = 500
+    """Contents that all readers together are sent in a tick of the leases, a fortieth of a second: a third of its time.
+    So readers that reconnect after a restart are sent 20,000 entries a second, and other connections are served too."""
+
+    per_turn: int = 50
+    """Contents that one reader is sent in its turn."""
+
+
+_BOUNDS = RegistryBounds()
+
+
+class RegistryProfile:
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
     The ``place`` of a reader are its views by resource, that of a writer its provider, once it has said something.
     """
 
     name = NAME
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.NONE,),
-        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
     sole: str | None = None
 
-    def __init__(self, flows: Flows, registry: IRegistry, leases: ILeases, complaints: Complaints) -> None:
+    def __init__(
+        self,
+        flows: DataFlows,
+        registry: IRegistry,
+        leases: ILeases,
+        complaints: Complaints,
+        bounds: RegistryBounds = _BOUNDS,
+    ) -> None:
+        self._bounds = bounds
         self._flows = flows
         self._registry = registry
         self._leases = leases
@@ -85,7 +104,7 @@ class Registry:
         """By resource."""
         self._count = 0
         """How many views there are."""
-        self._board = Board(registry.services())
+        self._board = Catalogue(registry.services())
         self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
         self._load_watch: IWait | None = None
         """Only while somebody reads loads: they change all the time."""
@@ -112,48 +131,73 @@ class Registry:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place = {} if flow.grant.side is Side.READER else None
 
-    def left(self, flow: Reader | Writer) -> None:
-        place: dict[str, _View] | Provider | None = flow.place
-        if isinstance(place, Provider):
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
+        place: dict[str, _View] | FlowProvider | None = flow.place
+        if isinstance(place, FlowProvider):
             place.leave()
         elif place is not None:
             for resource, view in place.items():
                 self._forget(resource, view)
 
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
+        if isinstance(flow.place, FlowProvider):
+            flow.place.heartbeat()
+
     # readers
 
-    def summon(self, reader: Reader, resource: str) -> None:
-        if self._count >= MAX_VIEWS:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
+        if self._count >= self._bounds.views:
             # It heard that it worked; that it is over now is all that can still be said.
             self._complaints.count("mtl_registry", "full")
             self._flows.end(reader, "full")
             return
         self._count += 1
-        revision = self._registry.revision
+        revision, epoch = self._registry.revision, self._registry.epoch
+        since, missed = self._missed(resource, body)
 
         def shown(entry: Service | Load | int) -> _Event:
             if isinstance(entry, Service):
-                return Event(key_of(entry), "snapshot", revision, entry)
+                return EntryEvent(key_of(entry), "snapshot", revision, entry)
             load = entry if isinstance(entry, Load) else self._load(entry)
-            return Event(load.provider, "snapshot", revision, load)
+            return EntryEvent(load.provider, "snapshot", revision, load)
 
-        def send(event: _Event | None) -> bool:
-            tail, body = _encoded(resource, event) if event is not None else _synced(resource, revision)
+        def send(event: _Event | None, complete: bool) -> bool:
+            if event is not None:
+                tail, body = _encoded(resource, event, epoch if complete else 0)
+            else:
+                tail, body = _synced(resource, revision if missed is None else since, epoch, missed is not None)
             sent = reader.send(tail, body) is Sent.SENT
             self._told += sent
             return sent
 
-        view: _View = View(self._entries(resource), shown, send)
+        view: _View = PendingChanges(self._entries(resource) if missed is None else (), shown, send, missed or ())
         self._views.setdefault(resource, {})[view] = None
         reader.place[resource] = view
         if resource == LOADS or resource.startswith(LOAD):
             self._watch_loads(resource)
-        self._serve(view, AT_ONCE)
+        self._serve(view, self._bounds.at_once)
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def _missed(self, resource: str, body: bytes) -> tuple[int, list[_Event] | None]:
+        """Return the revision at which a reader resumes, and what it missed; None if it needs a snapshot."""
+        position = resumption.position(body)
+        if position is None:
+            return 0, None
+        name = _name(resource)
+        of_loads = resource == LOADS or resource.startswith(LOAD)
+        kinds = resumption.OF_SERVICES
+        if of_loads:
+            kinds = resumption.OF_LOADS if name is None else resumption.OF_LOADS_OF_SERVICE
+        changes = self._registry.changes_since(*position, kinds)
+        if changes is None:
+            return 0, None
+        if of_loads:
+            return position[1], resumption.loads_since(changes, name, self._board, self._known_load)
+        return position[1], resumption.services_since(changes, name, self._board)
+
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self._forget(resource, reader.place.pop(resource))
 
     def _forget(self, resource: str, view: _View) -> None:
@@ -175,10 +219,10 @@ class Registry:
         if self._load_watch is None:
             self._load_watch = self._registry.watch(self._load_changed, (Kind.JOINED, Kind.LEFT, Kind.LOAD))
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         """Readers confirm nothing."""
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         """Nor do they reject."""
 
     def _entries(self, resource: str) -> Iterable[Service | Load | int]:
@@ -193,13 +237,16 @@ class Registry:
 
     def _load(self, provider: int) -> Load:
         """The load of a provider. It may have left, where that is still to be told."""
+        return self._known_load(provider) or Load(provider, "", 0.0)
+
+    def _known_load(self, provider: int) -> Load | None:
         known = self._registry.provider(provider)
-        return Load(provider, "", 0.0) if known is None else Load(known.id, known.label, known.load)
+        return None if known is None else Load(known.id, known.label, known.load)
 
     # sending
 
-    def room(self, reader: Reader) -> None:
-        most = AT_ONCE
+    def room(self, reader: ProfileReader) -> None:
+        most = self._bounds.at_once
         views: dict[str, _View] = reader.place
         for resource, view in list(views.items()):
             if not view:
@@ -223,11 +270,11 @@ class Registry:
 
     def _go_on(self, now: float) -> float | None:
         """Go on with those who have not been sent everything, by turns."""
-        most = A_TICK
+        most = self._bounds.per_tick
         while self._unserved and most > 0:
             view = next(iter(self._unserved))
             del self._unserved[view]
-            most -= max(1, self._serve(view, min(A_TURN, most)))
+            most -= max(1, self._serve(view, min(self._bounds.per_turn, most)))
         if self._unserved:
             return now
         self._going_on = None
@@ -254,16 +301,16 @@ class Registry:
         if LOAD + name in self._views and offers != offered_before and service.provider != BROKER:
             self._tell_load(LOAD + name, change, new=offers, gone=not offers)
 
-    def _tell_shift(self, resource: str, revision: int, shift: Shift) -> None:
+    def _tell_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
         before, now = shift.before, shift.now
         if before is now:
             return
         event: _Event
         if now is None:
             assert before is not None
-            event = Event(key_of(before), "down", revision, before, gone=True)
+            event = EntryEvent(key_of(before), "down", revision, before, gone=True)
         else:
-            event = Event(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
+            event = EntryEvent(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
         self._tell(resource, event)
 
     def _load_changed(self, change: Change) -> None:
@@ -279,7 +326,7 @@ class Registry:
 
     def _tell_load(self, resource: str, change: Change, new: bool = False, gone: bool = False) -> None:
         load = change.subject if isinstance(change.subject, Load) else self._load(change.provider)
-        self._tell(resource, Event(load.provider, "down" if gone else "load", change.revision, load, new, gone))
+        self._tell(resource, EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone))
 
     def _tell(self, resource: str, event: _Event) -> None:
         self._leases.look()  # a provider that leaves with its connection is a change outside of a quantum
@@ -288,11 +335,11 @@ class Registry:
 
     # writers
 
-    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
-        provider: Provider | None = writer.place
+    def content(self, writer: ProfileWriter, resource: str, content: data.Content) -> None:
+        provider: FlowProvider | None = writer.place
         if provider is None:
             principal = writer.grant.principal
-            provider = Provider(self._registry, principal.allowed.offers, principal.user, writer.address)
+            provider = FlowProvider(self._registry, principal.allowed.offers, principal.user, writer.address)
             writer.place = provider
         try:
             if resource == LOADS:
@@ -331,7 +378,7 @@ def _name(resource: str) -> str | None:
     return None
 
 
-def _offer(provider: Provider, name: str, content: data.Content) -> None:
+def _offer(provider: FlowProvider, name: str, content: data.Content) -> None:
     what = table.members(content.table, "type").get("type")
     if what == "offer":
         provider.offer(read_service(content.body, name))
@@ -341,14 +388,18 @@ def _offer(provider: Provider, name: str, content: data.Content) -> None:
         raise Refusal(Reason.PARAMETER, 'a Content to a service has the type "offer" or "withdraw"')
 
 
-def _synced(resource: str, revision: int) -> tuple[bytes, bytes]:
-    """The end of a snapshot, as it is sent."""
-    return data.make_tail(resource, table.encode({"event": "synced", "revision": revision})), b""
+def _synced(resource: str, revision: int, epoch: int, resumed: bool) -> tuple[bytes, bytes]:
+    """The end of a snapshot, or the beginning of the changes that a reader missed, as it is sent."""
+    properties: dict[str, table.Value] = {"event": "synced", "revision": revision, "epoch": epoch}
+    if resumed:
+        properties["resumed"] = True
+    return data.make_tail(resource, table.encode(properties)), b""
 
 
-def _encoded(resource: str, event: _Event) -> tuple[bytes, bytes]:
-    """An event as it is sent: the tail and the body."""
-    if event.encoded is None:
+def _encoded(resource: str, event: _Event, epoch: int) -> tuple[bytes, bytes]:
+    """An event as it is sent: the tail and the body. ``epoch`` is 0 where a reader could not resume after it."""
+    if event.encoded is None or event.epoch != epoch:
+        event.epoch = epoch
         try:
             event.encoded = _encode(resource, event, event.subject)
         except UnicodeEncodeError:
@@ -363,12 +414,14 @@ def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[byte
         "revision": event.revision,
         "provider": subject.provider,
     }
+    if event.epoch:
+        properties["epoch"] = event.epoch
     body = b""
     if isinstance(subject, Service):
         properties["service"] = subject.name
-        body = encode_part(service_desc(subject, False))
+        body = encode(service_descriptor(subject))
     elif not event.gone:
-        body = encode_part(load_desc(subject))
+        body = encode(load_descriptor(subject))
     if body:
         properties["content-type"] = _JSON
     return data.make_tail(resource, table.encode(properties)), body

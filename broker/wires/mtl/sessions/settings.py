@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import attrs
 
-from broker.wires.mtl.codec import bodies, control, table
+from broker.wires.mtl.codec import control, json_body, table
 
 
 @attrs.frozen
-class Settings:
+class MtlSettings:
     """How the wire behaves. Times are in seconds.
 
     A data peer that is silent for ``heartbeat`` is sent a Ping, and after ``dead_after`` of them without a word it is
@@ -47,11 +47,27 @@ class Settings:
     open: bool = False
     plain: bool = False
 
+    # Bounds that no configuration key sets.
+
+    max_unused: int = 10_000
+    """Unused leases of all sessions together: a second's worth of requests, some 10 MB. Clients use a lease at once, so
+    a flood of requests ends only leases of clients that are very slow."""
+
+    max_summoned: int = 1_000
+    """Resources that one reader may have summoned: as many as a lease may name."""
+
+    max_names: int = 1_000
+    """Resources in the cache of those that a writer with a lease for all may use. Beyond it, the cache starts empty."""
+
+    max_behind_bytes: int = 4 * 1024 * 1024
+    """Bytes of the bodies of all requests that wait behind an unanswered one, of all sessions together: those of
+    thousands with usual bodies."""
+
     def limits(self) -> dict[str, int]:
         """What clients are told when they are ready. Times are in milliseconds here."""
         return {
             "request": control.MAX_REQUEST,
-            "depth": bodies.MAX_DEPTH,
+            "depth": json_body.MAX_DEPTH,
             "resources": control.MAX_RESOURCES,
             "leases": self.leases,
             "flows": self.flows,

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from broker.config import values
-from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, NAME, START, TEXT, THERE, DbpFarm, DbpPeer, T
-from tests.wires.mc0.recording import nothing_fails
+from broker.wires.dbp.config import Dbp
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
 
 SOURCE = (THERE, 40_000)
 INFO: dict[str, Any] = {"ip": "192.0.2.7", "port": 6000, "function": "rides", "heartbeat": 1000}
@@ -44,14 +45,12 @@ def active(farm: DbpFarm) -> list[str]:
 def whole(peer: DbpPeer, *frames: Any) -> list[bytes]:
     """The one reply to a message, with its empty frame."""
     peer.send(*frames)
-    inbox = peer.farm.router.inboxes[peer.identity]
-    [reply] = list(inbox)
-    inbox.clear()
+    [reply] = peer.take_raw()
     return reply
 
 
 def answers(peer: DbpPeer) -> bool:
-    """Whether a request over this connection is answered."""
+    """True if a request over this connection is answered."""
     return peer.ask("u_U", T, "") != []
 
 
@@ -61,7 +60,7 @@ def answers(peer: DbpPeer) -> bool:
 def test_d01_the_router_is_on_port_5246(farm: DbpFarm) -> None:
     """ "The broker MUST use a ROUTER socket on port 5246 to accept requests from clients, and connections from
     Services." """
-    assert values.Dbp().endpoint.rpartition(":")[2] == "5246"
+    assert Dbp().endpoint.rpartition(":")[2] == "5246"
     assert farm.udp.take((ALL[0], 5245)) == [b"SHALOM 5246"]
 
 
@@ -298,7 +297,7 @@ def test_d19_a_heartbeat_has_a_time_and_a_name(farm: DbpFarm) -> None:
     "Service name"."""
     peer = farm.dealer().registered("Rohan", **INFO)
     farm.wait(1.2)
-    [beat] = farm.router.inboxes[peer.identity]
+    [beat] = peer.take_raw()
     assert [beat[0], beat[1], beat[3]] == [b"", b"<3", NAME.encode()]
     assert float(beat[2]) == pytest.approx(START + 1, abs=0.1)
     for frames in (("<3", T), ("<3", T, "Rohan"), ("<3", T, "Rohan", "more")):
@@ -327,12 +326,12 @@ def test_d22_all_begins_with_an_empty_frame(farm: DbpFarm) -> None:
     """ "DBP/Service commands all start with an empty frame", and "every DBP command includes the protocol header": so
     does all that the broker sends."""
     peer = farm.dealer().registered("Rohan", **INFO)
-    inbox = farm.router.inboxes[peer.identity]
     peer.send("u_U", T, "")
     peer.send("UoU", T, {"name": "Rohan"})
     peer.send("UoU", T, "junk")
     farm.wait(2.5)
     peer.send("OwO", T, "")
+    inbox = peer.take_raw()
     assert {frames[1] for frames in inbox} == {b"o_O", b"u.u", b"(O_O)", b"<3", b"</3"}
     assert all(frames[0] == b"" for frames in inbox)
     farm.dealer().registered("Gondor", **INFO)

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from broker.wires.dbp.sessions.catalogue import Terms
-from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, START, THERE, DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
+from tests.recording.farm import START
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, THERE, DbpFarm, T
 
 TIME = struct.Struct("<f")
 ENVELOPE = b"Error: Invalid Message Envelope."
@@ -52,9 +53,9 @@ class HermesSocket:
     def __init__(self, farm: DbpFarm, address: str = HERE) -> None:
         self.peer = farm.hermes(address)
         self.repeated = 0
-        """How often it sent its question again because the reply had too few frames."""
+        """The number of repeated questions after replies with too few frames."""
         self.stale: list[list[bytes]] = []
-        """What came while nothing was asked."""
+        """The messages that came without a question."""
 
     def ask(self, *frames: bytes) -> tuple[bytes, bytes]:
         """Send a question, with its empty frame; returns the command and the body of the reply."""
@@ -71,7 +72,7 @@ class HermesSocket:
         return self.read(replies[0], question)
 
     def read(self, frames: Sequence[bytes], question: tuple[bytes, ...]) -> tuple[bytes, bytes]:
-        """What it does with one reply, without the empty frame."""
+        """Handle one reply, without the empty frame."""
         if len(frames) < 3:
             self.repeated += 1
             return self.ask(*question, b"", FLOAT32, ENVELOPE)
@@ -88,10 +89,7 @@ class HermesSocket:
         self.peer.close()
 
     def _inbox(self) -> list[list[bytes]]:
-        inbox = self.peer.farm.router.inboxes[self.peer.identity]
-        taken = list(inbox)
-        inbox.clear()
-        return taken
+        return self.peer.take_raw()
 
 
 @attrs.define
@@ -124,7 +122,7 @@ class HermesService:
 
 
 def get_services(farm: DbpFarm, name: str = "") -> Any:
-    """What Hermes' client makes of a reply. It never looks at the command."""
+    """Decode a reply as Hermes' client does. It never looks at the command."""
     socket = HermesSocket(farm)
     _, body = socket.ask(b"u_U", FLOAT32, name.encode())
     socket.close()
@@ -139,7 +137,7 @@ def get_services(farm: DbpFarm, name: str = "") -> Any:
 
 
 def service_reads(frames: Sequence[bytes]) -> list[list[bytes]]:
-    """What a service's own ROUTER answers to a message; raises `Dead` if it dies of it."""
+    """Answer a message as a service's own ROUTER does; raises `Dead` if it dies of it."""
     if not frames or frames[0]:
         return [[b"", b"", FLOAT32, ENVELOPE]]
     if len(frames) < 4:
@@ -205,8 +203,7 @@ def test_the_recorded_request_gets_the_recorded_reply() -> None:
     farm = DbpFarm(clock=clock)
     peer = farm.req()
     peer.send_raw(b"", bytes.fromhex("755f55"), bytes.fromhex("9c02d64e"), b"")
-    reply = farm.router.inboxes[peer.identity]
-    assert reply == [[b"", bytes.fromhex("6f5f4f"), bytes.fromhex("9c02d64e"), bytes.fromhex("7b7d")]]
+    assert peer.take_raw() == [[b"", bytes.fromhex("6f5f4f"), bytes.fromhex("9c02d64e"), bytes.fromhex("7b7d")]]
 
 
 def test_an_approval_is_byte_for_byte_that_of_hermes(farm: DbpFarm) -> None:
@@ -214,7 +211,7 @@ def test_an_approval_is_byte_for_byte_that_of_hermes(farm: DbpFarm) -> None:
     peer = farm.hermes()
     peer.send_raw(b"", bytes.fromhex("557755"), FLOAT32, REGISTRATION)
     peer.send_raw(b"", bytes.fromhex("556f55"), FLOAT32, b'{"name": "Rohan", "topics": ["a", "b"]}')
-    assert farm.router.inboxes[peer.identity] == [
+    assert peer.take_raw() == [
         [b"", bytes.fromhex("4f774f"), FLOAT32, b""],
         [b"", bytes.fromhex("752e75"), FLOAT32, b""],
     ]
@@ -311,7 +308,7 @@ def test_a_service_never_hangs_with_what_the_original_did_not_answer(farm: DbpFa
     ],
 )
 def test_a_client_reads_whatever_was_registered(farm: DbpFarm, members: bytes) -> None:
-    """What one service says of itself must not take all others from a client."""
+    """The info of one service must not hide all others from a client."""
     assert HermesService(farm).register()
     assert HermesService(farm).register(b'{"name": "Gondor", %b}' % members)
     assert list(get_services(farm)) == ["Rohan", "Gondor"]
@@ -322,7 +319,7 @@ def test_a_client_reads_whatever_was_registered(farm: DbpFarm, members: bytes) -
     "members", [b'"a": %b' % (b"[" * 5000 + b"]" * 5000), b'"a": %b' % (b"9" * 5000), b'"a": NaN', b'"a": "\xff"']
 )
 def test_a_client_reads_a_list_though_somebody_tried_to_spoil_it(farm: DbpFarm, members: bytes) -> None:
-    """What Python's reader would stumble over is denied."""
+    """Input that Python's decoder rejects is denied."""
     assert HermesService(farm).register()
     assert not HermesService(farm).register(b'{"name": "Gondor", %b}' % members)
     assert list(get_services(farm)) == ["Rohan"]
@@ -395,7 +392,7 @@ TIMES = [FLOAT32, TIME.pack(0.0), TIME.pack(float("nan")), TIME.pack(-1.0), b"\0
 
 
 def survives(messages: list[list[bytes]]) -> None:
-    """What must be so of all that a REQ with four bytes of time is ever sent."""
+    """Assert the form of every message to a REQ with four bytes of time."""
     for frames in messages:
         assert len(frames) >= 4
         assert frames[0] == b""
@@ -414,7 +411,7 @@ def test_every_reply_to_every_command_is_survived(command: bytes, registered: bo
         if registered:
             assert node.ask(b"UwU", FLOAT32, REGISTRATION)[0] == b"OwO"
         node.peer.send_raw(b"", command, FLOAT32, body)
-        inbox = farm.router.inboxes[node.peer.identity]
+        inbox = node.peer.take_raw()
         assert len(inbox) <= 1
         answered = command not in (b"</3", b"<\\3", b"^o^", b"Bye!", b"pong", b"", UNKNOWN)
         if command == b"<3" and body == b"\xff":
@@ -442,16 +439,15 @@ def test_every_reply_to_every_conversation_is_survived(messages: list[tuple[int,
         for which, command, time, body, passes in messages:
             peer = nodes[which]
             peer.send_raw(b"", command, time, body)
-            inbox = farm.router.inboxes[peer.identity]
+            inbox = peer.take_raw()
             assert len(inbox) <= 1
             survives(inbox)
-            inbox.clear()
             if passes:
                 farm.wait(1.2)
-            assert not any(farm.router.inboxes.values())
+            assert not any(node.take_raw() for node in nodes)
         farm.wait(4.0)
         farm.catalogue.part_all()
-        assert not any(farm.router.inboxes.values())
+        assert not any(node.take_raw() for node in nodes)
 
 
 def test_nothing_comes_unasked_to_a_node_that_is_under_contract(farm: DbpFarm) -> None:

@@ -12,8 +12,8 @@ import pytest
 from broker.net.rate_limits import ADDRESSES
 from broker.wires.dbp.sessions.catalogue import Terms
 from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
-from tests.wires.mc0.recording import nothing_fails
 
 BEAT = b" <3 %b Rohan" % TEXT
 BYE = b" </3 %b Rohan" % TEXT
@@ -260,17 +260,17 @@ def test_nothing_is_answered_to_the_port_of_the_beacon_but_others_may_be_told(fa
 
 
 def sizes(farm: DbpFarm) -> dict[str, int]:
-    """How much is kept, by table."""
+    """The sizes of all tables."""
     return {
-        "entries": len(farm.catalogue._entries),
-        "places": len(farm.catalogue._sources),
+        "entries": len(farm.catalogue),
+        "places": len(farm.catalogue.sources()),
         "connections": len(farm.commands),
-        "sources": len(farm.voice._sources._buckets),  # type: ignore[attr-defined]
-        "addresses": len(farm.voice._addresses._buckets),  # type: ignore[attr-defined]
-        "complaints": len(farm.complaints._logged),
+        "sources": len(farm.sources),
+        "addresses": len(farm.addresses),
+        "complaints": farm.complaints.logged,
         "counters": len(farm.counters.all()),
         "leases": len(farm.leases),
-        "gone": len(farm.listing._gone),
+        "gone": farm.listing.gone,
         "providers": len(farm.registry.providers()),
     }
 
@@ -383,7 +383,7 @@ def test_a_flood_of_bad_peers_takes_no_service_from_those_that_are_registered(fa
     assert len(farm.catalogue) == 50
     for service in services:
         assert {frames[0] for frames in service.take()} == {b"<3"}
-    assert len(farm.complaints._logged) <= ADDRESSES
+    assert farm.complaints.logged <= ADDRESSES
 
 
 def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:
@@ -416,21 +416,21 @@ def test_who_is_deaf_is_deaf_until_its_connection_ends(farm: DbpFarm) -> None:
 
 def test_an_answer_is_sent_where_heartbeats_have_no_room(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
-    farm.router.full.add(peer.identity)
+    peer.stop_reading()
     for _ in range(3):
         assert [frames[0] for frames in peer.ask("u_U", T, "")] == [b"o_O"]
         peer.send("<3", T)
         farm.wait(2)  # the first heartbeat comes after the answer by an interval, and up to a tick
     assert peer.take() == []
     assert farm.counted("dbp_dropped.full") == 3
-    farm.router.full.clear()
+    peer.read_on()
     farm.wait(1)
     assert [frames[0] for frames in peer.take()] == [b"<3"]
 
 
 def test_a_service_that_reads_no_answer_stays_while_it_beats(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
-    farm.router.stuck.add(peer.identity)
+    peer.stop_reading(answers=False)
     for _ in range(5):
         peer.send("u_U", T, "")
         peer.send("UoU", T, {"load": 0.5})

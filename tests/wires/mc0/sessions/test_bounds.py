@@ -10,9 +10,10 @@ from types import FunctionType, ModuleType
 import pytest
 from twisted.logger import Logger
 
-from broker.core import topics as core_topics
+from broker.core.topics import TopicsBounds
 from broker.wires.mc0.sessions.session import Session
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm
 
 MEBIBYTE = 1 << 20
 
@@ -24,7 +25,7 @@ def _no_failures() -> Iterator[None]:
 
 
 def sessions_kept(farm: Mc0Farm) -> int:
-    """How many sessions can be reached from the broker. (Not those in memory: recent log events hold some as well.)"""
+    """The number of sessions that the broker refers to. (Not those in memory: recent log events hold some as well.)"""
     seen: dict[int, object] = {}
     new: list[object] = [farm]
     while new:
@@ -156,10 +157,9 @@ def test_what_the_connector_may_not_have_for_the_limit_is_shown() -> None:
     assert list(session.refused) == [b"t3", b"t4"]
 
 
-@pytest.mark.parametrize("limit", ["MAX_SUBSCRIPTIONS", "MAX_TOPIC_BYTES"])
-def test_the_table_of_all_topics_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_topics, limit, 5)
-    farm = Mc0Farm()
+@pytest.mark.parametrize("bounds", [TopicsBounds(subscriptions=5), TopicsBounds(name_bytes=5)])
+def test_the_table_of_all_topics_is_bounded(bounds: TopicsBounds) -> None:
+    farm = Mc0Farm(topics=bounds)
     peers = [farm.peer(f"P{number}") for number in range(2)]
     answers = [peers[number % 2].ask(f"SUB|ID|s||{number}") for number in range(8)]
     assert answers[:5] == [["OK|ID|s"]] * 5

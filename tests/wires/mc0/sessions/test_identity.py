@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.mc0.sessions import admission as mc0_admission
 from broker.wires.mc0.sessions.admission import Admission
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm
 
 KEYS = {"K1": "one", "K2": "two", "K3": "three"}
 
@@ -77,7 +77,7 @@ def test_an_identity_stays_with_its_key_after_its_session(farm: Mc0Farm) -> None
 @pytest.fixture
 def unasked(farm: Mc0Farm) -> Mc0Farm:
     """A wire whose ROUTER does not ask for which key an identity is."""
-    farm.router.claims = False
+    farm.router.claim = None
     return farm
 
 
@@ -210,7 +210,8 @@ def public() -> Iterator[Mc0Farm]:
 def test_with_any_key_a_client_with_a_new_key_is_served_under_its_old_identity(
     public: Mc0Farm, end: str, claims: bool
 ) -> None:
-    public.router.claims = claims
+    if not claims:
+        public.router.claim = None
     public.peer("P", "K9").say("NOOP")
     old = public.peer("A", "K1")
     old.say("CONNECT|TTL|1000")
@@ -252,9 +253,8 @@ def test_with_any_key_a_name_cannot_be_reserved(public: Mc0Farm) -> None:
 
 
 @pytest.fixture
-def admission(monkeypatch: pytest.MonkeyPatch) -> Admission:
-    monkeypatch.setattr(mc0_admission, "MAX_BOUND", 1_000)
-    return Admission(KEYS.get)
+def admission() -> Admission:
+    return Admission(KEYS.get, max_bound=1_000)
 
 
 def test_an_identity_is_forgotten_when_many_others_have_come_since(admission: Admission) -> None:

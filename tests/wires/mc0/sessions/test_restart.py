@@ -10,7 +10,8 @@ import pytest
 from broker.core.model import KnownSession
 from broker.wires.mc0.sessions.conversation import LOOK_AFTER
 from broker.wires.mc0.sessions.session import MAX_KNOWN_BYTES, MAX_KNOWN_TOPICS
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails, rule
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
 
 KEYS = {"K1": "one", "K2": "two"}
 
@@ -76,7 +77,7 @@ def test_a_session_that_ends_is_not_recorded_any_more(keyed: Mc0Farm, end: str) 
         keyed.revoke("K1")
     else:
         peer.drop()
-        keyed.router.claims = False
+        keyed.router.claim = None
         keyed.peer("node", "K2").say("NOOP")
     assert keyed.record.known() == []
 
@@ -212,7 +213,7 @@ def test_a_session_is_not_restored_where_keys_came_or_went(before: str) -> None:
 def test_after_a_restart_too_an_identity_belongs_to_its_key(keyed: Mc0Farm) -> None:
     peer = subscriber(keyed, key="K1")
     peer.drop()
-    keyed.router.claims = False
+    keyed.router.claim = None
     keyed.restart(keyed.record.known())
     thief = keyed.peer("node", "K2")
     assert thief.ask("NOOP|ID|n") == []

@@ -8,7 +8,8 @@ import pytest
 
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.sessions.conversation import MAX_REFUSED
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails, rule
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
 
 KEYS = {"K-web": "web1", "K-mco": "operator", "K-odd": "odd", "K-all": "all"}
 

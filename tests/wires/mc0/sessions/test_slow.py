@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wires.mc0.recording import REPLIES, STEP, Mc0Farm, Mc0Peer, nothing_fails
+from tests.recording.farm import STEP
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import REPLIES, Mc0Farm, Mc0Peer
 
 
 @pytest.fixture

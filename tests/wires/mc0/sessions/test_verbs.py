@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wires.mc0.recording import Mc0Farm, nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm
 
 UNKNOWN = ["PING", "GET", "noop", "Sub", "MESSAGE", "OK", "ERROR", "NOOP\0junk", ""]
 

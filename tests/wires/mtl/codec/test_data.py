@@ -1,4 +1,4 @@
-"""What each data command is read as, which ones are dropped and why, how they are written, and what is remembered."""
+"""Decoding, refusal and encoding of data commands, and the cache of their tails."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from broker.wires.mtl.codec.data import (
     Confirm,
     Content,
     Dismiss,
+    EncodedCommand,
     Lease,
     Ping,
     Pong,
     Reject,
     Response,
-    Sent,
     Summon,
     Tails,
     content_header,
@@ -58,7 +58,7 @@ def fault_of(header: bytes, body: bytes = b"") -> Fault:
     return caught.value.fault
 
 
-COMMANDS: list[tuple[bytes, bytes, Command, Sent]] = [
+COMMANDS: list[tuple[bytes, bytes, Command, EncodedCommand]] = [
     (b"\1" + u64(7) + b"\5token", b"", Lease(7, "token"), data.lease(7, "token")),
     (b"\1" + u64(7) + b"\0", b"", Lease(7, ""), data.lease(7, "")),
     (b"\2" + u64(7), b"200", Response(7, b"200"), data.response(7, data.OK)),
@@ -108,10 +108,14 @@ def test_commands_cannot_be_changed() -> None:
             read(header, body).sequence = 0  # type: ignore[misc, union-attr]
 
 
+def test_the_body_of_a_summon_is_passed_on() -> None:
+    assert read(*data.summon(7, "res", b"more")) == Summon(7, "res", b"more")
+
+
 def test_a_body_that_is_not_used_is_not_looked_at() -> None:
     """X06, H04."""
     for header, _, expected, _ in COMMANDS:
-        if not isinstance(expected, Response | Content):
+        if not isinstance(expected, Response | Content | Summon):
             for body in (b"x", b"\xff" * 100_000):
                 assert read(header, body) == expected
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -11,15 +11,16 @@ import pytest
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles import registry as module
-from broker.wires.mtl.profiles.offers import MAX_BODY
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.profiles.flow_provider import MAX_BODY
+from broker.wires.mtl.profiles.registry import RegistryBounds
+from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm, T
-from tests.wires.mc0.recording import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
+    Bounds,
     Got,
     ProfilesFarm,
     as_got,
@@ -34,29 +35,31 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, desc, found, nothing, told
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class RegistryFarm:
     """MTL and Elko over one registry."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
         self.elko = Farm()
         self.core = self.elko.registry
-        self.mtl = ProfilesFarm(registry=self.core, settings=settings)
+        self.mtl = ProfilesFarm(registry=self.core, settings=settings, bounds=Bounds(registry=RegistryBounds(**bounds)))
         self.profile = self.mtl.registry
 
     def reader(self, *resources: str) -> MtlPeer:
-        """One who may read these resources; no resources: all."""
+        """A reader with a lease for these resources, or for all if there are none."""
         return self.mtl.reader(*resources, profile=self.profile)
 
     def watching(self, resource: str) -> MtlPeer:
-        """One who has summoned that, and was told what there is."""
+        """A reader that has summoned a resource, and has received its snapshot."""
         peer = self.reader(resource)
         assert summon(peer, resource)[-1].event == "synced"
         return peer
 
-    def writer(self, *resources: str, confirm: Confirm = Confirm.FULL, principal: Principal | None = None) -> MtlPeer:
+    def writer(
+        self, *resources: str, confirm: ConfirmMode = ConfirmMode.FULL, principal: Principal | None = None
+    ) -> MtlPeer:
         return self.mtl.writer(*resources, profile=self.profile, confirm=confirm, principal=principal)
 
     def provider(self, *services: Service, label: str = "p") -> int:
@@ -67,13 +70,19 @@ class RegistryFarm:
         return id
 
     def offer(self, provider: int, service: Service) -> None:
-        assert self.core.offer([attrs.evolve(service, provider=provider)], Rights()) == []
+        self.core.offer([attrs.evolve(service, provider=provider)], Rights())
 
 
 @pytest.fixture
-def farm() -> Iterator[RegistryFarm]:
+def bounded() -> Iterator[Callable[..., RegistryFarm]]:
+    """Makes a farm with these bounds."""
     with nothing_fails():
-        yield RegistryFarm()
+        yield RegistryFarm
+
+
+@pytest.fixture
+def farm(bounded: Callable[..., RegistryFarm]) -> RegistryFarm:
+    return bounded()
 
 
 def service(name: str, hostport: str = "h:1", **more: Any) -> Service:
@@ -110,7 +119,7 @@ def test_a_summon_brings_what_there_is_then_synced_then_what_changes(farm: Regis
     snapshot, synced = summon(reader, "services")
     assert snapshot == Got("services", {**says, "content-type": "application/json"}, snapshot.body, 1)
     assert snapshot.json == told("bank", one, label="Bank")
-    assert synced == Got("services", {"event": "synced", "revision": revision}, b"", 2)
+    assert synced == Got("services", {"event": "synced", "revision": revision, "epoch": farm.core.epoch}, b"", 2)
     other = farm.provider(service("post", "h:2"))
     farm.core.withdraw(one, ["bank"])
     farm.core.leave(other)
@@ -144,7 +153,7 @@ def test_one_service_has_a_resource_of_its_own(farm: RegistryFarm) -> None:
 def test_what_is_said_of_a_service_changes_by_update(farm: RegistryFarm) -> None:
     one = farm.provider(service("bank"))
     reader = farm.watching("services")
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))
     assert brief(got(reader)) == [("update", "bank", one, "h:1")]
 
 
@@ -153,7 +162,7 @@ def test_the_same_service_offered_twice_is_one_entry(farm: RegistryFarm) -> None
     reader = farm.reader()
     assert brief(summon(reader, "services")) == [("snapshot", "bank", one, "h:2"), SYNCED]
     farm.offer(one, service("bank", "h:3"))
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None  # the first one, which nobody sees
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))  # the first one, which nobody sees
     assert brief(got(reader)) == [("update", "bank", one, "h:3")]
     farm.core.withdraw(one, ["bank"])
     assert brief(got(reader))[-1] == ("down", "bank", one, "h:3")
@@ -342,10 +351,8 @@ def test_a_slow_reader_is_told_the_newest_of_each_entry_and_is_not_ended(farm: R
     assert farm.mtl.ends() == {}
 
 
-def test_long_snapshots_go_out_in_pieces_by_turns(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 5)
-    monkeypatch.setattr(module, "A_TICK", 10)
-    monkeypatch.setattr(module, "A_TURN", 2)
+def test_long_snapshots_go_out_in_pieces_by_turns(bounded: Callable[..., RegistryFarm]) -> None:
+    farm = bounded(at_once=5, per_tick=10, per_turn=2)
     for number in range(4):
         farm.provider(*(service(f"s{number}-{n}") for n in range(10)))
     readers = [farm.reader("services") for _ in range(2)]
@@ -363,9 +370,9 @@ def test_long_snapshots_go_out_in_pieces_by_turns(farm: RegistryFarm, monkeypatc
 
 
 def test_nothing_goes_out_after_a_dismiss_and_a_summon_brings_a_new_snapshot(
-    farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch
+    bounded: Callable[..., RegistryFarm],
 ) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 5)
+    farm = bounded(at_once=5)
     one = farm.provider(*(service(f"s{n}") for n in range(10)))
     reader = farm.reader()
     assert len(summon(reader, "services")) == 5
@@ -416,8 +423,8 @@ def test_a_reader_that_is_gone_is_not_told(farm: RegistryFarm) -> None:
     assert farm.mtl.counted("mtl_registry.summoned") == 1
 
 
-def test_the_number_of_summoned_resources_is_bounded(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_VIEWS", 2)
+def test_the_number_of_summoned_resources_is_bounded(bounded: Callable[..., RegistryFarm]) -> None:
+    farm = bounded(views=2)
     farm.watching("services")
     reader = farm.reader()
     summon(reader, "load")
@@ -523,7 +530,7 @@ def test_an_offer_that_is_refused_leaves_the_first_one_alone(farm: RegistryFarm,
 
 @pytest.mark.parametrize("type", ["", "OFFER", "snapshot", 1, True, None])
 def test_a_content_that_neither_offers_nor_withdraws_is_refused(farm: RegistryFarm, type: Any) -> None:
-    writer, unconfirmed = farm.writer(), farm.writer(confirm=Confirm.NONE)
+    writer, unconfirmed = farm.writer(), farm.writer(confirm=ConfirmMode.NONE)
     put(writer, 1, "service/bank", desc("bank"), **({} if type is None else {"type": type}))
     put(unconfirmed, 1, "service/bank", desc("bank"), **({} if type is None else {"type": type}))
     assert (writer.take(), unconfirmed.take()) == (rejected(1), refused(1))
@@ -531,7 +538,7 @@ def test_a_content_that_neither_offers_nor_withdraws_is_refused(farm: RegistryFa
 
 
 def test_who_offers_too_much_is_refused_for_now(farm: RegistryFarm) -> None:
-    rights = UserRights(ALL, ALL, Rights(("*",), services=2))
+    rights = UserPermissions(ALL, ALL, Rights(("*",), services=2))
     writer = farm.writer(principal=farm.mtl.user("ann", rights))
     for number, name in enumerate("abc", 1):
         put(writer, number, f"service/{name}", desc(name), type="offer")
@@ -592,7 +599,10 @@ def test_each_flow_is_a_provider_of_its_own(farm: RegistryFarm) -> None:
 
 
 def test_readers_and_writers_confirm_as_they_may(farm: RegistryFarm) -> None:
-    assert farm.profile.confirms == {Side.READER: (Confirm.NONE,), Side.WRITER: (Confirm.NONE, Confirm.FULL)}
+    assert farm.profile.confirms == {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
+    }
     reader = farm.watching("services")
     reader.say(*wire.confirm(1))
     reader.say(*wire.reject(1))
@@ -619,7 +629,7 @@ def test_what_is_only_for_reading_is_not_for_writing(farm: RegistryFarm, resourc
 
 
 def test_users_read_write_and_offer_what_they_may(farm: RegistryFarm) -> None:
-    rights = UserRights(Names.of(["registry:service/b*"], ""), ALL, Rights(("b*",)))
+    rights = UserPermissions(ResourceNames.of(["registry:service/b*"], ""), ALL, Rights(("b*",)))
     some = farm.mtl.user("ann", rights)
     check = farm.profile.check
     check(some, Side.READER, "service/bank")
@@ -691,11 +701,11 @@ def test_a_restart_begins_a_new_snapshot(farm: RegistryFarm) -> None:
     assert [each.event for each in summon(again, "services")] == ["snapshot", "synced"]
 
 
-def test_after_a_stop_nothing_is_told(farm: RegistryFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_stop_nothing_is_told(bounded: Callable[..., RegistryFarm]) -> None:
+    farm = bounded(at_once=3)
     one = farm.provider(service("a"), service("b"))
     readers = [farm.watching("services"), farm.watching("load"), farm.reader()]
-    monkeypatch.setattr(module, "AT_ONCE", 1)
-    assert len(summon(readers[2], "services")) == 1
+    assert len(summon(readers[2], "services")) == 3
     farm.profile.close()
     farm.core.load(farm.provider(service("bank")), 0.5)
     farm.core.leave(one)
@@ -710,3 +720,16 @@ def test_a_change_outside_of_a_quantum_is_stamped_with_the_time_at_which_it_is_t
     farm.elko.client("server").say("client", "willserve", services=[desc("chat")])
     assert [event.event for event in got(peer)] == ["up"]
     assert peer.reading.sent == farm.mtl.leases.moment()
+
+
+def test_pings_and_pongs_of_a_writer_are_heartbeats_of_its_provider(farm: RegistryFarm) -> None:
+    beats: list[int] = []
+    farm.core.watch_beats(lambda provider, sent: beats.append(provider))
+    writer = farm.writer("service/bank")
+    writer.say(*wire.PING)
+    assert beats == [], "it is no provider yet"
+    put(writer, 1, "service/bank", desc("bank", "h:1"), type="offer")
+    [service] = farm.core.services("bank")
+    for frames in (wire.PING, wire.PONG):
+        writer.say(*frames)
+    assert beats == [service.provider] * 2

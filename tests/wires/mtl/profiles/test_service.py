@@ -3,7 +3,7 @@ of requests that come to nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +14,17 @@ from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles import dispatch, reply_inboxes
 from broker.wires.mtl.profiles import service as module
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
-from broker.wires.mtl.sessions.settings import Settings
-from tests.wires.mc0.recording import nothing_fails
+from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
+from broker.wires.mtl.profiles.service_bounds import ServiceBounds
+from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,
+    Bounds,
     Got,
     ProfilesFarm,
     as_got,
@@ -37,16 +39,20 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, found
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class ServiceFarm:
     """MTL, and Elko over the same registry."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
         self.elko = Farm()
         self.core = self.elko.registry
-        self.mtl = ProfilesFarm(registry=self.core, settings=settings or Settings(leases=1_000))
+        self.mtl = ProfilesFarm(
+            registry=self.core,
+            settings=settings or MtlSettings(leases=1_000),
+            bounds=Bounds(service=ServiceBounds(**bounds)),
+        )
         self.profile = self.mtl.service
 
     def peer(
@@ -60,15 +66,19 @@ class ServiceFarm:
         return peer, address
 
     def caller(self, principal: Principal | None = None) -> Caller:
-        """One who can ask for anything, and reads replies."""
-        peer, address = self.peer(read="reply", confirm=Confirm.NONE, principal=principal)
+        """A client that may send any request, and reads replies."""
+        peer, address = self.peer(read="reply", confirm=ConfirmMode.NONE, principal=principal)
         assert summon(peer, "reply") == []
         return Caller(peer, address)
 
     def worker(
-        self, *services: str, window: int = 100, confirm: Confirm = Confirm.FULL, principal: Principal | None = None
+        self,
+        *services: str,
+        window: int = 100,
+        confirm: ConfirmMode = ConfirmMode.FULL,
+        principal: Principal | None = None,
     ) -> MtlPeer:
-        """One who works for these services, and can reply. Nothing waits for it."""
+        """A worker of these services that can reply. No request waits for it."""
         peer, _ = self.peer(
             read=" ".join(f"service/{name}" for name in services),
             window=window,
@@ -83,11 +93,10 @@ class ServiceFarm:
         return self.mtl.counted(f"mtl_services.{name}")
 
     def idle(self) -> bool:
-        """Whether nothing is kept of any request."""
-        if any(box._expected for box in self.profile._boxes.values()):
-            return False
+        """True if no state of any request is kept."""
         counts = self.profile.counts()
-        return counts["mtl_services.open"] == counts["mtl_services.waiting"] == counts["mtl_services.kept-bytes"] == 0
+        open, waiting, kept = (counts[f"mtl_services.{name}"] for name in ("open", "waiting", "kept-bytes"))
+        return self.profile.expecting == open == waiting == kept == 0
 
 
 class Caller:
@@ -135,9 +144,15 @@ def reply(worker: MtlPeer, request: Got, body: bytes = b"", /, sequence: int = 1
 
 
 @pytest.fixture
-def farm() -> Iterator[ServiceFarm]:
+def bounded() -> Iterator[Callable[..., ServiceFarm]]:
+    """Makes a farm with these bounds."""
     with nothing_fails():
-        yield ServiceFarm()
+        yield ServiceFarm
+
+
+@pytest.fixture
+def farm(bounded: Callable[..., ServiceFarm]) -> ServiceFarm:
+    return bounded()
 
 
 # requests and replies
@@ -185,11 +200,11 @@ def test_addresses_of_leases_that_nobody_uses_are_forgotten(farm: ServiceFarm) -
     for _ in range(20):
         farm.mtl.lease(Side.READER, "reply", profile=farm.profile)
     farm.mtl.wait(31)
-    assert len(farm.profile._tokens) == 0
+    assert farm.profile.addresses == 0
     caller = farm.caller()
     caller.peer.drop()
     farm.mtl.wait(2)
-    assert len(farm.profile._tokens) == len(farm.profile._boxes) == 0
+    assert farm.profile.addresses == 0
 
 
 def test_an_address_can_be_summoned_by_itself_where_the_lease_is_for_all(farm: ServiceFarm) -> None:
@@ -339,7 +354,7 @@ def test_a_worker_that_does_not_read_is_passed_by(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_that_confirms_nothing_gets_what_no_other_has_room_for(farm: ServiceFarm) -> None:
-    careless, careful = farm.worker("a", confirm=Confirm.NONE), farm.worker("a", window=1)
+    careless, careful = farm.worker("a", confirm=ConfirmMode.NONE), farm.worker("a", window=1)
     caller = farm.caller()
     for number in range(3):
         caller.asked("a", b"%d" % number, retry=True)
@@ -423,9 +438,9 @@ def test_what_waits_goes_to_a_worker_that_reads_again(farm: ServiceFarm) -> None
 
 def test_who_is_not_confirmed_is_told_by_an_error_that_there_is_no_worker(farm: ServiceFarm) -> None:
     peer = farm.mtl.peer()
-    peer.lease(farm.mtl.lease(Side.READER, "reply", profile=farm.profile, confirm=Confirm.NONE))
+    peer.lease(farm.mtl.lease(Side.READER, "reply", profile=farm.profile, confirm=ConfirmMode.NONE))
     address = farm.mtl.told["reply"]
-    peer.lease(farm.mtl.lease(Side.WRITER, profile=farm.profile, confirm=Confirm.NONE))
+    peer.lease(farm.mtl.lease(Side.WRITER, profile=farm.profile, confirm=ConfirmMode.NONE))
     summon(peer, "reply")
     put(peer, 1, "service/a", b"x", reply_to=address, correlation_id="c")
     [error] = got(peer)
@@ -435,13 +450,11 @@ def test_who_is_not_confirmed_is_told_by_an_error_that_there_is_no_worker(farm: 
     assert farm.idle()
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "asked"), [("MAX_WAITING", 2, {}), ("MAX_REQUESTS", 2, {}), ("MAX_REQUESTS", 2, {"retry": True})]
-)
+@pytest.mark.parametrize(("bound", "asked"), [("waiting", {}), ("requests", {}), ("requests", {"retry": True})])
 def test_the_number_of_requests_is_bounded(
-    farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, asked: dict[str, Any]
+    bounded: Callable[..., ServiceFarm], bound: str, asked: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(dispatch, limit, value)
+    farm = bounded(**{bound: 2})
     caller = farm.caller()
     caller.asked("a", ttl=1_000, **asked)
     caller.asked("a", ttl=1_000, **asked)
@@ -455,8 +468,10 @@ def test_the_number_of_requests_is_bounded(
 
 
 @pytest.mark.parametrize("asked", [{"ttl": 1_000}, {"retry": True}, {"ttl": 1_000, "retry": True}])
-def test_the_bytes_of_requests_that_are_kept_are_bounded(farm: ServiceFarm, asked: dict[str, Any]) -> None:
-    farm.profile._store._most = 3_000
+def test_the_bytes_of_requests_that_are_kept_are_bounded(
+    bounded: Callable[..., ServiceFarm], asked: dict[str, Any]
+) -> None:
+    farm = bounded(kept=3_000)
     worker, caller = farm.worker("a", window=1), farm.caller()
     caller.asked("a", b"x" * 10_000)  # nothing is kept of it
     other = farm.worker("a", window=1) if "retry" in asked else worker
@@ -479,7 +494,7 @@ def test_a_ttl_is_a_number_of_milliseconds(farm: ServiceFarm, ttl: table.Value) 
 def test_a_ttl_that_is_too_long_is_an_hour(farm: ServiceFarm) -> None:
     caller = farm.caller()
     caller.asked("a", ttl=2**63 - 1)
-    assert farm.profile._calls.all_waiting().__next__().ttl == module.MAX_TTL / 1000
+    assert next(farm.profile.waiting()).ttl == module.MAX_TTL / 1000
 
 
 @pytest.mark.parametrize(
@@ -576,9 +591,9 @@ def test_what_came_back_goes_before_what_waits(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_is_passed_by_what_it_had_for_what_is_behind(
-    farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch
+    bounded: Callable[..., ServiceFarm],
 ) -> None:
-    monkeypatch.setattr(dispatch, "LOOK_AHEAD", 3)
+    farm = bounded(look_ahead=3)
     one, caller = farm.worker("a", window=10), farm.caller()
     for number in range(3):
         caller.asked("a", b"%d" % number, retry=True, ttl=60_000)
@@ -591,8 +606,8 @@ def test_a_worker_is_passed_by_what_it_had_for_what_is_behind(
     assert got(other) == []
 
 
-def test_a_request_is_tried_a_bounded_number_of_times(farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MAX_TRIES", 3)
+def test_a_request_is_tried_a_bounded_number_of_times(bounded: Callable[..., ServiceFarm]) -> None:
+    farm = bounded(tries=3)
     caller = farm.caller()
     caller.asked("a", b"poison", retry=True, ttl=60_000)
     for number in range(1, 4):
@@ -718,7 +733,7 @@ def test_replies_to_who_is_gone_are_dropped_and_counted(farm: ServiceFarm) -> No
     worker.say(*wire.reject(1, recycle=True))
     assert farm.count("error-503") == 1
     assert farm.idle()
-    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
+    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=ConfirmMode.NONE)
     reply(unconfirmed, request)
     assert unconfirmed.take() == []
 
@@ -777,25 +792,30 @@ def test_replies_that_wait_are_lost_with_their_reader(farm: ServiceFarm, how: st
     assert farm.idle()
 
 
-def test_replies_that_wait_are_bounded(farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_inboxes, "MAX_BACKLOG", 2)
+def test_replies_that_wait_are_bounded(bounded: Callable[..., ServiceFarm]) -> None:
+    farm = bounded(backlog=2)
     worker, caller = farm.worker("a"), farm.caller()
-    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
+    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=ConfirmMode.NONE)
     caller.peer.stop_reading()
     for number in range(3):
         put(worker, number, "reply", b"%d" % number, **{"reply-to": caller.address})
     put(unconfirmed, 1, "reply", b"x", **{"reply-to": caller.address})
     assert worker.take() == [*confirmed(0, 1), *rejected(2, recycle=True)]
     assert unconfirmed.take() == []
-    farm.profile._store._most = farm.profile._store.bytes
-    monkeypatch.setattr(reply_inboxes, "MAX_BACKLOG", 20)
-    put(worker, 4, "reply", b"x", **{"reply-to": caller.address})
-    assert worker.take() == rejected(4, recycle=True)
+
+
+def test_the_bytes_of_replies_that_wait_are_bounded(bounded: Callable[..., ServiceFarm]) -> None:
+    farm = bounded(kept=2 * (OVERHEAD + 10_000) + 1_000)
+    worker, caller = farm.worker("a"), farm.caller()
+    caller.peer.stop_reading()
+    for number in range(3):
+        put(worker, number, "reply", b"x" * 10_000, **{"reply-to": caller.address})
+    assert worker.take() == [*confirmed(0, 1), *rejected(2, recycle=True)]
 
 
 @pytest.mark.parametrize("says", [{}, {"reply-to": 7}, {"reply-to": "service/a"}])
 def test_a_reply_that_says_not_to_whom_is_refused(farm: ServiceFarm, says: dict[str, Any]) -> None:
-    worker, unconfirmed = farm.worker("a"), farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
+    worker, unconfirmed = farm.worker("a"), farm.mtl.writer(profile=farm.profile, confirm=ConfirmMode.NONE)
     for each in (worker, unconfirmed):
         put(each, 1, "reply", b"x", **says)
     assert (worker.take(), unconfirmed.take()) == (rejected(1), refused(1))
@@ -862,9 +882,9 @@ def test_workers_of_other_hosts_are_not_in_the_registry(farm: ServiceFarm) -> No
     dismiss(worker, "service/sum")
 
 
-@pytest.mark.parametrize("limit", ["MAX_WORKERS", "MAX_JOBS"])
-def test_the_number_of_workers_is_bounded(farm: ServiceFarm, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(dispatch, limit, 1)
+@pytest.mark.parametrize("bound", ["workers", "jobs"])
+def test_the_number_of_workers_is_bounded(bounded: Callable[..., ServiceFarm], bound: str) -> None:
+    farm = bounded(**{bound: 1})
     farm.worker("a")
     peer, _ = farm.peer(read="service/a")
     assert peer.ask(*wire.summon(5, "service/a")) == [wire.Response(5, b"200")]
@@ -874,13 +894,13 @@ def test_the_number_of_workers_is_bounded(farm: ServiceFarm, monkeypatch: pytest
 
 
 def test_a_worker_that_the_registry_has_no_room_for_is_ended(farm: ServiceFarm) -> None:
-    some = farm.mtl.user("ann", UserRights(ALL, ALL, Rights(services=1)))
+    some = farm.mtl.user("ann", UserPermissions(ALL, ALL, Rights(services=1)))
     peer, _ = farm.peer(principal=some)
     assert summon(peer, "service/a") == []
     peer.say(*wire.summon(5, "service/b"))
     assert peer.client is None
     assert farm.core.services() == []
-    assert farm.profile._calls.jobs == 0
+    assert farm.profile.jobs == 0
 
 
 # leases
@@ -904,8 +924,11 @@ def test_nobody_reads_loads_here(farm: ServiceFarm) -> None:
 
 
 def test_users_work_for_and_call_what_they_may(farm: ServiceFarm) -> None:
-    read, write = Names.of(["service:service/*"], ""), Names.of(["service:service/a", "service:reply"], "")
-    some = farm.mtl.user("ann", UserRights(read, write, Rights(("a*",))))
+    read, write = (
+        ResourceNames.of(["service:service/*"], ""),
+        ResourceNames.of(["service:service/a", "service:reply"], ""),
+    )
+    some = farm.mtl.user("ann", UserPermissions(read, write, Rights(("a*",))))
     check = farm.profile.check
     check(some, Side.READER, "service/a")
     check(some, Side.WRITER, "service/a")
@@ -925,7 +948,7 @@ def test_users_work_for_and_call_what_they_may(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_without_the_right_to_a_name_cannot_summon_it(farm: ServiceFarm) -> None:
-    some = farm.mtl.user("ann", UserRights(ALL, ALL, Rights(("a*",))))
+    some = farm.mtl.user("ann", UserPermissions(ALL, ALL, Rights(("a*",))))
     peer, _ = farm.peer(principal=some)
     assert peer.ask(*wire.summon(5, "service/b")) == [wire.Response(5, b"400")]
     assert summon(peer, "service/a") == []
@@ -983,7 +1006,7 @@ class _Play:
 
     def __init__(self) -> None:
         # Nobody here answers Pings.
-        self.farm = ServiceFarm(Settings(heartbeat=10_000, leases=1_000))
+        self.farm = ServiceFarm(MtlSettings(heartbeat=10_000, leases=1_000))
         self.caller = self.farm.caller()
         self.workers: list[tuple[MtlPeer, int, dict[int, Got]]] = []
         """With their windows, and what they have."""
@@ -1073,3 +1096,13 @@ class _Play:
                 assert (request.says["delivery-count"], request.says["redelivered"]) == (len(before), len(before) > 1)
                 has[request.sequence] = request
             assert len(has) <= window
+
+
+def test_pings_of_a_worker_are_heartbeats_of_its_provider(farm: ServiceFarm) -> None:
+    beats: list[int] = []
+    farm.core.watch_beats(lambda provider, sent: beats.append(provider))
+    worker = farm.worker("sum")
+    worker.say(*wire.PING)
+    farm.mtl.writer("load", profile=farm.mtl.service).say(*wire.PING)
+    [service] = farm.core.services("sum")
+    assert beats == [service.provider]

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 
-from broker.core import topics as core_topics
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights, Service
-from broker.core.topics import Topics
+from broker.core.topics import Topics, TopicsBounds
 from broker.wires.mc0.codec.messages import MAX_HEADERS
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles import retained_values
-from broker.wires.mtl.profiles import topic as module
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import Names, UserRights
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, nothing_fails
+from broker.wires.mtl.profiles.retained_values import RetainedBounds
+from broker.wires.mtl.profiles.topic import TopicBounds
+from broker.wires.mtl.sessions.access_rules import ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,
+    Bounds,
     Got,
     ProfilesFarm,
     confirmed,
@@ -32,22 +33,26 @@ from tests.wires.mtl.profiles_recording import (
     summon,
 )
 
+BOUNDS, ALL_TOPICS = TopicBounds(), TopicsBounds()
+
 
 class TopicFarm:
     """MTL and mc0 over the same topics."""
 
-    def __init__(self) -> None:
-        self.mc0 = Mc0Farm()
-        self.mtl = ProfilesFarm(topics=self.mc0.topics)
+    def __init__(self, bounds: TopicBounds = BOUNDS, topics: TopicsBounds = ALL_TOPICS) -> None:
+        self.mc0 = Mc0Farm(topics=topics)
+        self.mtl = ProfilesFarm(topics=self.mc0.topics, bounds=Bounds(topic=bounds))
 
     def reader(self, *topics: str, principal: Principal | None = None) -> MtlPeer:
-        """One who has summoned these topics."""
+        """A reader that has summoned these topics."""
         peer = self.mtl.reader(*topics, profile=self.mtl.topic, principal=principal)
         for topic in topics:
             assert summon(peer, topic) == []
         return peer
 
-    def writer(self, *topics: str, confirm: Confirm = Confirm.NONE, principal: Principal | None = None) -> MtlPeer:
+    def writer(
+        self, *topics: str, confirm: ConfirmMode = ConfirmMode.NONE, principal: Principal | None = None
+    ) -> MtlPeer:
         return self.mtl.writer(*topics, profile=self.mtl.topic, confirm=confirm, principal=principal)
 
     def listener(self, *topics: str) -> Mc0Peer:
@@ -58,9 +63,15 @@ class TopicFarm:
 
 
 @pytest.fixture
-def farm() -> Iterator[TopicFarm]:
+def bounded() -> Iterator[Callable[..., TopicFarm]]:
+    """Makes a farm with these bounds."""
     with nothing_fails():
-        yield TopicFarm()
+        yield TopicFarm
+
+
+@pytest.fixture
+def farm(bounded: Callable[..., TopicFarm]) -> TopicFarm:
+    return bounded()
 
 
 def bodies(peer: MtlPeer) -> list[bytes]:
@@ -120,7 +131,7 @@ def test_names_are_exact(farm: TopicFarm) -> None:
 
 
 def test_a_confirmed_writer_hears_of_each_content_also_where_nobody_reads(farm: TopicFarm) -> None:
-    reader, writer = farm.reader("a"), farm.writer(confirm=Confirm.FULL)
+    reader, writer = farm.reader("a"), farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 5, "a", b"x")
     put(writer, 6, "nobody", b"x")
     assert writer.take() == confirmed(5, 6)
@@ -129,7 +140,10 @@ def test_a_confirmed_writer_hears_of_each_content_also_where_nobody_reads(farm: 
 
 
 def test_readers_confirm_nothing(farm: TopicFarm) -> None:
-    assert farm.mtl.topic.confirms == {Side.READER: (Confirm.NONE,), Side.WRITER: (Confirm.NONE, Confirm.FULL)}
+    assert farm.mtl.topic.confirms == {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
+    }
     reader, writer = farm.reader("a"), farm.writer()
     put(writer, 1, "a", b"x")
     reader.take()
@@ -162,9 +176,9 @@ def test_readers_that_vanish_are_subscribed_to_nothing(farm: TopicFarm) -> None:
     assert farm.mc0.topics.describe() == []
 
 
-def test_who_finds_the_table_of_topics_full_is_ended(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_the_table_of_topics_full_is_ended(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(topics=TopicsBounds(subscriptions=1))
     reader = farm.reader("a")
-    monkeypatch.setattr(core_topics, "MAX_SUBSCRIPTIONS", 1)
     assert reader.ask(*wire.summon(7, "a")) == [wire.Response(7, b"400")]
     peer = farm.mtl.reader(profile=farm.mtl.topic)
     assert peer.ask(*wire.summon(7, "b")) == [wire.Response(7, b"200")]
@@ -197,7 +211,9 @@ def test_the_same_properties_of_two_users_are_told_apart(farm: TopicFarm) -> Non
 
 def test_rights_are_asked_for_and_the_brokers_own_topics_are_for_reading(farm: TopicFarm) -> None:
     check = farm.mtl.topic.check
-    some = farm.mtl.user("ann", UserRights(Names.of(["topic:in.*"], ""), Names.of(["topic:out"], ""), Rights()))
+    some = farm.mtl.user(
+        "ann", UserPermissions(ResourceNames.of(["topic:in.*"], ""), ResourceNames.of(["topic:out"], ""), Rights())
+    )
     check(some, Side.READER, "in.x")
     check(some, Side.WRITER, "out")
     check(farm.mtl.principal(), Side.READER, "elkobroker.services")
@@ -327,7 +343,7 @@ class Echo:
 
 def test_what_is_published_in_the_middle_of_a_delivery_comes_after_it(farm: TopicFarm) -> None:
     Echo(farm.mc0.topics)  # subscribed first, and so told first
-    reader, writer = farm.reader("a", "b"), farm.writer(confirm=Confirm.FULL)
+    reader, writer = farm.reader("a", "b"), farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 1, "a", b"1")
     assert bodies(reader) == [b"1", b"echo of 1", b"echo of echo of 1"]
     assert writer.take() == confirmed(1)
@@ -382,10 +398,10 @@ def test_a_second_summon_brings_the_last_value_again(farm: TopicFarm) -> None:
 
 
 def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
-    farm: TopicFarm, monkeypatch: pytest.MonkeyPatch
+    bounded: Callable[..., TopicFarm],
 ) -> None:
-    monkeypatch.setattr(retained_values, "MAX_RETAINED", 2)
-    reader, writer = farm.reader("c"), farm.writer(confirm=Confirm.FULL)
+    farm = bounded(TopicBounds(RetainedBounds(values=2)))
+    reader, writer = farm.reader("c"), farm.writer(confirm=ConfirmMode.FULL)
     for number, topic in enumerate("abc", 1):
         put(writer, number, topic, b"x", retain=True)
     assert writer.take() == [*confirmed(1, 2), *rejected(3, recycle=True)]
@@ -401,9 +417,9 @@ def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
     assert unconfirmed.take() == []
 
 
-def test_the_bytes_of_last_values_are_bounded(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retained_values, "MAX_RETAINED_BYTES", 1_000)
-    writer = farm.writer(confirm=Confirm.FULL)
+def test_the_bytes_of_last_values_are_bounded(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(TopicBounds(RetainedBounds(bytes=1_000)))
+    writer = farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 1, "a", b"x" * 600, retain=True)
     put(writer, 2, "b", b"x" * 600, retain=True)
     put(writer, 3, "a", b"x" * 900, retain=True)
@@ -475,7 +491,7 @@ def test_who_is_gone_is_owed_nothing(farm: TopicFarm) -> None:
     reader.drop()
     farm.mtl.wait(2)
     assert len(farm.mtl.data) == 1
-    assert farm.mtl.topic._owed == {}
+    assert farm.mtl.topic.owed == 0
     put(writer, 2, "a", b"live")
     assert farm.mtl.counted("mtl_contents.delivered") == 0
 
@@ -483,13 +499,13 @@ def test_who_is_gone_is_owed_nothing(farm: TopicFarm) -> None:
 # bounds
 
 
-def test_the_memory_of_properties_is_bounded(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 3)
+def test_the_memory_of_properties_is_bounded(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(TopicBounds(known=3))
     reader, writer = farm.reader("a"), farm.writer()
     for number in range(20):
         put(writer, number, "a", b"", type=str(number % 7), long="x" * (number % 2) * 600)
     assert [content.says["type"] for content in got(reader)] == [str(number % 7) for number in range(20)]
-    assert len(farm.mtl.topic._known) <= 3
+    assert 0 < farm.mtl.topic.known <= 3
 
 
 def test_a_long_body_is_not_copied_on_its_way(farm: TopicFarm) -> None:
@@ -510,7 +526,7 @@ def test_a_long_body_is_not_copied_on_its_way(farm: TopicFarm) -> None:
 
 
 def test_a_content_for_the_brokers_own_topic_is_refused(farm: TopicFarm) -> None:
-    writer, confirming = farm.writer(), farm.writer(confirm=Confirm.FULL)
+    writer, confirming = farm.writer(), farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 1, "elkobroker.services", b"x")
     put(confirming, 1, "elkobroker.services", b"x")
     assert (writer.take(), confirming.take()) == (refused(1), rejected(1))

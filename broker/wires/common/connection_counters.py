@@ -1,0 +1,14 @@
+"""The counters that every listener of connections has, whatever the wire."""
+
+from __future__ import annotations
+
+from broker.wires.counter import Counter
+
+
+def connection_counters(wire: str) -> tuple[Counter, ...]:
+    """Return the counters of a wire's connections."""
+    return (
+        Counter(f"{wire}_connections", "Connections by event: accepted, closed", "connections"),
+        Counter(f"{wire}_accept", "Times that accepting was paused, since the listener was full", "times"),
+        Counter(f"{wire}_refused", "Connections and messages that were refused, by reason", "refusals"),
+    )

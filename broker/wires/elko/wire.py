@@ -1,0 +1,45 @@
+"""The Elko Broker and the Elko Director as wires of the broker."""
+
+from __future__ import annotations
+
+from broker.wires.common.connection_counters import connection_counters
+from broker.wires.counter import Counter
+from broker.wires.elko.open import OpenElko
+from broker.wires.elko.open_director import OpenDirector
+from broker.wires.elko.section import BROKER as BROKER_SECTION
+from broker.wires.elko.section import DIRECTOR as DIRECTOR_SECTION
+from broker.wires.interface import Wire
+
+
+def _line_counters(wire: str) -> tuple[Counter, ...]:
+    return (
+        *connection_counters(wire),
+        Counter(f"{wire}_dropped", "Answers dropped because the peer does not read: pong", "messages"),
+        Counter(f"{wire}_debug", "Lines for the log that were not logged, since there were too many", "lines"),
+        Counter(f"{wire}_http", "Sessions over HTTP that expired", "sessions"),
+        Counter(f"{wire}_rtcp", "RTCP sessions whose peer did not come back", "sessions"),
+    )
+
+
+BROKER_COUNTERS = (
+    *_line_counters("elko"),
+    Counter("elko.connections", "Connections of all listeners", "connections", gauge=True),
+)
+
+DIRECTOR_COUNTERS = (
+    *_line_counters("director"),
+    Counter("director.granted", "Reservations granted", "reservations"),
+    Counter("director.denied", "Reservations denied", "reservations"),
+    Counter("director.used", "Reservations whose user came", "reservations"),
+    Counter("director.expired", "Reservations whose user did not come in time", "reservations"),
+    Counter("director.lost", "Reservations lost with their Context Server", "reservations"),
+    Counter("director.replaced", "Reservations replaced by another of the same user", "reservations"),
+    Counter("director", "What the director holds now", gauge=True),
+)
+
+# The Elko Broker has no switch: without listeners, it still is what operators type at the console.
+BROKER = Wire(BROKER_SECTION, lambda config: True, OpenElko, BROKER_COUNTERS)
+"""The Elko Broker: services are offered and found."""
+
+DIRECTOR = Wire(DIRECTOR_SECTION, lambda config: config.enabled, OpenDirector, DIRECTOR_COUNTERS)
+"""The Elko Director: users are placed into contexts."""

@@ -1,0 +1,342 @@
+"""The users and what is kept of their passwords: those in a file, now and while it changes.
+
+Rules:
+- The file has a line for each user: the name, blanks, and what is kept of the password
+  (`broker.wires.mtl.sessions.password_verifiers`). Empty lines, and those that begin with ``#``, are comments.
+- A file with a mistake anywhere is not used at all. Nor is one that others than its owner and its group may read, or
+  others than its owner may write.
+- It is read at the start, which fails if it cannot be used. Nothing is fatal afterwards: the last good accounts stay,
+  and the log says what is wrong, once.
+- Every `CHECK` seconds its stamp is compared. It is read when two looks in a row found the same new stamp, since it may
+  be met while it is written. `UsersFile.refresh` reads it at once.
+- All of this happens in a thread, one look at a time; the reactor thread gets a finished table.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.wires.mtl.sessions import password_verifiers
+from broker.wires.mtl.sessions.password_verifiers import MAX_USER, PasswordVerifier, is_user
+
+CHECK = 1.0
+"""Seconds between looks at the file's stamp: a new user gets in two seconds after the file was written."""
+
+MAX_FILE = 4 * 1024 * 1024
+"""Bytes of the file: some 25,000 users. It is read whole, and this keeps a device or a wrong file out of memory."""
+
+MAX_PROBLEMS = 20
+"""Mistakes in a file that are told: a wrong file must not fill the log."""
+
+FORBIDDEN = stat.S_IWGRP | stat.S_IRWXO
+"""What a file's mode must not allow: who can read it can try passwords, and pose as the broker to its users."""
+
+Stamp = tuple[int, int, int, int]
+"""Times of modification and change, size, and inode."""
+
+_UNKNOWN: Stamp = (0, 0, 0, 0)
+
+
+class BadUsers(ValueError):
+    """A users file that cannot be used. The arguments are sentences that say why, and show no secret."""
+
+    def __str__(self) -> str:
+        return "; ".join(str(sentence) for sentence in self.args)
+
+
+def parse(text: str) -> dict[str, PasswordVerifier]:
+    """The users in the text of a file. Raises `BadUsers`, whose sentences begin with the numbers of lines."""
+    users: dict[str, PasswordVerifier] = {}
+    lines: dict[str, int] = {}
+    problems: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if is_comment(line):
+            continue
+        try:
+            name, kept = _user(line)
+            if name in lines:
+                raise ValueError(f"the user {name} is in line {lines[name]} already")
+        except ValueError as error:
+            problems.append(f"line {number}: {error}")
+            continue
+        users[name] = kept
+        lines[name] = number
+    if problems:
+        if len(problems) > MAX_PROBLEMS:
+            problems[MAX_PROBLEMS:] = [f"there is more of this kind: {len(problems) - MAX_PROBLEMS} lines"]
+        raise BadUsers(*problems)
+    return users
+
+
+def parsed(path: str, text: str) -> dict[str, PasswordVerifier]:
+    """The users in the text of that file. Raises `BadUsers`, whose sentences begin with the path."""
+    try:
+        return parse(text)
+    except BadUsers as error:
+        raise BadUsers(*(f"{path}, {sentence}" for sentence in error.args)) from None
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line has no user."""
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _user(line: str) -> tuple[str, PasswordVerifier]:
+    """The user in a line. Raises ValueError."""
+    words = line.split()
+    if len(words) != 2:
+        raise ValueError("a line has a user's name and what is kept of the password, and no more")
+    name, text = words
+    if not is_user(name):
+        # It is not shown: it may be something else in the wrong place.
+        raise ValueError(NO_NAME)
+    try:
+        return name, password_verifiers.parse(text)
+    except ValueError as error:
+        raise ValueError(f"what is kept of the password of {name} {error}") from None
+
+
+NO_NAME = (
+    "a user's name has letters, digits and _ . @ + = : , - only, begins with a letter, a digit or _, and has "
+    f"{MAX_USER} characters at most"
+)
+
+
+def read(path: str) -> str:
+    """The text of a users file. Raises `BadUsers`."""
+    return _read(path)[0]
+
+
+def _read(path: str) -> tuple[str, Stamp]:
+    """The text of a file and its stamp; that is `_UNKNOWN` if it changed meanwhile. Raises `BadUsers`."""
+    try:
+        # A pipe with nobody at its other end would keep the reader waiting.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            before = os.fstat(file)
+            _check(path, before)
+            data = _all_of(file)
+            after = _stamp(os.fstat(file))
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise BadUsers(_unreadable(path, error)) from None
+    if len(data) > MAX_FILE:
+        raise BadUsers(f"{path} is larger than {MAX_FILE} bytes")
+    try:
+        return data.decode("utf-8-sig"), after if after == _stamp(before) else _UNKNOWN
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadUsers(f"{path} is not UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from None
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"{path} cannot be read: {error.strerror or error}"
+
+
+def _check(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadUsers(f"{path} is no regular file")
+    if status.st_mode & FORBIDDEN:
+        mode = stat.S_IMODE(status.st_mode)
+        raise BadUsers(f"{path} has the mode {mode:04o}: only its owner may write it, and only its group may read it")
+
+
+def _all_of(file: int) -> bytes:
+    """What is in a file, or a little more than may be."""
+    parts: list[bytes] = []
+    left = MAX_FILE + 1
+    while left > 0 and (part := os.read(file, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+# what one look finds
+
+
+@attrs.frozen
+class UsersSeen:
+    """What is known of a file. Never changed afterwards, since the next look reads it in a thread."""
+
+    stamp: Stamp
+    """What the last look found: `_UNKNOWN` where there was none to find."""
+    users: Mapping[str, PasswordVerifier]
+    """The last good ones."""
+    shapes: tuple[tuple[int, int], ...]
+    """See `broker.wires.mtl.sessions.sasl.Users`."""
+    sure: bool = False
+    """It was read after two looks in a row had found this stamp."""
+    problems: tuple[str, ...] = ()
+    """Why the file cannot be used now."""
+
+
+def first(path: str) -> UsersSeen:
+    """What is in the file at the start. Raises `BadUsers`."""
+    text, stamp = _read(path)
+    return _seen(stamp, parsed(path, text))
+
+
+def look(path: str, before: UsersSeen, now: bool) -> UsersSeen:
+    """What is known of the file after another look. With ``now`` it is read whatever its stamp."""
+    if not now:
+        try:
+            stamp = _stamp(os.stat(path))
+        except OSError as error:
+            return _bad(before, BadUsers(_unreadable(path, error)))
+        if stamp != before.stamp:
+            return attrs.evolve(before, stamp=stamp, sure=False)
+        if before.sure:
+            return before
+    try:
+        text, stamp = _read(path)
+    except BadUsers as error:
+        return _bad(before, error)
+    if stamp == _UNKNOWN or (stamp != before.stamp and not now):
+        return attrs.evolve(before, stamp=stamp, sure=False)
+    try:
+        users = parsed(path, text)
+    except BadUsers as error:
+        return _bad(before, error, stamp, sure=not now)
+    if users == before.users:
+        return attrs.evolve(before, stamp=stamp, sure=not now, problems=())
+    return _seen(stamp, users, sure=not now)
+
+
+def _seen(stamp: Stamp, users: Mapping[str, PasswordVerifier], sure: bool = False) -> UsersSeen:
+    return UsersSeen(stamp, users, tuple(sorted((kept.iterations, len(kept.salt)) for kept in users.values())), sure)
+
+
+def _bad(before: UsersSeen, error: BadUsers, stamp: Stamp = _UNKNOWN, sure: bool = False) -> UsersSeen:
+    """What is known after a look that found nothing of use. Without a stamp the file is read again soon."""
+    return attrs.evolve(before, stamp=stamp, sure=sure, problems=error.args)
+
+
+class UsersFile:
+    """The users in the file ``path``, now and while it changes.
+
+    ``in_thread`` runs a function with arguments in a thread and returns a Deferred of its result. Raises `BadUsers` if
+    the file cannot be used.
+    """
+
+    log = Logger()
+
+    def __init__(self, path: str, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]]) -> None:
+        self.path = path
+        self.changed: list[Callable[[frozenset[str]], object]] = []
+        """Called after a change, with the names of users that are gone, or have another password now."""
+        self._clock = clock
+        self._in_thread = in_thread
+        self._waiting: list[Deferred[None]] = []
+        """Who waits for the next look."""
+        self._served: list[Deferred[None]] = []
+        """Who waits for the look that goes on."""
+        self._looking = False
+        self._stopped = False
+        self._seen = first(path)
+        self.log.info("{count} users are in {path}", count=len(self._seen.users), path=path)
+        self._timer: IDelayedCall | None = clock.callLater(CHECK, self._look)
+
+    def find(self, name: str) -> PasswordVerifier | None:
+        """What is kept of that user's password, None if there is no such user."""
+        return self._seen.users.get(name)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """See `broker.wires.mtl.sessions.sasl.Users`."""
+        return self._seen.shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._seen.users)
+
+    def __len__(self) -> int:
+        return len(self._seen.users)
+
+    def refresh(self) -> Deferred[None]:
+        """Read the file now. Fires when that is done, also if it cannot be used."""
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        if self._stopped:
+            _fire(self._waiting)
+        elif not self._looking:
+            self._look()
+        return done
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+        self._unschedule()
+        _fire(self._served)
+        _fire(self._waiting)
+
+    def _look(self) -> None:
+        self._unschedule()
+        self._looking = True
+        self._served, self._waiting = self._waiting, []
+
+        def looked(seen: UsersSeen) -> None:
+            if not self._stopped:
+                self._take(seen)
+
+        def failed(failure: Failure) -> None:
+            self.log.failure("a defect in reading the users", failure)
+
+        def ended(_: object) -> None:
+            self._looking = False
+            _fire(self._served)
+            if self._stopped or self._looking:
+                return
+            if self._waiting:
+                self._look()
+            elif self._timer is None:
+                self._timer = self._clock.callLater(CHECK, self._look)
+
+        looking = self._in_thread(look, self.path, self._seen, bool(self._served))
+        looking.addCallback(looked).addErrback(failed).addBoth(ended)
+
+    def _unschedule(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+
+    def _take(self, seen: UsersSeen) -> None:
+        before, self._seen = self._seen, seen
+        if seen.problems != before.problems:
+            for text in seen.problems:
+                self.log.error("the users known so far stay: {text}", text=text)
+            if not seen.problems:
+                self.log.info("the users in {path} can be read again", path=self.path)
+        if seen.users is before.users:
+            return
+        gone = frozenset(name for name, kept in before.users.items() if seen.users.get(name) != kept)
+        self.log.info(
+            "the users in {path} changed: {before} were known, {now} are; {gone} are gone or have another password",
+            path=self.path,
+            before=len(before.users),
+            now=len(seen.users),
+            gone=len(gone),
+        )
+        for call in tuple(self.changed):
+            try:
+                call(gone)
+            except Exception:
+                self.log.failure("what was to be done after the users changed failed")
+
+
+def _fire(waiting: list[Deferred[None]]) -> None:
+    """Tell all of them, each once."""
+    while waiting:
+        waiting.pop(0).callback(None)
