@@ -107,7 +107,7 @@ class LineFactory(ConnectionFactory):
     """One listener of a text protocol.
 
     ``converse`` makes the reader and the session of a new peer. ``guarded`` says that connections which begin as a
-    browser's do are turned away here; otherwise the protocol does that.
+    browser's do are refused here; otherwise the protocol does that.
     """
 
     def __init__(
