@@ -1,4 +1,4 @@
-"""What a thousand hostile DNS peers can do to good ones, by UDP and by TCP, and to an Elko peer of the same broker.
+"""A thousand hostile DNS peers, by UDP and by TCP, beside good ones and an Elko peer of the same broker.
 
     python -m bench.dns.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
 
@@ -95,7 +95,7 @@ def framed(data: bytes) -> bytes:
 
 @attrs.frozen
 class Asked:
-    """What a good peer saw: the seconds of each answer, and how many queries were lost."""
+    """The results of a good peer: the seconds of each answer, and how many queries were lost."""
 
     took: list[float]
     lost: int
@@ -184,7 +184,7 @@ def silent(number: int) -> Iterator[bytes]:
 
 
 def http(number: int) -> Iterator[bytes]:
-    """What a browser sends."""
+    """A request of a browser."""
     yield b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 
 
@@ -314,13 +314,13 @@ def by_udp(title: str, make: Callable[[int], bytes]) -> Scenario:
     return Scenario(title, 15, partial(_scenario, hostile, GROWTH, True))
 
 
-def nobody(port: int, seconds: float) -> None:
+def no_attack(port: int, seconds: float) -> None:
     """No attack."""
     time.sleep(seconds)
 
 
 SCENARIOS = {
-    "alone": Scenario("no hostile peers", 5, partial(_scenario, nobody, GROWTH, False)),
+    "alone": Scenario("no hostile peers", 5, partial(_scenario, no_attack, GROWTH, False)),
     "tcp-silent": by_tcp("1,000 connections that send nothing", Attack(silent)),
     "tcp-half": by_tcp("1,000 that send half a query, or a byte at a time", Attack(half)),
     "tcp-long": by_tcp("1,000 that begin the longest message", Attack(long_begun)),
