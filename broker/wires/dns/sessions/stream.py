@@ -40,8 +40,8 @@ class StreamSession:
         self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Count a refusal, and close the connection. An unreadable query, which has its FORMERR, closes it only if it is
-        one too many."""
+        """Count a refusal, and close the connection. An unreadable query, which has its FORMERR, closes it if it is one
+        too many."""
         if not self._peer.refused(refusal) or refusal.reason is not Reason.SYNTAX:
             self._peer.close()
 
