@@ -15,9 +15,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.wires.mtl.sessions import accounts, password_verifiers
-from broker.wires.mtl.sessions.accounts import BadUsers
-from broker.wires.mtl.sessions.password_verifiers import BadPassword, Stored
+from broker.wires.mtl.sessions import password_verifiers, users_file
+from broker.wires.mtl.sessions.password_verifiers import BadPassword, PasswordVerifier
+from broker.wires.mtl.sessions.users_file import BadUsers
 
 MODE = 0o600
 """Mode of a new file: readers of the file can guess passwords."""
@@ -61,7 +61,7 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
     Returns a sentence. Raises `Failed` or `BadUsers`.
     """
     if not password_verifiers.is_user(name):
-        raise Failed(f"{name!r} is no name for a user: {accounts.NO_NAME}")
+        raise Failed(f"{name!r} is no name for a user: {users_file.NO_NAME}")
     _check_new(path, name, force)
     try:
         kept = password_verifiers.of(password())
@@ -88,9 +88,9 @@ def remove(path: str, name: str) -> str:
     return f"{name} is removed"
 
 
-def users(path: str) -> dict[str, Stored]:
+def users(path: str) -> dict[str, PasswordVerifier]:
     """Return the users in the file. Raises `BadUsers`."""
-    return accounts.parsed(path, accounts.read(path))
+    return users_file.parsed(path, users_file.read(path))
 
 
 def _check_new(path: str, name: str, force: bool) -> bool:
@@ -107,12 +107,12 @@ def _lines(path: str) -> list[str]:
     """Return the lines of the file, none if it is missing."""
     if not os.path.lexists(path):
         return []
-    lines = accounts.read(path).split("\n")
+    lines = users_file.read(path).split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def _is_of(line: str, name: str) -> bool:
-    return not accounts.is_comment(line) and line.split()[0] == name
+    return not users_file.is_comment(line) and line.split()[0] == name
 
 
 @contextlib.contextmanager
@@ -136,8 +136,8 @@ def _alone(path: str) -> Iterator[str]:
 def _write(path: str, lines: Sequence[str]) -> None:
     """Replace the file atomically, with its owner and mode. Raises OSError, or `Failed`."""
     data = "".join(line + "\n" for line in lines).encode()
-    if len(data) > accounts.MAX_FILE:
-        raise Failed(f"{path} would become larger than {accounts.MAX_FILE} bytes")
+    if len(data) > users_file.MAX_FILE:
+        raise Failed(f"{path} would become larger than {users_file.MAX_FILE} bytes")
     temporary = None
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
@@ -149,7 +149,7 @@ def _write(path: str, lines: Sequence[str]) -> None:
                 if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
                     os.fchown(descriptor, old.st_uid, old.st_gid)
                 # The broker may read the file by its group.
-                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~accounts.FORBIDDEN)
+                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~users_file.FORBIDDEN)
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, path)

@@ -7,6 +7,7 @@ Anything else that comes out of either is a defect of ours.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class Reason(enum.Enum):
@@ -90,6 +91,17 @@ class Refusal(Exception):
         self.reason = reason
         self.text = text
         self.summary = text
+
+
+class Refusals(Refusal):
+    """Several refusals of one call; the rest of the call was done. Reason and text are those of the first.
+
+    ``each`` are all of them, in the order of what was refused.
+    """
+
+    def __init__(self, each: Sequence[Refusal]) -> None:
+        super().__init__(each[0].reason, each[0].text)
+        self.each = tuple(each)
 
 
 class Malformed(Refusal):

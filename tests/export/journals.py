@@ -38,7 +38,7 @@ def seal_all(segments: Segments) -> None:
 
 
 def left(directory: Path, *contents: bytes) -> list[Path]:
-    """What an earlier start left open: files with these contents."""
+    """The segments that an earlier start left open: files with these contents."""
     opened(directory, "old").close()
     paths = []
     for n, content in enumerate(contents, 1):

@@ -64,7 +64,7 @@ class Run:
         return [record["hb_seq"] for record in records_in(self.directory) if record["event"] == "hb"]
 
     def stop(self) -> bool:
-        """Whether that was all in one go."""
+        """True if that was one write."""
         done: list[None] = []
         self.journal.stop().addCallback(done.append)
         return bool(done)
@@ -391,7 +391,7 @@ def test_what_is_written_before_and_after_a_clock_was_set_back_is_in_the_folders
     run.flush()
     run.clock.advance(-2 * HOUR)
     run.put(3)
-    run.flush()  # appended to the file of the later hour, which is then begun anew
+    run.flush()  # appended to the file of the later hour, which is then started again
     run.put(3)
     run.flush()
     assert run.stop()

@@ -1,4 +1,4 @@
-"""What is deleted of the sealed segments, and what is not."""
+"""The sealed segments that retention deletes, and those that it keeps."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from broker.client.testing.queues import Queues
 from broker.client.testing.registry import Registry
 from broker.client.testing.services import Services
 from broker.wires.mtl.codec import control, data
-from broker.wires.mtl.codec.control import Sent, Status
+from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
 from broker.wires.mtl.codec.faults import IllFormed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ WINDOW, MOST_WINDOW = 100, 1_000
 
 STOPPED = "the fake broker is stopped"
 
-_STATUS = {400: Status.BAD_REQUEST, 403: Status.FORBIDDEN}
+_STATUS = {400: ReplyStatus.BAD_REQUEST, 403: ReplyStatus.FORBIDDEN}
 
 
 class FakeBroker:
@@ -150,8 +150,9 @@ class FakeBroker:
     def disconnected(self, connection: Connection) -> None:
         """Handle the end of a connection."""
         with self._lock:
-            if self._connections.pop(connection, self) is self:
+            if connection not in self._connections:
                 return
+            del self._connections[connection]
             for flow in (connection.reader, connection.writer):
                 if flow is not None:
                     flow.grant.profile.left(flow)
@@ -167,7 +168,7 @@ class FakeBroker:
     def _control(self, connection: Connection, command: bytes, body: bytes) -> None:
         try:
             reply = self._answer(connection, control.decode(command, body))
-        except control.Invalid as invalid:
+        except control.InvalidRequest as invalid:
             reply = invalid.reply
         except IllFormed:
             return
@@ -175,16 +176,16 @@ class FakeBroker:
             reply = control.error(_STATUS[refusal.code], refusal.reason)
         connection.deliver(b"", *reply)
 
-    def _answer(self, connection: Connection, request: control.Request) -> Sent:
-        if isinstance(request, control.Open):
+    def _answer(self, connection: Connection, request: control.ControlRequest) -> EncodedReply:
+        if isinstance(request, control.OpenRequest):
             return self._open(connection, request)
         if connection.host is None:
-            return control.error(Status.BAD_REQUEST, "open")
-        if isinstance(request, control.Authorize):
+            return control.error(ReplyStatus.BAD_REQUEST, "open")
+        if isinstance(request, control.AuthorizeRequest):
             return self._authorize(connection, request)
         if self._users is not None and connection.user is None:
             return control.unauthorized(["PLAIN"], "authenticate first")
-        if isinstance(request, control.Profile):
+        if isinstance(request, control.ProfileRequest):
             profile = self._profiles.get(request.profile)
             if profile is None:
                 raise Refusal(400, "there is no such profile")
@@ -192,7 +193,7 @@ class FakeBroker:
             return control.OK
         return self._lease(connection, request)
 
-    def _open(self, connection: Connection, request: control.Open) -> Sent:
+    def _open(self, connection: Connection, request: control.OpenRequest) -> EncodedReply:
         connection.user = connection.profile = None
         if request.virtual_host != control.DEFAULT_HOST:
             connection.host = None
@@ -202,7 +203,7 @@ class FakeBroker:
             return control.unauthorized(["PLAIN"])
         return self._ready()
 
-    def _authorize(self, connection: Connection, request: control.Authorize) -> Sent:
+    def _authorize(self, connection: Connection, request: control.AuthorizeRequest) -> EncodedReply:
         if self._users is None:
             raise Refusal(400, "authentication is not required")
         _, user, password = [*(request.response or b"").decode(errors="replace").split("\0"), "", "", ""][:3]
@@ -212,29 +213,29 @@ class FakeBroker:
         connection.user = user
         return self._ready()
 
-    def _ready(self) -> Sent:
+    def _ready(self) -> EncodedReply:
         return control.ready(list(self._profiles), {"window": WINDOW, "most-window": MOST_WINDOW})
 
-    def _lease(self, connection: Connection, request: control.Reader | control.Writer) -> Sent:
+    def _lease(self, connection: Connection, request: control.ReaderRequest | control.WriterRequest) -> EncodedReply:
         profile = connection.profile
         if profile is None:
             raise Refusal(400, "no profile is chosen")
-        side = "reader" if isinstance(request, control.Reader) else "writer"
+        side = "reader" if isinstance(request, control.ReaderRequest) else "writer"
         modes = profile.modes[side]
         if request.confirm is not None and request.confirm not in modes:
-            return control.error(Status.NOT_IMPLEMENTED)
+            return control.error(ReplyStatus.NOT_IMPLEMENTED)
         for resource in request.resources:
             profile.check(side, resource)
         confirmed = (request.confirm or modes[0]) == "full"
-        wanted = request.window if isinstance(request, control.Reader) else None
+        wanted = request.window if isinstance(request, control.ReaderRequest) else None
         window = min(wanted or WINDOW, MOST_WINDOW)
         grant = Grant(side, profile, request.resources, confirmed, window, connection.user or "")
         profile.granted(grant)
         token = secrets.token_urlsafe(24)
         self._leases[token] = grant
-        told = window if confirmed and side == "reader" else None
+        granted = window if confirmed and side == "reader" else None
         # Port 0 is the endpoint of the control flow itself.
-        return control.data_lease(0, token, told, None, {"reply": grant.reply} if grant.reply else None)
+        return control.data_lease(0, token, granted, None, {"reply": grant.reply} if grant.reply else None)
 
     # data flows
 

@@ -18,7 +18,6 @@ from broker.core.director.interfaces import (
     ALL,
     Close,
     ContextPlace,
-    Denied,
     Dump,
     Granted,
     IContextServer,
@@ -70,7 +69,7 @@ class Director:
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
+    ) -> Granted:
         return self._choosing.reserve(requester, protocol, context, user, internal, most)
 
     # where things are

@@ -20,6 +20,8 @@ from typing import Protocol
 import attrs
 from zope.interface import Interface
 
+from broker.core.errors import Reason, Refusal
+
 UNLIMITED = -1
 """A capacity that is none, as the protocol writes it."""
 
@@ -140,12 +142,15 @@ class Granted:
     reservation: str = attrs.field(repr=False)
 
 
-@attrs.frozen
-class Denied:
-    """No reservation. ``context`` is the one that was chosen, or the requested one; ``why`` a sentence for people."""
+class Denied(Refusal):
+    """No reservation, since no place takes the user. It is no fault of the peer that asked.
 
-    context: str
-    why: str
+    ``context`` is the one that was chosen, or the requested one; ``text`` a sentence for people.
+    """
+
+    def __init__(self, context: str, text: str) -> None:
+        super().__init__(Reason.FORBIDDEN, text)
+        self.context = context
 
 
 @attrs.frozen
@@ -256,14 +261,14 @@ class IDirector(Interface):
 
     def reserve(
         requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
+    ) -> Granted:
         """A place for a user, or an anonymous one. Before it is granted, the server has been told of it.
 
         It replaces the reservation that this user has for this context; an anonymous user is the same as another if the
         ``requester`` is, unless that is a Context Server (``internal``), which may also enter what is restricted.
         ``requester`` is the connection that asks, and may have up to ``most`` reservations that nobody has used yet; a
         Context Server may have more. Raises `Refusal`: PARAMETER for a name that is empty or too long, LIMIT where the
-        connection, the user, or all together have too many.
+        connection, the user, or all together have too many; `Denied` where no place takes the user.
         """
 
     def find_context(context: str) -> ContextPlace:

@@ -19,28 +19,31 @@ Rules:
 - Of a message for which there is no room nothing is kept.
 
 Times are in life time (`broker.core.liveness`). A step costs the logarithm of the messages that came back at most.
+
+The file is longer than others: the rules above concern one state, that of a queue, and each method keeps several of
+them.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
 from broker.core.queues.consumer_turns import Consumer, Ring
-from broker.core.queues.interfaces import Author, Keeper, Restored, Taker
+from broker.core.queues.interfaces import Author, Keeper, QueueTable, Restored, Taker
 from broker.core.queues.messages import GONE, KEPT, OUT, OVERHEAD, READY, WAITING, WRITING, Aside, Ids, Message, Ready
 from broker.core.queues.settings import Death, Settings
-
-if TYPE_CHECKING:
-    from broker.core.queues.queues import Queues
 
 FIRST_PAUSE = 0.1
 """Seconds for which a message that was rejected once is set aside. It doubles with each delivery."""
 
 LONGEST_PAUSE = 30.0
 """Seconds; see `FIRST_PAUSE`. Whatever a worker waits for may be back by then."""
+
+_BACKOFF = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
 EXPIRE_AT_ONCE = 500
 """Messages that die in one go because their time is over: a few milliseconds' work. More follow with the next tick."""
@@ -49,7 +52,7 @@ EXPIRE_AT_ONCE = 500
 class Queue:
     """One queue. `broker.core.queues.queues.Queues.open` makes it."""
 
-    def __init__(self, queues: Queues, space: str, name: str, settings: Settings) -> None:
+    def __init__(self, queues: QueueTable, space: str, name: str, settings: Settings) -> None:
         self.space = space
         self.name = name
         self.settings = settings
@@ -204,8 +207,7 @@ class Queue:
         if not self._is_back(message) or self._hand_on(message, taker):
             return
         if taker in self.consumers:
-            pause = min(FIRST_PAUSE * 2.0 ** min(message.count - 1, 10), LONGEST_PAUSE)
-            again = min(self._queues.leases.now + pause, message.deadline)
+            again = min(self._queues.leases.now + _BACKOFF.after(message.count), message.deadline)
             self._aside.add(message, taker, again)
             self._wake(again)
         else:

@@ -17,10 +17,10 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-import attrs
+from zope.interface import implementer
 
 from broker.core.database import Database, Design
-from broker.core.queues.interfaces import Restored
+from broker.core.queues.interfaces import Batch, IQueueStore, Restored
 from broker.core.queues.settings import Death
 
 DATABASE = "queues.sqlite3"
@@ -62,29 +62,10 @@ SCHEMA = len(STEPS)
 
 _DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
 
-Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
-"""A message: its order, the number of its queue, its count, when its time is over in seconds of the epoch (None for
-never), why it died, head and body."""
 
-
-@attrs.frozen
-class Batch:
-    """What is written together. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
-
-    ``gone`` are orders of messages that are gone, ``queues_gone`` numbers of queues. ``urgent`` says that no author
-    waits for these rows: they move from one queue to another.
-    """
-
-    queues: Sequence[tuple[int, str, str]]
-    rows: Sequence[Row]
-    counts: Sequence[tuple[int, int]]
-    gone: Sequence[int]
-    queues_gone: Sequence[int]
-    urgent: bool = False
-
-
+@implementer(IQueueStore)
 class QueueStore:
-    """The database in ``directory``. Its methods block on the disk; any thread may call them."""
+    """`IQueueStore` in an SQLite database in ``directory``."""
 
     def __init__(self, directory: str) -> None:
         self._database = Database(directory, _DESIGN)

@@ -34,13 +34,18 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     provider: int | float | None = None
 
 
-class ServiceDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="servicedesc"):
-    """A service. ``restored``: it is known from before a restart of the broker, and was not offered since."""
+class ServiceDescriptor(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type", tag="servicedesc"
+):
+    """A service. ``restored``: it is known from before a restart of the broker, and was not offered since.
+
+    Members without a value are left out: a null would be another descriptor than that of the Elko Broker.
+    """
 
     service: str
     hostport: str
     protocol: str
-    label: str | None
+    label: str | None = None
     provider: int
     restored: bool = False
 
@@ -73,7 +78,12 @@ def offered(offer: Offer, provider: int) -> Service | None:
 def service_descriptor(service: Service) -> ServiceDescriptor:
     """Return the descriptor of a service, without its secret."""
     return ServiceDescriptor(
-        service.name, service.hostport, service.protocol, service.label, service.provider, service.restored
+        service=service.name,
+        hostport=service.hostport,
+        protocol=service.protocol,
+        label=service.label,
+        provider=service.provider,
+        restored=service.restored,
     )
 
 

@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Protocol
 
 from broker.core.interfaces import ILeases
-from broker.wires.mtl.sessions.control import Control
-from broker.wires.mtl.sessions.data import Data
-from broker.wires.mtl.sessions.flows import ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.sessions import Session
+from broker.wires.mtl.sessions.control_flow import ControlFlow
+from broker.wires.mtl.sessions.control_sessions import ControlSession
+from broker.wires.mtl.sessions.data_clients import ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.views import AnyView, Column, Row, View
 
 MAX_RESOURCES = 50
@@ -50,7 +50,7 @@ QUEUE_COLUMNS = (
 )
 
 
-class QueueInfo(Protocol):
+class QueueDescription(Protocol):
     """A queue: see `broker.core.queues.interfaces.QueueInfo`."""
 
     @property
@@ -70,7 +70,7 @@ class QueueInfo(Protocol):
 
 
 def views(
-    control: Control, data: Data, describe: Callable[[], Sequence[QueueInfo]], leases: ILeases
+    control: ControlFlow, data: DataFlow, describe: Callable[[], Sequence[QueueDescription]], leases: ILeases
 ) -> Sequence[AnyView]:
     """Return the views of the wire."""
     return [
@@ -101,7 +101,7 @@ def views(
     ]
 
 
-def _queue(queue: QueueInfo) -> Row:
+def _queue(queue: QueueDescription) -> Row:
     return {
         "host": queue.space,
         "queue": queue.name,
@@ -113,11 +113,11 @@ def _queue(queue: QueueInfo) -> Row:
     }
 
 
-def _user(session: Session) -> str:
+def _user(session: ControlSession) -> str:
     return "" if session.principal is None else session.principal.user
 
 
-def _session(session: Session) -> Row:
+def _session(session: ControlSession) -> Row:
     principal = session.principal
     return {
         "user": _user(session),

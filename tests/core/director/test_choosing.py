@@ -497,7 +497,9 @@ def test_a_clone_that_is_never_to_be_cloned_is_chosen_although_it_is_full() -> N
     side = rig.server("cs1")
     side.open("context-h-1", maxcap=1, basecap=-1)
     side.enter("context-h-1", "user-z")
-    assert rig.reserve("context-h") == Denied("context-h-1", FULL)
+    answer = rig.reserve("context-h")
+    assert isinstance(answer, Denied)
+    assert (answer.context, answer.text) == ("context-h-1", FULL)
 
 
 def test_a_base_capacity_over_the_maximum_does_not_overfill() -> None:

@@ -197,7 +197,7 @@ class Model(RuleBasedStateMachine):
         self.rig.clock.advance(seconds)
 
     def settled(self) -> bool:
-        """Whether nothing of what is gone is still to be put away."""
+        """True if no cleanup of departed servers is pending."""
         return not self.rig.director._farm._clearing._work
 
     @invariant()

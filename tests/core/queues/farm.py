@@ -32,7 +32,7 @@ class Worker:
         self.room = True
         self.stuck = False
         self.tried = 0
-        """How often it was offered something while it was stuck."""
+        """The number of offers while it was stuck."""
         self.held: list[Message] = []
         self.got: list[bytes] = []
 
@@ -114,12 +114,12 @@ class Farm:
         return next((info for info in self.queues.describe() if info.name == name), None)
 
     def load(self, name: str = "q") -> tuple[int, int]:
-        """How many messages of a queue are ready, and how many are given out."""
+        """The number of ready messages of a queue, and of delivered ones."""
         info = self.info(name)
         return (0, 0) if info is None else (info.ready, info.out)
 
     def waiting(self, name: str = "q") -> list[bytes]:
-        """What is ready in a queue, found out by taking it. It is confirmed by that."""
+        """Take and confirm the ready messages of a queue."""
         worker = Worker(1_000_000)
         consumer = self.consume(worker, name)
         for message in worker.held:
@@ -129,7 +129,7 @@ class Farm:
 
 
 class Author:
-    """Keeps what it hears of its messages."""
+    """Records the notices of its messages."""
 
     def __init__(self) -> None:
         self.safe: list[Any] = []
@@ -177,7 +177,7 @@ class DurableFarm(Farm):
             self.clock.advance(COMMIT_SECONDS)
 
     def stored(self) -> list[Restored]:
-        """What the next run would find if this one were killed now."""
+        """The state that the next run would find if this one were killed now."""
         with tempfile.TemporaryDirectory() as copy:
             shutil.copytree(self.directory, copy, dirs_exist_ok=True)
             store = QueueStore(copy)
@@ -186,5 +186,5 @@ class DurableFarm(Farm):
             return rows
 
     def bodies(self, name: str = "q") -> list[bytes]:
-        """What of a queue the next run would find."""
+        """The messages of a queue that the next run would find."""
         return [row.body for row in self.stored() if row.name == name]

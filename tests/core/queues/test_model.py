@@ -89,11 +89,11 @@ class Model(RuleBasedStateMachine):
         return [entry for entry in self.entries.values() if entry.queue == name]
 
     def held_by_none(self, name: str) -> list[Entry]:
-        """What is in the queue, in order."""
+        """The messages of the queue, in order."""
         return sorted((e for e in self.of(name) if e.holder is None), key=lambda entry: entry.place)
 
     def ready(self, name: str) -> list[Entry]:
-        """What is in the queue and not set aside, in order."""
+        """The messages of the queue that are not set aside, in order."""
         return [e for e in self.held_by_none(name) if e.avoid is None or e.again <= self.now]
 
     def eligible(self, name: str) -> list[Worker]:
@@ -117,7 +117,7 @@ class Model(RuleBasedStateMachine):
         entry.deadline, entry.count, entry.holder, entry.avoid = inf, 0, None, None
 
     def returned(self, entry: Entry) -> bool:
-        """What was given out comes back; returns whether it lives."""
+        """A delivered message comes back. Returns False if it is dead."""
         entry.holder = None
         most = self.settings[entry.queue].max_deliveries
         if most and entry.count >= most:

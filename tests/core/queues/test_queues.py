@@ -384,7 +384,7 @@ def all_deaths(**more: Any) -> Farm:
 
 
 def letters(farm: Farm, name: str = "q.dead") -> list[tuple[bytes, Death | None]]:
-    """What is in a graveyard."""
+    """The messages of a dead-letter queue."""
     worker = Worker(1_000_000)
     farm.consume(worker, name)
     return [(bytes(message.body), message.death) for message in worker.held]

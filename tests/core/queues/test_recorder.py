@@ -649,7 +649,7 @@ def test_an_author_that_fails_keeps_nothing_from_the_others(directory: str) -> N
 
 
 class Fate:
-    """What became of the messages of several runs of a broker, each of which was killed."""
+    """The outcome of the messages of several runs of a broker, each of which was killed."""
 
     def __init__(self, directory: str) -> None:
         self.farm = DurableFarm(directory, SMALL)
@@ -691,7 +691,7 @@ class Fate:
             self.begin()
 
     def look(self) -> None:
-        """What the next run finds."""
+        """The state that the next run finds."""
         self.safe.update(self.farm.author.safe)
         stored = [row.body for row in self.farm.stored()]
         assert len(stored) == len(set(stored)), "a message in two places"

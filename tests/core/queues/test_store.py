@@ -23,9 +23,9 @@ import pytest
 
 from broker.core import database
 from broker.core.database import StateFull, StateUnusable
-from broker.core.queues.interfaces import Restored
+from broker.core.queues.interfaces import Batch, Restored, Row
 from broker.core.queues.settings import Death
-from broker.core.queues.store import DATABASE, ROWS, SCHEMA, Batch, QueueStore, Row
+from broker.core.queues.store import DATABASE, ROWS, SCHEMA, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
@@ -131,7 +131,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(store: QueueStore) -> None:
 
 
 def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the file system is told to write can only be seen in what SQLite was told."""
+    """Only SQLite's own settings show that the file system is told to write."""
     made: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 
@@ -279,7 +279,8 @@ def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(
     script = f"""
 import os, sys
 from broker.core.database import StateFull
-from broker.core.queues.store import COMMIT_GONE, Batch, QueueStore
+from broker.core.queues.interfaces import Batch
+from broker.core.queues.store import COMMIT_GONE, QueueStore
 from broker.core.disk_reserve import RESERVE, Reserve
 
 Reserve(sys.argv[1]).take()

@@ -19,7 +19,7 @@ ROLES = frozenset(("user", "provider", "admin"))
 
 
 def policy(**rules: Any) -> Policy:
-    """That of a listener of the director."""
+    """The policy of a listener of the director."""
     return Policy(**{"roles": ROLES, **rules})
 
 
@@ -35,7 +35,7 @@ class Turning(Clock):
 
 
 class DirectorControl:
-    """What the director itself was told to do."""
+    """The commands for the director itself."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -109,7 +109,7 @@ def closes(server: Client, context: str) -> None:
 
 
 def reserve(client: Client, context: str, to: str = "director", **parameters: Any) -> dict[str, Any]:
-    """What a request for a reservation is answered."""
+    """The answer to a request for a reservation."""
     [answer] = client.ask(to, "reserve", **{"protocol": "tcp", "context": context, **parameters})
     assert isinstance(answer, dict)
     return answer

@@ -21,16 +21,18 @@ from broker.core.liveness import TICK
 from broker.net.interfaces.router import Part, Sender
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec.data import Content
-from broker.wires.mtl.profiles.test import FanOut
-from broker.wires.mtl.sessions.control import Control
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, Stored, of
-from broker.wires.mtl.sessions.profile_interface import Profile, Reader, Writer
-from broker.wires.mtl.sessions.rights import Rule, Rulebook
+from broker.wires.mtl.profiles.test import FanOutProfile
+from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
+from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
+from broker.wires.mtl.sessions.control_flow import ControlFlow, ProfileAccess
+from broker.wires.mtl.sessions.control_sessions import ControlSession
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
-from broker.wires.mtl.sessions.sessions import Session
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import CoreFarm
 from tests.recording.router import Line, RecordingRouter
 from tests.wires.mtl.data_recording import REPLIES
@@ -47,8 +49,8 @@ Reply = tuple[int, dict[str, Any]]
 
 
 @cache
-def kept(password: str) -> Stored:
-    """What is kept of a password."""
+def kept(password: str) -> PasswordVerifier:
+    """The verifier of a password."""
     return of(password, MIN_ITERATIONS)
 
 
@@ -58,7 +60,7 @@ class Users:
     def __init__(self, **passwords: str) -> None:
         self._stored = {name: kept(password) for name, password in passwords.items()}
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str) -> PasswordVerifier | None:
         return self._stored.get(name)
 
     def set(self, name: str, password: str | None) -> None:
@@ -95,9 +97,9 @@ class Shelf:
     Names that begin with "no " are there for nobody, "not " for nobody who asks, "full " for nobody more.
     """
 
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.FULL, Confirm.NONE),
-        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
     sole: str | None = None
 
@@ -120,23 +122,23 @@ class Shelf:
         self.grants.append(grant)
         return self.members
 
-    def joined(self, flow: Reader | Writer) -> None: ...
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
-    def left(self, flow: Reader | Writer) -> None: ...
+    def left(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None: ...
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None: ...
 
-    def dismiss(self, reader: Reader, resource: str) -> None: ...
+    def dismiss(self, reader: ProfileReader, resource: str) -> None: ...
 
-    def heartbeat(self, flow: Reader | Writer) -> None: ...
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
-    def room(self, reader: Reader) -> None: ...
+    def room(self, reader: ProfileReader) -> None: ...
 
-    def content(self, writer: Writer, resource: str, content: Content) -> None: ...
+    def content(self, writer: ProfileWriter, resource: str, content: Content) -> None: ...
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None: ...
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None: ...
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None: ...
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None: ...
 
     def counts(self) -> Mapping[str, int]:
         return {}
@@ -155,7 +157,7 @@ class ControlFarm(CoreFarm):
     def __init__(
         self,
         users: Users | None = None,
-        *rules: Rule,
+        *rules: AccessRule,
         keys: Mapping[str, str] | None = None,
         hosts: Sequence[str] = ("/", "other"),
         anonymous: bool = False,
@@ -170,29 +172,22 @@ class ControlFarm(CoreFarm):
         self.threads = Threads()
         self.mechanisms = Mechanisms(users, self.threads, b"s" * 32, self._key_user, anonymous)
         self.delays = Delays()
-        self.rights = Rulebook(hosts, rules)
+        self.rights = AccessPolicy(hosts, rules)
         settings.setdefault("open", users is None and keys is None and not anonymous)
-        self.settings = Settings(**settings)
+        self.settings = MtlSettings(**settings)
         self.data = DataLeases(self.leases, self.settings)
         self.ended: list[str] = []
         self.data.ended = self.ended.append
         self.shelf = Shelf("shelf")
-        fan_out = FanOut(cast(Any, None))  # no flow ever joins it
+        fan_out = FanOutProfile(cast(Any, None))  # no flow ever joins it
         self.profiles: dict[str, Profile] = {"test": fan_out, "shelf": self.shelf, "registry": Shelf("registry")}
-        self.control = Control(
+        self.control = ControlFlow(
             self.router,
-            self.mechanisms,
-            self.delays,
-            self.rights,
-            self.profiles,
-            self.data,
-            port,
-            self.complaints,
-            self.settings,
-            self.leases,
-            self.clock,
-            self._key_user,
-            self.keys.__contains__,
+            FlowContext(self.leases, self.data, self.complaints, self.settings),
+            AuthenticationContext(
+                self.mechanisms, self.delays, self.clock, CurveKeys(self._key_user, self.keys.__contains__)
+            ),
+            ProfileAccess(self.rights, self.profiles, port if callable(port) else lambda: port),
         )
         self.router.serve(self.control)
         self._identities = count(1)
@@ -207,7 +202,7 @@ class ControlFarm(CoreFarm):
         identity = identity or b"\0%04d" % next(self._identities)
         return ControlPeer(self, identity, Sender(address, key, socket_type))
 
-    def set_rules(self, *rules: Rule) -> None:
+    def set_rules(self, *rules: AccessRule) -> None:
         """Other rules count from now on."""
         self.rights.use(self.hosts, rules)
         self.control.review()
@@ -215,7 +210,7 @@ class ControlFarm(CoreFarm):
     def counts(self) -> Mapping[str, int]:
         return self.control.counts()
 
-    def session(self) -> Session:
+    def session(self) -> ControlSession:
         """The only session."""
         [session] = self.control.sessions()
         return session
@@ -354,7 +349,7 @@ class ControlPeer:
 
 
 def _read(code: bytes, body: bytes) -> Reply:
-    """What a reply says. Each is as RFC 11 wants it."""
+    """Decode a reply, and assert that it has the form of RFC 11."""
     assert len(code) == 3
     assert code.isdigit()
     assert b"2" <= code[:1] <= b"5"

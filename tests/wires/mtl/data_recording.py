@@ -13,13 +13,14 @@ from broker.core.model import Rights
 from broker.net.interfaces.router import Part, Sender
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED
-from broker.wires.mtl.profiles.test import RESOURCE, FanOut
-from broker.wires.mtl.sessions.data import Data
-from broker.wires.mtl.sessions.flows import Client, ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.profile_interface import Flows, Profile, Reader, Writer
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.profiles.test import RESOURCE, FanOutProfile
+from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.data_flow import DataFlow
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import CoreFarm
 from tests.recording.router import RecordingRouter
 
@@ -28,7 +29,7 @@ REPLIES = 100
 
 
 class Everything:
-    """Who may do everything."""
+    """Rights to everything."""
 
     offers = Rights()
 
@@ -44,19 +45,19 @@ class Keeping:
     """
 
     name = "keeping"
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {side: tuple(Confirm) for side in Side}
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {side: tuple(ConfirmMode) for side in Side}
     sole: str | None = None
 
-    def __init__(self, flows: Flows) -> None:
+    def __init__(self, flows: DataFlows) -> None:
         self.flows = flows
         self.calls: list[tuple[Any, ...]] = []
         self.flow: dict[str, Any] = {}
         """The last flow that joined, by side."""
-        self.readers: dict[str, dict[Reader, None]] = {}
+        self.readers: dict[str, dict[ProfileReader, None]] = {}
         self.one_by_one = False
         self.confirming = True
         self.snapshot = 0
-        """How many Contents a Summon brings at once."""
+        """The number of Contents that a Summon sends at once."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource.startswith("no"):
@@ -65,32 +66,32 @@ class Keeping:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         self.flow[flow.grant.side.value] = flow
         self.calls.append(("joined", flow.grant.side.value))
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         self.calls.append(("left", flow.grant.side.value))
         for readers in self.readers.values():
             readers.pop(flow, None)  # type: ignore[arg-type]
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         self.calls.append(("summon", resource))
         self.readers.setdefault(resource, {})[reader] = None
         for number in range(self.snapshot):
             reader.send(wire.make_tail(resource), b"%d" % number)
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self.calls.append(("dismiss", resource))
         del self.readers[resource][reader]
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """Heartbeats are of no interest here."""
 
-    def room(self, reader: Reader) -> None:
+    def room(self, reader: ProfileReader) -> None:
         self.calls.append(("room",))
 
-    def content(self, writer: Writer, resource: str, content: wire.Content) -> None:
+    def content(self, writer: ProfileWriter, resource: str, content: wire.Content) -> None:
         self.calls.append(("content", resource, content.sequence))
         if self.confirming:
             writer.confirm(content.sequence)
@@ -105,10 +106,10 @@ class Keeping:
         elif readers:
             self.flows.fan_out(readers, wire.make_tail(resource), body)
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         self.calls.append(("confirmed", sequence, multiple))
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         self.calls.append(("rejected", sequence, multiple, recycle))
 
     def counts(self) -> Mapping[str, int]:
@@ -121,19 +122,19 @@ class Keeping:
 class MtlFarm(CoreFarm):
     """The data flow over its real neighbours, with a profile of each kind."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: MtlSettings | None = None) -> None:
         super().__init__()
         self.router = RecordingRouter(max_replies=REPLIES)
-        self.settings = settings or Settings()
+        self.settings = settings or MtlSettings()
         self.start()
 
     def start(self) -> None:
         """The broker begins, and knows nothing of its clients."""
         self.restart_core()
         self.data_leases = DataLeases(self.leases, self.settings)
-        self.data = Data(self.router, self.leases, self.data_leases, self.complaints, self.settings)
+        self.data = DataFlow(self.router, FlowContext(self.leases, self.data_leases, self.complaints, self.settings))
         self.router.serve(self.data)
-        self.test = FanOut(self.data)
+        self.test = FanOutProfile(self.data)
         self.keeping = Keeping(self.data)
 
     def principal(self, user: str = "", host: str = "/", key: str = "") -> Principal:
@@ -144,10 +145,10 @@ class MtlFarm(CoreFarm):
         side: Side,
         *resources: str,
         profile: Profile | None = None,
-        confirm: Confirm = Confirm.NONE,
+        confirm: ConfirmMode = ConfirmMode.NONE,
         principal: Principal | None = None,
     ) -> str:
-        """What the control flow would give for a request with these resources; its token."""
+        """Issue a lease for these resources, as the control flow does. Returns its token."""
         grant = Grant(principal or self.principal(), side, profile or self.test, resources, confirm, 100)
         return self.data_leases.issue(grant, "session")
 
@@ -173,7 +174,7 @@ class MtlFarm(CoreFarm):
         return self.data.counts()
 
     def ends(self) -> dict[str, int]:
-        """How many flows ended, by the reason."""
+        """The number of flows that ended, by reason."""
         prefix = "mtl_flows."
         counts = {name.removeprefix(prefix): number for name, number in self.counters.all().items() if prefix in name}
         return {name: number for name, number in counts.items() if name not in ("reader", "writer")}
@@ -233,7 +234,7 @@ class MtlPeer:
         return self.take()
 
     def take(self) -> list[wire.Command]:
-        """What came since the last call."""
+        """The commands that came since the last call."""
         return [wire.parse(frames, self.tails) for frames in self.take_frames()]
 
     def take_frames(self) -> list[tuple[bytes, ...]]:
@@ -257,7 +258,7 @@ class MtlPeer:
     # what the broker has of it
 
     @property
-    def client(self) -> Client | None:
+    def client(self) -> DataClient | None:
         found = [client for client in self._farm.data.clients() if client.identity == self.identity]
         assert len(found) <= 1
         return found[0] if found else None

@@ -12,14 +12,14 @@ from broker.core.interfaces import IRegistry, ITopics
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.registry import Registry, RegistryBounds
-from broker.wires.mtl.profiles.service import Services
+from broker.wires.mtl.profiles.registry import RegistryBounds, RegistryProfile
+from broker.wires.mtl.profiles.service import ServiceProfile
 from broker.wires.mtl.profiles.service_bounds import ServiceBounds
-from broker.wires.mtl.profiles.topic import Topic, TopicBounds
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.sessions.rights import UserRights
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.profiles.topic import TopicBounds, TopicProfile
+from broker.wires.mtl.sessions.access_rules import UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import registry_at
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 
@@ -45,7 +45,7 @@ class Got:
 
     @property
     def event(self) -> str:
-        """What has happened."""
+        """The name of the event."""
         event = self.says["event"]
         assert isinstance(event, str)
         return event
@@ -70,7 +70,7 @@ class ProfilesFarm(MtlFarm):
         self,
         registry: IRegistry | None = None,
         topics: ITopics | None = None,
-        settings: Settings | None = None,
+        settings: MtlSettings | None = None,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._bounds = bounds
@@ -82,9 +82,9 @@ class ProfilesFarm(MtlFarm):
         super().start()
         self.core = self._registry or registry_at(self.clock)
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = Topic(self.data, self.space, self.complaints, self._bounds.topic)
-        self.registry = Registry(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
-        self.service = Services(
+        self.topic = TopicProfile(self.data, self.space, self.complaints, self._bounds.topic)
+        self.registry = RegistryProfile(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
+        self.service = ServiceProfile(
             self.data,
             self.core,
             self.leases,
@@ -94,14 +94,14 @@ class ProfilesFarm(MtlFarm):
             self._bounds.service,
         )
         self.told: dict[str, str] = {}
-        """What the last who got a lease was told with it."""
+        """The members that came with the last lease."""
 
     def space(self, host: str) -> ITopics:
         """The topics of a virtual host."""
         return self.spaces.setdefault(host, Topics())
 
-    def user(self, name: str, rights: UserRights, host: str = HOST) -> Principal:
-        """Somebody with these rights."""
+    def user(self, name: str, rights: UserPermissions, host: str = HOST) -> Principal:
+        """A principal with these rights."""
         return Principal(name, host, rights)
 
     def lease(
@@ -109,11 +109,11 @@ class ProfilesFarm(MtlFarm):
         side: Side,
         *resources: str,
         profile: Profile | None = None,
-        confirm: Confirm | None = None,
+        confirm: ConfirmMode | None = None,
         principal: Principal | None = None,
         window: int = 100,
     ) -> str:
-        """What the control flow would give for a request with these resources, as it does it; its token."""
+        """Issue a lease for these resources, as the control flow does. Returns its token."""
         profile = profile or self.test
         principal = principal or self.principal()
         choice = profile.confirms[side]
@@ -174,5 +174,5 @@ def rejected(sequence: int, recycle: bool = False) -> list[wire.Command]:
 
 
 def refused(sequence: int) -> list[wire.Command]:
-    """What a writer that is not confirmed hears of that Content."""
+    """The answer to that Content for a writer without confirmation."""
     return [wire.Response(sequence, wire.BAD_REQUEST)]

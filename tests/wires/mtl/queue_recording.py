@@ -11,17 +11,17 @@ from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
 from broker.core.queues.settings import Rule, Settings
 from broker.core.queues.store import QueueStore
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles.queue import WorkQueues
+from broker.wires.mtl.profiles.queue import QueueProfile
 from broker.wires.mtl.sessions import settings as mtl
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Profile
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, Profile
 from tests.threads import Thread
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 from tests.wires.mtl.profiles_recording import Got, as_got, summon
 
 
 class Only:
-    """Who may read some queues and write to some."""
+    """Rights to read some queues and to write to some."""
 
     def __init__(self, read: Collection[str] = (), write: Collection[str] = ()) -> None:
         self._may = {Side.READER: read, Side.WRITER: write}
@@ -39,7 +39,7 @@ class QueueFarm(MtlFarm):
         settings: Settings | None = None,
         directory: str | None = None,
         rules: Collection[Rule] = (),
-        mtl_settings: mtl.Settings | None = None,
+        mtl_settings: mtl.MtlSettings | None = None,
     ) -> None:
         self.rules = [*rules, Rule(("*",), settings or Settings())]
         self.directory = directory
@@ -56,14 +56,14 @@ class QueueFarm(MtlFarm):
             self.recorder = QueueRecorder(self.store, self.leases, self.clock, self.thread, rows)
         self.queues = Queues(self.leases, self.rules, self.recorder)
         self.queues.restore(rows)
-        self.queue = WorkQueues(self.queues, self.data, self.clock, self.settings.window_bytes)
+        self.queue = QueueProfile(self.queues, self.data, self.clock, self.settings.window_bytes)
 
     def lease(
         self,
         side: Side,
         *resources: str,
         profile: Profile | None = None,
-        confirm: Confirm = Confirm.FULL,
+        confirm: ConfirmMode = ConfirmMode.FULL,
         principal: Principal | None = None,
         window: int = 100,
     ) -> str:
@@ -98,7 +98,7 @@ class QueueFarm(MtlFarm):
 
 
 def answers(peer: MtlPeer) -> list[tuple[Any, ...]]:
-    """What a writer was told: ("confirm", sequence, multiple) and ("reject", sequence, recycle); nothing else."""
+    """The answers to a writer: ("confirm", sequence, multiple) and ("reject", sequence, recycle); nothing else."""
     told: list[tuple[Any, ...]] = []
     for command in peer.take():
         if isinstance(command, wire.Confirm):

@@ -1,4 +1,4 @@
-"""What one slow reader is told of entries that come, change and go: all that counts, once, and nothing that is over."""
+"""Changes for one slow reader: each entry's latest change once, and nothing that is over."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.profiles.pending_changes import Event, View
+from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
 
 Told = tuple[str, str | None, int | None]
-"""What was told: the kind of event, the entry, and what it is now."""
+"""One event: its kind, the entry, and the entry's state."""
 
 SYNCED = ("synced", None, None)
 
 
 class Reader:
-    """Somebody with room for so many events; None for any number. Entries are named by letters, and are numbers."""
+    """A reader with room for so many events; None for any number. Entries are named by letters, and are numbers."""
 
     def __init__(self, room: int | None = None, **entries: int) -> None:
         self.room = room
         self.told: list[Told] = []
         self.tried = 0
-        self.view: View[Any] = View(entries.items(), self._shown, self._send)
+        self.view: PendingChanges[Any] = PendingChanges(entries.items(), self._shown, self._send)
 
-    def _shown(self, entry: tuple[str, int]) -> Event[Any]:
-        return Event(entry[0], "snapshot", 0, entry[1])
+    def _shown(self, entry: tuple[str, int]) -> EntryEvent[Any]:
+        return EntryEvent(entry[0], "snapshot", 0, entry[1])
 
-    def _send(self, event: Event[Any] | None, complete: bool) -> bool:
+    def _send(self, event: EntryEvent[Any] | None, complete: bool) -> bool:
         self.tried += 1
         if self.room == 0:
             return False
@@ -41,13 +41,13 @@ class Reader:
         return True
 
     def up(self, key: str, value: int) -> None:
-        self.view.tell(Event(key, "up", 1, value, new=True))
+        self.view.tell(EntryEvent(key, "up", 1, value, new=True))
 
     def update(self, key: str, value: int) -> None:
-        self.view.tell(Event(key, "update", 1, value))
+        self.view.tell(EntryEvent(key, "update", 1, value))
 
     def down(self, key: str) -> None:
-        self.view.tell(Event(key, "down", 1, 0, gone=True))
+        self.view.tell(EntryEvent(key, "down", 1, 0, gone=True))
 
     def read(self, count: int | None = None, most: int = 1_000_000) -> list[Told]:
         """There is room for so many more, and that is noticed; what was told since the last time."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.mtl.codec import bodies
+from broker.wires.mtl.codec import json_body
 from broker.wires.mtl.codec.control import DEFAULT_HOST, MAX_REQUEST, MAX_RESOURCES, PROTOCOL, Confirm
 from broker.wires.mtl.codec.data import MAX_STRING, is_name
 from broker.wires.mtl.codec.faults import IllFormed
@@ -194,10 +194,10 @@ def decode(code: bytes, body: bytes) -> Reply:
     if len(body) > MAX_REPLY:
         raise BadReply(f"the body has more than {MAX_REPLY} bytes")
     try:
-        value = bodies.read(body)
+        value = json_body.read(body)
     except IllFormed as fault:
         raise BadReply(fault.text) from None
-    except bodies.TooDeep:
+    except json_body.TooDeep:
         raise BadReply("the body is nested too deep") from None
     if not isinstance(value, dict):
         raise BadReply("the body is not an object")

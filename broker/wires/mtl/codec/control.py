@@ -2,7 +2,7 @@
 
 Rules:
 - Commands are case-insensitive. A body that is not JSON is ill-formed and dropped (`IllFormed`), whatever the command.
-- Everything else is answered: what is no request is `Invalid`, which has the reply to send.
+- Everything else is answered: what is no request is `InvalidRequest`, which has the reply to send.
 - Members that are not known are ignored. Of a member that comes twice the last value counts. null is of the wrong type,
   but for ``response`` and ``window``, where it means that there is none.
 - Names of mechanisms and profiles are case-insensitive. They are given in capitals, and in small letters.
@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.mtl.codec import bodies
+from broker.wires.mtl.codec import json_body
 from broker.wires.mtl.codec.data import MAX_STRING, is_name
 
 PROTOCOL = {"name": "MTL", "version": 1}
@@ -40,26 +40,26 @@ Confirm = Literal["none", "full"]
 """Whether Contents are confirmed."""
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenRequest(msgspec.Struct, frozen=True):
     """ "Connection.Open": the protocol is ours; ``virtual_host`` is any text."""
 
     virtual_host: str
 
 
-class Authorize(msgspec.Struct, frozen=True):
+class AuthorizeRequest(msgspec.Struct, frozen=True):
     """ "Connection.Authorize". ``mechanism`` is in capitals. ``response`` is decoded; b"" is not the same as none."""
 
     mechanism: str
     response: bytes | None
 
 
-class Profile(msgspec.Struct, frozen=True):
+class ProfileRequest(msgspec.Struct, frozen=True):
     """ "Connection.Profile". ``profile`` is in small letters."""
 
     profile: str
 
 
-class Reader(msgspec.Struct, frozen=True):
+class ReaderRequest(msgspec.Struct, frozen=True):
     """ "Connection.Reader". No resources: all. No ``confirm``: the profile's own way.
 
     ``window`` (ours, not of the RFC) is how many Contents may be unconfirmed, at least 1; there is no upper limit here.
@@ -70,23 +70,23 @@ class Reader(msgspec.Struct, frozen=True):
     window: int | None
 
 
-class Writer(msgspec.Struct, frozen=True):
-    """ "Connection.Writer". Its members are as those of a `Reader`."""
+class WriterRequest(msgspec.Struct, frozen=True):
+    """ "Connection.Writer". Its members are as those of a `ReaderRequest`."""
 
     resources: tuple[str, ...]
     confirm: Confirm | None
 
 
-Request = Open | Authorize | Profile | Reader | Writer
+ControlRequest = OpenRequest | AuthorizeRequest | ProfileRequest | ReaderRequest | WriterRequest
 
 
 # Replies
 
-Sent = tuple[bytes, bytes]
+EncodedReply = tuple[bytes, bytes]
 """The code and the body. They go out behind the envelope of the request."""
 
 
-class Status(enum.Enum):
+class ReplyStatus(enum.Enum):
     """How a request ended. The value is ``(code, text)``; those without a text of the RFC's have one of ours."""
 
     OK = (b"200", "OK")
@@ -110,27 +110,27 @@ class Status(enum.Enum):
 _encode = msgspec.json.Encoder().encode
 
 
-def _reply(status: Status, more: Mapping[str, object]) -> Sent:
+def _reply(status: ReplyStatus, more: Mapping[str, object]) -> EncodedReply:
     return status.code, _encode({"status": status.text, **more})
 
 
-OK: Sent = _reply(Status.OK, {})
+OK: EncodedReply = _reply(ReplyStatus.OK, {})
 """To a profile that was chosen."""
 
 
-def ready(profiles: Sequence[str], limits: Mapping[str, int] | None = None) -> Sent:
+def ready(profiles: Sequence[str], limits: Mapping[str, int] | None = None) -> EncodedReply:
     """To who may begin: the profiles to choose from, and what is ours besides, the limits of the broker."""
-    return _reply(Status.READY, {"profiles": profiles} | ({} if limits is None else {"limits": limits}))
+    return _reply(ReplyStatus.READY, {"profiles": profiles} | ({} if limits is None else {"limits": limits}))
 
 
-def unauthorized(mechanisms: Sequence[str], reason: str | None = None) -> Sent:
+def unauthorized(mechanisms: Sequence[str], reason: str | None = None) -> EncodedReply:
     """To who has to authenticate first, or did and failed."""
-    return _reply(Status.UNAUTHORIZED, _reason(reason) | {"mechanisms": mechanisms})
+    return _reply(ReplyStatus.UNAUTHORIZED, _reason(reason) | {"mechanisms": mechanisms})
 
 
-def challenged(mechanism: str, challenge: bytes) -> Sent:
+def challenged(mechanism: str, challenge: bytes) -> EncodedReply:
     """To who has to answer that challenge by another Authorize."""
-    return _reply(Status.CHALLENGED, {"mechanism": mechanism, "challenge": challenge})
+    return _reply(ReplyStatus.CHALLENGED, {"mechanism": mechanism, "challenge": challenge})
 
 
 def data_lease(
@@ -139,21 +139,21 @@ def data_lease(
     window: int | None = None,
     endpoint: str | None = None,
     more: Mapping[str, object] | None = None,
-) -> Sent:
+) -> EncodedReply:
     """To who may open a data flow: at that port of the host that it is connected to, or 0 for the same endpoint.
 
     Ours besides: the window that a reader has got, where to connect to if it is not that host, and ``more`` that the
     profile tells. None of that takes the place of a member that is there already.
     """
-    members: dict[str, object] = {"status": Status.DATA_LEASE.text, "port": port, "lease": lease}
+    members: dict[str, object] = {"status": ReplyStatus.DATA_LEASE.text, "port": port, "lease": lease}
     if window is not None:
         members["window"] = window
     if endpoint is not None:
         members["endpoint"] = endpoint
-    return _reply(Status.DATA_LEASE, {**members, **(more or {}), **members})
+    return _reply(ReplyStatus.DATA_LEASE, {**members, **(more or {}), **members})
 
 
-def error(status: Status, reason: str | None = None, more: Mapping[str, object] | None = None) -> Sent:
+def error(status: ReplyStatus, reason: str | None = None, more: Mapping[str, object] | None = None) -> EncodedReply:
     """To what cannot be done. ``reason`` is for people."""
     return _reply(status, _reason(reason) | dict(more or {}))
 
@@ -166,12 +166,12 @@ def _reason(text: str | None) -> dict[str, object]:
 # Requests
 
 
-class Invalid(Malformed):
+class InvalidRequest(Malformed):
     """A request that is well-formed, and to be answered with ``reply``."""
 
     def __init__(
         self,
-        status: Status,
+        status: ReplyStatus,
         text: str,
         op: str | None = None,
         reason: Reason = Reason.PARAMETER,
@@ -215,56 +215,56 @@ class _Reader(_Writer, frozen=True):
     window: int | None = None
 
 
-def decode(command: bytes, body: bytes) -> Request:
-    """The request of a command and a body. Raises `broker.wires.mtl.codec.faults.IllFormed` or `Invalid`."""
+def decode(command: bytes, body: bytes) -> ControlRequest:
+    """The request of a command and a body. Raises `broker.wires.mtl.codec.faults.IllFormed` or `InvalidRequest`."""
     if len(body) > MAX_REQUEST:
-        raise Invalid(Status.TOO_LARGE, f"the body has more than {MAX_REQUEST} bytes")
+        raise InvalidRequest(ReplyStatus.TOO_LARGE, f"the body has more than {MAX_REQUEST} bytes")
     try:
-        value = bodies.read(body)
-    except bodies.TooDeep:
-        raise Invalid(Status.TOO_LARGE, f"the body is nested deeper than {bodies.MAX_DEPTH}") from None
+        value = json_body.read(body)
+    except json_body.TooDeep:
+        raise InvalidRequest(ReplyStatus.TOO_LARGE, f"the body is nested deeper than {json_body.MAX_DEPTH}") from None
     if len(command) > MAX_COMMAND:
-        raise Invalid(Status.TOO_LARGE, f"the command has more than {MAX_COMMAND} bytes")
+        raise InvalidRequest(ReplyStatus.TOO_LARGE, f"the command has more than {MAX_COMMAND} bytes")
     known = _COMMANDS.get(command.lower())
     if known is None:
-        raise Invalid(Status.NOT_IMPLEMENTED, "there is no such command", reason=Reason.UNKNOWN_OP)
+        raise InvalidRequest(ReplyStatus.NOT_IMPLEMENTED, "there is no such command", reason=Reason.UNKNOWN_OP)
     name, read = known
     return read(name, value)
 
 
-def _open(name: str, value: object) -> Open:
+def _open(name: str, value: object) -> OpenRequest:
     members = _members(name, value, _Open)
     if members.protocol.name != PROTOCOL["name"]:
-        raise Invalid(Status.BAD_REQUEST, "protocol: its name is not MTL", name)
+        raise InvalidRequest(ReplyStatus.BAD_REQUEST, "protocol: its name is not MTL", name)
     if members.protocol.version != PROTOCOL["version"]:
         text = f"protocol: its version is not {PROTOCOL['version']}"
-        raise Invalid(Status.NOT_IMPLEMENTED, text, name, more={"protocol": PROTOCOL})
-    return Open(_in_case(name, members.virtual_host, bytes))
+        raise InvalidRequest(ReplyStatus.NOT_IMPLEMENTED, text, name, more={"protocol": PROTOCOL})
+    return OpenRequest(_in_case(name, members.virtual_host, bytes))
 
 
-def _authorize(name: str, value: object) -> Authorize:
+def _authorize(name: str, value: object) -> AuthorizeRequest:
     members = _members(name, value, _Authorize)
-    return Authorize(_in_case(name, members.mechanism, bytes.upper), members.response)
+    return AuthorizeRequest(_in_case(name, members.mechanism, bytes.upper), members.response)
 
 
-def _profile(name: str, value: object) -> Profile:
+def _profile(name: str, value: object) -> ProfileRequest:
     members = _members(name, value, _Profile)
-    return Profile(_in_case(name, members.profile, bytes.lower))
+    return ProfileRequest(_in_case(name, members.profile, bytes.lower))
 
 
-def _reader(name: str, value: object) -> Reader:
+def _reader(name: str, value: object) -> ReaderRequest:
     members = _members(name, value, _Reader)
     if members.window is not None and members.window < 1:
-        raise Invalid(Status.BAD_REQUEST, "window: there must be room for one Content at least", name)
-    return Reader(_resources(name, members), _confirm(name, members), members.window)
+        raise InvalidRequest(ReplyStatus.BAD_REQUEST, "window: there must be room for one Content at least", name)
+    return ReaderRequest(_resources(name, members), _confirm(name, members), members.window)
 
 
-def _writer(name: str, value: object) -> Writer:
+def _writer(name: str, value: object) -> WriterRequest:
     members = _members(name, value, _Writer)
-    return Writer(_resources(name, members), _confirm(name, members))
+    return WriterRequest(_resources(name, members), _confirm(name, members))
 
 
-_READERS: dict[str, Callable[[str, object], Request]] = {
+_READERS: dict[str, Callable[[str, object], ControlRequest]] = {
     "Connection.Open": _open,
     "Connection.Authorize": _authorize,
     "Connection.Profile": _profile,
@@ -277,7 +277,7 @@ _COMMANDS = {name.lower().encode(): (name, read) for name, read in _READERS.item
 
 def _members(name: str, value: object, kind: type[Members]) -> Members:
     if not isinstance(value, dict):
-        raise Invalid(Status.BAD_REQUEST, "the body is not an object", name)
+        raise InvalidRequest(ReplyStatus.BAD_REQUEST, "the body is not an object", name)
     try:
         return msgspec.convert(value, kind)
     except UnicodeEncodeError:
@@ -286,7 +286,7 @@ def _members(name: str, value: object, kind: type[Members]) -> Members:
         wrong, _, place = str(invalid).partition(" - at `$.")
         where = f"{place.rstrip('`')}: " if place else ""
         text = f"{where}{wrong[:1].lower()}{wrong[1:]}"
-    raise Invalid(Status.BAD_REQUEST, text, name)
+    raise InvalidRequest(ReplyStatus.BAD_REQUEST, text, name)
 
 
 _NOT_ENCODABLE = "a key or a text has a surrogate that stands alone"
@@ -297,16 +297,16 @@ def _in_case(name: str, text: str, case: Callable[[bytes], bytes]) -> str:
     try:
         return case(text.encode()).decode()
     except UnicodeEncodeError:
-        raise Invalid(Status.BAD_REQUEST, _NOT_ENCODABLE, name) from None
+        raise InvalidRequest(ReplyStatus.BAD_REQUEST, _NOT_ENCODABLE, name) from None
 
 
 def _resources(name: str, members: _Writer) -> tuple[str, ...]:
     """The resources, each once."""
     if len(members.resources) > MAX_RESOURCES:
-        raise Invalid(Status.TOO_LARGE, f"resources: there are more than {MAX_RESOURCES}", name)
+        raise InvalidRequest(ReplyStatus.TOO_LARGE, f"resources: there are more than {MAX_RESOURCES}", name)
     if not all(map(is_name, members.resources)):
         text = f"resources: a name must have 1 to {MAX_STRING} bytes, all of them printable"
-        raise Invalid(Status.BAD_REQUEST, text, name)
+        raise InvalidRequest(ReplyStatus.BAD_REQUEST, text, name)
     return tuple(dict.fromkeys(members.resources))
 
 
@@ -317,4 +317,4 @@ def _confirm(name: str, members: _Writer) -> Confirm | None:
     try:
         return _CONFIRM[members.confirm]
     except KeyError:
-        raise Invalid(Status.BAD_REQUEST, "confirm: it is neither none nor full", name) from None
+        raise InvalidRequest(ReplyStatus.BAD_REQUEST, "confirm: it is neither none nor full", name) from None

@@ -295,38 +295,38 @@ def is_name(text: str) -> bool:
 
 # What is sent
 
-Sent = tuple[bytes, bytes]
+EncodedCommand = tuple[bytes, bytes]
 
 OK = b"200"
 BAD_REQUEST = b"400"
 FORBIDDEN = b"403"
 """The codes of Responses."""
 
-PING: Sent = (b"\x08", b"")
-PONG: Sent = (b"\x09", b"")
+PING: EncodedCommand = (b"\x08", b"")
+PONG: EncodedCommand = (b"\x09", b"")
 
 
-def lease(sequence: int, token: str) -> Sent:
+def lease(sequence: int, token: str) -> EncodedCommand:
     """The beginning of a flow."""
     return _WRITE_HEAD(_LEASE, sequence) + _short(token), b""
 
 
-def response(sequence: int, code: bytes) -> Sent:
+def response(sequence: int, code: bytes) -> EncodedCommand:
     """The answer to a command."""
     return _WRITE_HEAD(_RESPONSE, sequence), code
 
 
-def summon(sequence: int, resource: str, body: bytes = b"") -> Sent:
+def summon(sequence: int, resource: str, body: bytes = b"") -> EncodedCommand:
     """Contents of that resource are wanted. Only the profile "registry" reads a body."""
     return _WRITE_HEAD(_SUMMON, sequence) + _short(resource), body
 
 
-def dismiss(sequence: int, resource: str) -> Sent:
+def dismiss(sequence: int, resource: str) -> EncodedCommand:
     """They are not wanted any more."""
     return _WRITE_HEAD(_DISMISS, sequence) + _short(resource), b""
 
 
-def content(sequence: int, resource: str, table: bytes, body: bytes) -> Sent:
+def content(sequence: int, resource: str, table: bytes, body: bytes) -> EncodedCommand:
     """Content with these properties."""
     return content_header(sequence, make_tail(resource, table)), body
 
@@ -341,12 +341,12 @@ def make_tail(resource: str, table: bytes = EMPTY) -> bytes:
     return _short(resource) + table
 
 
-def confirm(sequence: int, multiple: bool = False) -> Sent:
+def confirm(sequence: int, multiple: bool = False) -> EncodedCommand:
     """A Content arrived safely, or all up to it."""
     return _WRITE_HEAD(_CONFIRM, sequence) + (b"\1" if multiple else b"\0"), b""
 
 
-def reject(sequence: int, multiple: bool = False, recycle: bool = False) -> Sent:
+def reject(sequence: int, multiple: bool = False, recycle: bool = False) -> EncodedCommand:
     """A Content is not taken, or all up to it; it may be wanted again."""
     return _WRITE_HEAD(_REJECT, sequence) + bytes((multiple, recycle)), b""
 

@@ -25,7 +25,7 @@ MAX_ENVELOPE = 1_024
 """Bytes of an envelope. It is what sessions are known by, so that thousands are kept; real frames have 5 bytes."""
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class RequestFrames(msgspec.Struct, frozen=True, gc=False):
     """The frames of a request. ``envelope`` is what to send back before the reply; it ends with an empty frame."""
 
     envelope: tuple[bytes, ...]
@@ -38,7 +38,7 @@ def is_data(frames: Sequence[bytes]) -> bool:
     return len(frames) == 2 and bool(frames[0])
 
 
-def split(frames: Sequence[bytes]) -> Request:
+def split(frames: Sequence[bytes]) -> RequestFrames:
     """The parts of a request. Raises `IllFormed`."""
     for at in range(min(len(frames), MAX_HOPS + 1)):
         if not frames[at]:
@@ -51,4 +51,4 @@ def split(frames: Sequence[bytes]) -> Request:
         raise IllFormed(Fault.FRAMES, "the empty frame is not followed by exactly a command and a body")
     if at and sum(map(len, frames[:at])) > MAX_ENVELOPE:
         raise IllFormed(Fault.ENVELOPE, f"the routing frames have more than {MAX_ENVELOPE} bytes")
-    return Request(tuple(frames[: at + 1]), frames[at + 1], frames[at + 2])
+    return RequestFrames(tuple(frames[: at + 1]), frames[at + 1], frames[at + 2])

@@ -22,7 +22,7 @@ def key_of(service: Service) -> EntryKey:
 
 
 @attrs.frozen
-class Shift:
+class EntryChange:
     """What a change has done to an entry: what it is ``now`` (None: it is gone), and was ``before`` (None: it is new).
 
     They are the same object where nobody sees a difference.
@@ -32,7 +32,7 @@ class Shift:
     now: Service | None
 
 
-class Board:
+class Catalogue:
     """The entries."""
 
     def __init__(self, services: Iterable[Service]) -> None:
@@ -43,39 +43,39 @@ class Board:
 
     # changes
 
-    def offered(self, service: Service) -> Shift:
+    def offered(self, service: Service) -> EntryChange:
         """A service came."""
         same = self._same(service)
         protocols = self._names.setdefault(service.name, {}).setdefault(service.provider, {})
         protocols[service.protocol] = (*same, service)
-        return Shift(same[-1] if same else None, service)
+        return EntryChange(same[-1] if same else None, service)
 
-    def withdrawn(self, service: Service) -> Shift:
+    def withdrawn(self, service: Service) -> EntryChange:
         """A service went."""
         same = self._same(service)
         if not same:
-            return Shift(None, None)
+            return EntryChange(None, None)
         left = tuple(each for each in same if each is not service)
         providers = self._names[service.name]
         protocols = providers[service.provider]
         if left:
             protocols[service.protocol] = left
-            return Shift(same[-1], left[-1])
+            return EntryChange(same[-1], left[-1])
         del protocols[service.protocol]
         if not protocols:
             del providers[service.provider]
             if not providers:
                 del self._names[service.name]
-        return Shift(same[-1], None)
+        return EntryChange(same[-1], None)
 
-    def amended(self, service: Service) -> Shift:
+    def amended(self, service: Service) -> EntryChange:
         """A service is like this now: the first of those of its name, protocol and provider."""
         same = self._same(service)
         if not same:
-            return Shift(None, None)
+            return EntryChange(None, None)
         changed = (service, *same[1:])
         self._names[service.name][service.provider][service.protocol] = changed
-        return Shift(same[-1], changed[-1])
+        return EntryChange(same[-1], changed[-1])
 
     def _same(self, service: Service) -> tuple[Service, ...]:
         return self._find(key_of(service))

@@ -25,8 +25,8 @@ from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import make_tail
 from broker.wires.mtl.codec.table import with_members
 from broker.wires.mtl.profiles.service_bounds import ServiceBounds
-from broker.wires.mtl.sessions.profile_interface import Reader
-from broker.wires.mtl.sessions.send_window import Window
+from broker.wires.mtl.sessions.profile_interface import ProfileReader
+from broker.wires.mtl.sessions.send_window import SendWindow
 
 SERVICE = "service/"
 """How the resources begin that are services."""
@@ -38,7 +38,7 @@ FAILED, UNAVAILABLE, TOO_LATE = 500, 503, 504
 """What callers are told: a worker refused the request for good; no worker did it; no worker had room in time."""
 
 
-class Store:
+class ByteBudget:
     """Bytes that are kept, with a bound."""
 
     def __init__(self, most: int) -> None:
@@ -57,17 +57,17 @@ class Store:
         self.bytes -= size
 
 
-class Expecting(Protocol):
+class ReplySink(Protocol):
     """Where replies go."""
 
-    def expect(self, request: Request) -> None:
+    def expect(self, request: ServiceRequest) -> None:
         """A reply to that may come."""
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: ServiceRequest) -> None:
         """None is expected any more."""
 
 
-class Request:
+class ServiceRequest:
     """One request. ``box`` is where its reply goes, if it wants one, and ``correlation`` what it is called there.
 
     ``ttl`` is how many seconds it may wait, ``retry`` says whether it may be given to another worker after one has had
@@ -98,7 +98,7 @@ class Request:
         key: tuple[str, str],
         properties: bytes,
         body: Part,
-        box: Expecting | None = None,
+        box: ReplySink | None = None,
         correlation: str = "",
         ttl: float = 0.0,
         retry: bool = False,
@@ -115,7 +115,7 @@ class Request:
         self.order = 0
         self.count = 0
         """How often it was given out."""
-        self.had: set[Worker] = set()
+        self.had: set[ServiceWorker] = set()
         """Workers that shall not get it again."""
         self.replied = False
         self.kept = False
@@ -123,9 +123,9 @@ class Request:
         self.deadline = inf
         self.lease: ILease | None = None
         """Holds it to its deadline while it waits."""
-        self._expire: Callable[[Request], None] | None = None
+        self._expire: Callable[[ServiceRequest], None] | None = None
 
-    def wait(self, leases: ILeases, expire: Callable[[Request], None]) -> None:
+    def wait(self, leases: ILeases, expire: Callable[[ServiceRequest], None]) -> None:
         """Have ``expire`` called when its time is up."""
         self._expire = expire
         self.lease = leases.hold(self, self.deadline)
@@ -142,16 +142,16 @@ class Request:
         self._expire(self)
 
 
-class Worker:
+class ServiceWorker:
     """A reader that works. ``window`` is what it has not confirmed yet, None if it confirms nothing."""
 
-    def __init__(self, reader: Reader, window: Window[Request] | None) -> None:
+    def __init__(self, reader: ProfileReader, window: SendWindow[ServiceRequest] | None) -> None:
         self._reader = reader
         self._last = 0
         """The sequence of the last request: other Contents may have gone the same way since."""
         self.window = window
         self.host = reader.grant.principal.host
-        self.services: dict[str, _Service] = {}
+        self.services: dict[str, _ServiceQueue] = {}
         """By name."""
         self.blocked = False
         """It reads too slowly, or is gone."""
@@ -169,7 +169,7 @@ class Worker:
         """The lower, the sooner it is given something."""
         return self.window is None, 0 if self.window is None else len(self.window), self.load, self.turn
 
-    def take(self, request: Request) -> bool:
+    def take(self, request: ServiceRequest) -> bool:
         """Be given a request. Returns whether that was possible."""
         count = request.count + 1
         properties = with_members(request.properties, {"redelivered": count > 1, "delivery-count": count})
@@ -182,31 +182,31 @@ class Worker:
             self.window.add(self._last, request)
         return True
 
-    def answered(self, sequence: int, multiple: bool) -> list[Request]:
+    def answered(self, sequence: int, multiple: bool) -> list[ServiceRequest]:
         """It has confirmed or rejected something. Returns what that was for the first time."""
         if self.window is None:
             return []
         return self.window.answered(min(sequence, self._last) if multiple else sequence, multiple)
 
 
-class _Service:
+class _ServiceQueue:
     """A service that has workers, or for which something waits."""
 
     __slots__ = ("again", "fresh", "workers")
 
     def __init__(self) -> None:
-        self.workers: dict[Worker, None] = {}
-        self.fresh: dict[int, Request] = {}
+        self.workers: dict[ServiceWorker, None] = {}
+        self.fresh: dict[int, ServiceRequest] = {}
         """What waits and was never given out, by its order."""
-        self.again: dict[int, Request] = {}
+        self.again: dict[int, ServiceRequest] = {}
         """What waits and came back."""
 
-    def best(self, had: set[Worker]) -> Worker | None:
+    def best(self, had: set[ServiceWorker]) -> ServiceWorker | None:
         """Who is to be given a request, but none of those."""
         able = (worker for worker in self.workers if worker.room and worker not in had)
         return min(able, key=_rank, default=None)
 
-    def first(self, worker: Worker, look_ahead: int) -> Request | None:
+    def first(self, worker: ServiceWorker, look_ahead: int) -> ServiceRequest | None:
         """The waiting request that the worker is given next, after a search of that many returned ones."""
         for request in islice(self.again.values(), look_ahead):
             if worker not in request.had:
@@ -214,21 +214,25 @@ class _Service:
         return next(iter(self.fresh.values()), None)
 
 
-def _rank(worker: Worker) -> tuple[bool, int, float, int]:
+def _rank(worker: ServiceWorker) -> tuple[bool, int, float, int]:
     return worker.rank
 
 
-class Calls:
+class Dispatcher:
     """All requests and workers. ``failed`` is told what has come to nothing, with a code and the reason."""
 
     def __init__(
-        self, leases: ILeases, store: Store, failed: Callable[[Request, int, str], None], bounds: ServiceBounds
+        self,
+        leases: ILeases,
+        store: ByteBudget,
+        failed: Callable[[ServiceRequest, int, str], None],
+        bounds: ServiceBounds,
     ) -> None:
         self._leases = leases
         self._bounds = bounds
         self._store = store
         self._failed = failed
-        self._services: dict[tuple[str, str], _Service] = {}
+        self._services: dict[tuple[str, str], _ServiceQueue] = {}
         self._order = 0
         self._turn = 0
         self.jobs = 0
@@ -238,7 +242,7 @@ class Calls:
 
     # callers
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: ServiceRequest) -> None:
         """A request came. It is given to a worker, or waits; else raises `Refusal` LIMIT, and it is not kept."""
         bounds = self._bounds
         if self.requests >= bounds.requests:
@@ -268,14 +272,14 @@ class Calls:
         self.over(request)
         raise Refusal(Reason.LIMIT, why)
 
-    def replied(self, request: Request) -> None:
+    def replied(self, request: ServiceRequest) -> None:
         """A reply to it was seen: it will not be sent again."""
         request.replied = True
         self._release(request)
 
     # workers
 
-    def join(self, worker: Worker, name: str) -> None:
+    def join(self, worker: ServiceWorker, name: str) -> None:
         """A worker begins to work for a service. Raises `Refusal` LIMIT."""
         service = self._services.get((worker.host, name))
         if self.jobs >= self._bounds.jobs or (service is not None and len(service.workers) >= self._bounds.workers):
@@ -286,7 +290,7 @@ class Calls:
         self.jobs += 1
         self.serve(worker)
 
-    def leave(self, worker: Worker, name: str) -> None:
+    def leave(self, worker: ServiceWorker, name: str) -> None:
         """It ceases to. What it was given before it still has. Harmless if it does not work for it."""
         service = worker.services.pop(name, None)
         if service is not None:
@@ -294,7 +298,7 @@ class Calls:
             self.jobs -= 1
             self._tidy((worker.host, name), service)
 
-    def gone(self, worker: Worker) -> None:
+    def gone(self, worker: ServiceWorker) -> None:
         """It is gone, and what it has not confirmed comes back."""
         for name in list(worker.services):
             self.leave(worker, name)
@@ -302,7 +306,7 @@ class Calls:
             for request in worker.window.clear():
                 self.back(request, worker, "the worker is gone")
 
-    def serve(self, worker: Worker) -> None:
+    def serve(self, worker: ServiceWorker) -> None:
         """It has room: give it what waits."""
         look_ahead = self._bounds.look_ahead
         while worker.room:
@@ -313,11 +317,11 @@ class Calls:
             self._waited(request)
             self._given(request, worker)
 
-    def refused(self, request: Request) -> None:
+    def refused(self, request: ServiceRequest) -> None:
         """Its worker has rejected it for good."""
         self._end(request, FAILED, "the worker refused the request")
 
-    def back(self, request: Request, worker: Worker, why: str) -> None:
+    def back(self, request: ServiceRequest, worker: ServiceWorker, why: str) -> None:
         """Its worker does not do it. Another one may."""
         if request.replied:
             self.over(request)
@@ -336,7 +340,7 @@ class Calls:
 
     # inside
 
-    def _give(self, request: Request) -> bool:
+    def _give(self, request: ServiceRequest) -> bool:
         """Give it to a worker, if one has room."""
         service = self._services.get(request.key)
         while service is not None:
@@ -348,7 +352,7 @@ class Calls:
                 return True
         return False
 
-    def _given(self, request: Request, worker: Worker) -> None:
+    def _given(self, request: ServiceRequest, worker: ServiceWorker) -> None:
         self._turn += 1
         worker.turn = self._turn
         if worker.window is None:
@@ -356,11 +360,11 @@ class Calls:
         elif not request.retry:
             self._release(request)
 
-    def _wait(self, request: Request) -> None:
+    def _wait(self, request: ServiceRequest) -> None:
         self.waiting += 1
         request.wait(self._leases, self._expire)
 
-    def _waited(self, request: Request) -> None:
+    def _waited(self, request: ServiceRequest) -> None:
         """It does not wait any more."""
         service = self._services[request.key]
         if service.fresh.pop(request.order, None) is None:
@@ -369,50 +373,50 @@ class Calls:
         request.waited()
         self._tidy(request.key, service)
 
-    def _expire(self, request: Request) -> None:
+    def _expire(self, request: ServiceRequest) -> None:
         self._waited(request)
         self._end(request, TOO_LATE, "no worker had room in time")
 
-    def _end(self, request: Request, code: int, why: str) -> None:
+    def _end(self, request: ServiceRequest, code: int, why: str) -> None:
         """It has come to nothing, if nobody has replied to it."""
         self.over(request)
         if not request.replied:
             self._failed(request, code, why)
 
-    def over(self, request: Request) -> None:
+    def over(self, request: ServiceRequest) -> None:
         """Nothing more becomes of it: its worker has confirmed it, for example."""
         self.requests -= 1
         self._release(request)
         if request.box is not None:
             request.box.forget(request)
 
-    def _keep(self, request: Request) -> bool:
+    def _keep(self, request: ServiceRequest) -> bool:
         """Keep its bytes. Returns whether there is room."""
         if not request.kept:
             request.kept = self._store.take(request.size)
         return request.kept
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: ServiceRequest) -> None:
         """Its bytes are not needed any more."""
         if request.kept:
             request.kept = False
             self._store.give(request.size)
         request.properties = request.body = b""
 
-    def _service(self, key: tuple[str, str]) -> _Service:
+    def _service(self, key: tuple[str, str]) -> _ServiceQueue:
         service = self._services.get(key)
         if service is None:
-            service = self._services[key] = _Service()
+            service = self._services[key] = _ServiceQueue()
         return service
 
-    def _tidy(self, key: tuple[str, str], service: _Service) -> None:
+    def _tidy(self, key: tuple[str, str], service: _ServiceQueue) -> None:
         """Forget a service that is none any more."""
         if not service.workers and not service.fresh and not service.again:
             del self._services[key]
 
     # for the broker
 
-    def all_waiting(self) -> Iterator[Request]:
+    def all_waiting(self) -> Iterator[ServiceRequest]:
         """What waits."""
         for service in self._services.values():
             yield from service.fresh.values()
@@ -424,5 +428,5 @@ class Calls:
             request.waited()
 
 
-def _age(request: Request) -> int:
+def _age(request: ServiceRequest) -> int:
     return request.order

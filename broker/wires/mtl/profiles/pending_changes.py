@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 @attrs.define(eq=False)
-class Event(Generic[V]):
+class EntryEvent(Generic[V]):
     """Something to tell of an entry. ``name`` says what has happened, in the profile's words.
 
     ``subject`` is what the entry is now; with ``gone``, what it was at last. ``new`` says that it was none before.
@@ -42,12 +42,14 @@ class Event(Generic[V]):
     encoded: tuple[bytes, bytes] | None = None
     epoch: int = 0
 
-    def called(self, name: str) -> Event[V]:
+    def called(self, name: str) -> EntryEvent[V]:
         """The same, as another kind of event."""
-        return self if name == self.name else Event(self.key, name, self.revision, self.subject, self.new, self.gone)
+        return (
+            self if name == self.name else EntryEvent(self.key, name, self.revision, self.subject, self.new, self.gone)
+        )
 
 
-class View(Generic[V]):
+class PendingChanges(Generic[V]):
     """What one reader is to be told. It is hashable.
 
     ``entries`` are what there is now, ``shown`` makes an event of each. ``send`` sends an event, or the end of the
@@ -61,15 +63,15 @@ class View(Generic[V]):
     def __init__(
         self,
         entries: Iterable[V],
-        shown: Callable[[V], Event[V]],
-        send: Callable[[Event[V] | None, bool], bool],
-        missed: Iterable[Event[V]] = (),
+        shown: Callable[[V], EntryEvent[V]],
+        send: Callable[[EntryEvent[V] | None, bool], bool],
+        missed: Iterable[EntryEvent[V]] = (),
     ) -> None:
         self._snapshot: deque[V] | None = deque(entries)
         """None when its end has been told."""
         self._shown = shown
         self._send = send
-        self._waiting: dict[Hashable, tuple[Event[V], bool]] = {event.key: (event, event.new) for event in missed}
+        self._waiting: dict[Hashable, tuple[EntryEvent[V], bool]] = {event.key: (event, event.new) for event in missed}
         """Events, and whether the reader does not know the entry."""
         self.blocked = False
         """There was no room for what is next."""
@@ -79,7 +81,7 @@ class View(Generic[V]):
         snapshot = self._snapshot
         return len(self._waiting) + (0 if snapshot is None else len(snapshot) + 1)
 
-    def tell(self, event: Event[V]) -> None:
+    def tell(self, event: EntryEvent[V]) -> None:
         """Something happened to an entry."""
         if self._snapshot is None and not self._waiting:
             if self._send(event, True):

@@ -30,9 +30,9 @@ from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Sent
 from broker.wires.mtl.codec.data import Content, make_tail
 from broker.wires.mtl.codec.table import members, with_members, without_members
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
-from broker.wires.mtl.sessions.send_window import Window
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.send_window import SendWindow
 
 MAX_NAME = 250
 """Bytes of a queue's name: that of its dead messages is longer by five, and must be a short string too."""
@@ -58,7 +58,7 @@ _Prepared = tuple[bytes, float | None, str | None]
 """What a Content's tail leads to: the one that it is sent with, how many seconds it may wait, and its id."""
 
 
-class Message(Protocol):
+class WorkMessage(Protocol):
     """A message as the queues have it. ``head`` is the tail that it is sent with the first time."""
 
     head: bytes
@@ -69,7 +69,7 @@ class Message(Protocol):
     size: int
 
 
-class Queue(Protocol):
+class WorkQueue(Protocol):
     """A queue: see `broker.core.queues.queue.Queue`."""
 
     def put(
@@ -81,10 +81,10 @@ class Queue(Protocol):
     def leave(self, consumer: Any) -> None: ...
 
 
-class Queues(Protocol):
+class WorkQueues(Protocol):
     """All queues: see `broker.core.queues.queues.Queues`."""
 
-    def open(self, space: str, name: str) -> Queue: ...
+    def open(self, space: str, name: str) -> WorkQueue: ...
 
     def serve(self, taker: Any) -> None: ...
 
@@ -93,23 +93,23 @@ class Queues(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
 
-class WorkQueues:
+class QueueProfile:
     """See `broker.wires.mtl.sessions.profile_interface.Profile`."""
 
     name = "queue"
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.FULL, Confirm.NONE),
-        Side.WRITER: (Confirm.FULL, Confirm.NONE),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
+        Side.WRITER: (ConfirmMode.FULL, ConfirmMode.NONE),
     }
     sole: str | None = None
 
-    def __init__(self, queues: Queues, flows: Flows, clock: IReactorTime, window_bytes: int) -> None:
+    def __init__(self, queues: WorkQueues, flows: DataFlows, clock: IReactorTime, window_bytes: int) -> None:
         self._queues = queues
         self._flows = flows
         self._clock = clock
         self.window_bytes = window_bytes
         """What a reader may have of unconfirmed Contents. A change is for flows that begin later."""
-        self._unanswered: dict[_Author, None] = {}
+        self._unanswered: dict[_WriterPlace, None] = {}
         """Writers to whom Confirms are to be sent."""
         self._answering: IDelayedCall | None = None
 
@@ -124,20 +124,20 @@ class WorkQueues:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         grant = flow.grant
         if grant.side is Side.WRITER:
-            flow.place = _Author(flow)  # type: ignore[arg-type]
-        elif grant.confirm is Confirm.FULL:
-            flow.place = _Windowed(self._queues, flow, Window(grant.window, self.window_bytes))  # type: ignore[arg-type]
+            flow.place = _WriterPlace(flow)  # type: ignore[arg-type]
+        elif grant.confirm is ConfirmMode.FULL:
+            flow.place = _ConfirmingReader(self._queues, flow, SendWindow(grant.window, self.window_bytes))  # type: ignore[arg-type]
         else:
-            flow.place = _Unconfirmed(self._queues, flow, self._clock)  # type: ignore[arg-type]
+            flow.place = _UnconfirmedReader(self._queues, flow, self._clock)  # type: ignore[arg-type]
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place.end()
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
-        taker: _Taker = reader.place
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
+        taker: _ReaderPlace = reader.place
         try:
             queue = self._queues.open(reader.grant.principal.host, resource)
         except Refusal:
@@ -146,20 +146,20 @@ class WorkQueues:
             return
         taker.consumers[resource] = queue.join(taker)
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         consumer = reader.place.consumers.pop(resource)
         consumer.queue.leave(consumer)
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
 
-    def room(self, reader: Reader) -> None:
-        taker: _Taker = reader.place
+    def room(self, reader: ProfileReader) -> None:
+        taker: _ReaderPlace = reader.place
         taker.unblock()
         self._queues.serve(taker)
 
-    def content(self, writer: Writer, resource: str, content: Content) -> None:
-        author: _Author = writer.place
+    def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
+        author: _WriterPlace = writer.place
         sequence = content.sequence
         head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
         try:
@@ -176,16 +176,16 @@ class WorkQueues:
             else:
                 author.undecided.append(sequence)
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
-        taker: _Windowed = reader.place
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
+        taker: _ConfirmingReader = reader.place
         for message in taker.window.answered(sequence, multiple):
             message.queue.settle(message)
         taker.look()
         if taker.parked:
             self._queues.serve(taker)
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
-        taker: _Windowed = reader.place
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
+        taker: _ConfirmingReader = reader.place
         messages = taker.window.answered(sequence, multiple)
         taker.look()
         for message in messages:
@@ -206,7 +206,7 @@ class WorkQueues:
 
     # Confirms to writers
 
-    def _answer_soon(self, author: _Author) -> None:
+    def _answer_soon(self, author: _WriterPlace) -> None:
         """Send a writer its Confirms when the messages that have come already were taken."""
         self._unanswered[author] = None
         if self._answering is None:
@@ -219,16 +219,16 @@ class WorkQueues:
             author.answer()
 
 
-class _Author:
+class _WriterPlace:
     """The place of a writer."""
 
     __slots__ = ("_writer", "done", "host", "prepared", "undecided", "user", "waits")
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer: Writer | None = writer
+    def __init__(self, writer: ProfileWriter) -> None:
+        self._writer: ProfileWriter | None = writer
         self.host = writer.grant.principal.host
         self.user = writer.grant.principal.user
-        self.waits = self if writer.grant.confirm is Confirm.FULL else None
+        self.waits = self if writer.grant.confirm is ConfirmMode.FULL else None
         """Who hears of durable messages."""
         self.done: list[int] = []
         """Sequences to be confirmed."""
@@ -299,10 +299,10 @@ class _Author:
         self._writer = None
 
 
-class _Taker:
+class _ReaderPlace:
     """The place of a reader: see `broker.core.queues.interfaces.Taker`."""
 
-    def __init__(self, queues: Queues, reader: Reader) -> None:
+    def __init__(self, queues: WorkQueues, reader: ProfileReader) -> None:
         self.room = True
         self.parked: dict[Any, None] = {}
         self.consumers: dict[str, Any] = {}
@@ -321,7 +321,7 @@ class _Taker:
         """See whether there is room."""
         self.room = not self._blocked
 
-    def _send(self, message: Message) -> bool:
+    def _send(self, message: WorkMessage) -> bool:
         """Send a message; returns whether that was possible."""
         tail = message.head if message.count == 1 and message.death is None else _again(message)
         if self._reader.send(tail, message.body) is Sent.SENT:
@@ -339,17 +339,17 @@ class _Taker:
         self.consumers.clear()
 
 
-class _Windowed(_Taker):
+class _ConfirmingReader(_ReaderPlace):
     """A reader that confirms."""
 
-    def __init__(self, queues: Queues, reader: Reader, window: Window[Any]) -> None:
+    def __init__(self, queues: WorkQueues, reader: ProfileReader, window: SendWindow[Any]) -> None:
         super().__init__(queues, reader)
         self.window = window
 
     def look(self) -> None:
         self.room = not self._blocked and self.window.room
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: WorkMessage) -> bool:
         if not self._send(message):
             return False
         self.room = self.window.add(self._reader.sequence, message)
@@ -360,10 +360,10 @@ class _Windowed(_Taker):
         self._queues.give_back(self.window.clear())
 
 
-class _Unconfirmed(_Taker):
+class _UnconfirmedReader(_ReaderPlace):
     """A reader that does not."""
 
-    def __init__(self, queues: Queues, reader: Reader, clock: IReactorTime) -> None:
+    def __init__(self, queues: WorkQueues, reader: ProfileReader, clock: IReactorTime) -> None:
         super().__init__(queues, reader)
         self._clock = clock
         self._sent = 0
@@ -373,7 +373,7 @@ class _Unconfirmed(_Taker):
     def look(self) -> None:
         self.room = not self._blocked and self._pause is None
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: WorkMessage) -> bool:
         if not self._send(message):
             return False
         message.queue.settle(message)
@@ -390,7 +390,7 @@ class _Unconfirmed(_Taker):
         self._queues.serve(self)
 
 
-def _again(message: Message) -> bytes:
+def _again(message: WorkMessage) -> bytes:
     """The tail of a message that was sent before, or that is dead."""
     table = message.head[1 + message.head[0] :]
     own: dict[str, Any] = {"redelivered": message.count > 1, "delivery-count": message.count}

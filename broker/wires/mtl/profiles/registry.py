@@ -36,11 +36,11 @@ from broker.net.interfaces.router import Complaints, Sent
 from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles import resumption
-from broker.wires.mtl.profiles.catalogue import Board, Shift, key_of
-from broker.wires.mtl.profiles.offers import Provider, read_load, read_service
-from broker.wires.mtl.profiles.pending_changes import Event, View
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, key_of
+from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
+from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 
 NAME = "registry"
 
@@ -49,8 +49,8 @@ SERVICES, SERVICE, LOADS, LOAD = "services", "service/", "load", "load/"
 
 _JSON = "application/json"
 
-_View = View[Any]
-_Event = Event[Any]
+_View = PendingChanges[Any]
+_Event = EntryEvent[Any]
 
 
 @attrs.frozen
@@ -74,22 +74,22 @@ class RegistryBounds:
 _BOUNDS = RegistryBounds()
 
 
-class Registry:
+class RegistryProfile:
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
     The ``place`` of a reader are its views by resource, that of a writer its provider, once it has said something.
     """
 
     name = NAME
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.NONE,),
-        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
     sole: str | None = None
 
     def __init__(
         self,
-        flows: Flows,
+        flows: DataFlows,
         registry: IRegistry,
         leases: ILeases,
         complaints: Complaints,
@@ -104,7 +104,7 @@ class Registry:
         """By resource."""
         self._count = 0
         """How many views there are."""
-        self._board = Board(registry.services())
+        self._board = Catalogue(registry.services())
         self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
         self._load_watch: IWait | None = None
         """Only while somebody reads loads: they change all the time."""
@@ -131,24 +131,24 @@ class Registry:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place = {} if flow.grant.side is Side.READER else None
 
-    def left(self, flow: Reader | Writer) -> None:
-        place: dict[str, _View] | Provider | None = flow.place
-        if isinstance(place, Provider):
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
+        place: dict[str, _View] | FlowProvider | None = flow.place
+        if isinstance(place, FlowProvider):
             place.leave()
         elif place is not None:
             for resource, view in place.items():
                 self._forget(resource, view)
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
-        if isinstance(flow.place, Provider):
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
+        if isinstance(flow.place, FlowProvider):
             flow.place.heartbeat()
 
     # readers
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         if self._count >= self._bounds.views:
             # It heard that it worked; that it is over now is all that can still be said.
             self._complaints.count("mtl_registry", "full")
@@ -160,9 +160,9 @@ class Registry:
 
         def shown(entry: Service | Load | int) -> _Event:
             if isinstance(entry, Service):
-                return Event(key_of(entry), "snapshot", revision, entry)
+                return EntryEvent(key_of(entry), "snapshot", revision, entry)
             load = entry if isinstance(entry, Load) else self._load(entry)
-            return Event(load.provider, "snapshot", revision, load)
+            return EntryEvent(load.provider, "snapshot", revision, load)
 
         def send(event: _Event | None, complete: bool) -> bool:
             if event is not None:
@@ -173,7 +173,7 @@ class Registry:
             self._told += sent
             return sent
 
-        view: _View = View(self._entries(resource) if missed is None else (), shown, send, missed or ())
+        view: _View = PendingChanges(self._entries(resource) if missed is None else (), shown, send, missed or ())
         self._views.setdefault(resource, {})[view] = None
         reader.place[resource] = view
         if resource == LOADS or resource.startswith(LOAD):
@@ -197,7 +197,7 @@ class Registry:
             return position[1], resumption.loads_since(changes, name, self._board, self._known_load)
         return position[1], resumption.services_since(changes, name, self._board)
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self._forget(resource, reader.place.pop(resource))
 
     def _forget(self, resource: str, view: _View) -> None:
@@ -219,10 +219,10 @@ class Registry:
         if self._load_watch is None:
             self._load_watch = self._registry.watch(self._load_changed, (Kind.JOINED, Kind.LEFT, Kind.LOAD))
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         """Readers confirm nothing."""
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         """Nor do they reject."""
 
     def _entries(self, resource: str) -> Iterable[Service | Load | int]:
@@ -245,7 +245,7 @@ class Registry:
 
     # sending
 
-    def room(self, reader: Reader) -> None:
+    def room(self, reader: ProfileReader) -> None:
         most = self._bounds.at_once
         views: dict[str, _View] = reader.place
         for resource, view in list(views.items()):
@@ -301,16 +301,16 @@ class Registry:
         if LOAD + name in self._views and offers != offered_before and service.provider != BROKER:
             self._tell_load(LOAD + name, change, new=offers, gone=not offers)
 
-    def _tell_shift(self, resource: str, revision: int, shift: Shift) -> None:
+    def _tell_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
         before, now = shift.before, shift.now
         if before is now:
             return
         event: _Event
         if now is None:
             assert before is not None
-            event = Event(key_of(before), "down", revision, before, gone=True)
+            event = EntryEvent(key_of(before), "down", revision, before, gone=True)
         else:
-            event = Event(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
+            event = EntryEvent(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
         self._tell(resource, event)
 
     def _load_changed(self, change: Change) -> None:
@@ -326,7 +326,7 @@ class Registry:
 
     def _tell_load(self, resource: str, change: Change, new: bool = False, gone: bool = False) -> None:
         load = change.subject if isinstance(change.subject, Load) else self._load(change.provider)
-        self._tell(resource, Event(load.provider, "down" if gone else "load", change.revision, load, new, gone))
+        self._tell(resource, EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone))
 
     def _tell(self, resource: str, event: _Event) -> None:
         self._leases.look()  # a provider that leaves with its connection is a change outside of a quantum
@@ -335,11 +335,11 @@ class Registry:
 
     # writers
 
-    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
-        provider: Provider | None = writer.place
+    def content(self, writer: ProfileWriter, resource: str, content: data.Content) -> None:
+        provider: FlowProvider | None = writer.place
         if provider is None:
             principal = writer.grant.principal
-            provider = Provider(self._registry, principal.allowed.offers, principal.user, writer.address)
+            provider = FlowProvider(self._registry, principal.allowed.offers, principal.user, writer.address)
             writer.place = provider
         try:
             if resource == LOADS:
@@ -378,7 +378,7 @@ def _name(resource: str) -> str | None:
     return None
 
 
-def _offer(provider: Provider, name: str, content: data.Content) -> None:
+def _offer(provider: FlowProvider, name: str, content: data.Content) -> None:
     what = table.members(content.table, "type").get("type")
     if what == "offer":
         provider.offer(read_service(content.body, name))

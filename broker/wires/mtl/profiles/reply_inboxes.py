@@ -15,25 +15,25 @@ from typing import Any
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import make_tail
-from broker.wires.mtl.profiles.dispatch import Request, Store
-from broker.wires.mtl.sessions.grants import Principal
-from broker.wires.mtl.sessions.profile_interface import Reader
+from broker.wires.mtl.profiles.dispatch import ByteBudget, ServiceRequest
+from broker.wires.mtl.sessions.principals import Principal
+from broker.wires.mtl.sessions.profile_interface import ProfileReader
 
 OVERHEAD = 200
 """Bytes that a reply which waits takes beside its own."""
 
 
-class Box:
+class ReplyInbox:
     """The box of a reader. Its address ends with ``token``."""
 
-    def __init__(self, reader: Reader, token: str, store: Store, max_backlog: int) -> None:
+    def __init__(self, reader: ProfileReader, token: str, store: ByteBudget, max_backlog: int) -> None:
         self._reader = reader
         self._store = store
         self._max_backlog = max_backlog
         self._names: dict[str, None] = {}
         """As what its reader has summoned it."""
         self._backlog: deque[tuple[bytes, Part]] = deque()
-        self._expected: dict[str, dict[int, Request]] = {}
+        self._expected: dict[str, dict[int, ServiceRequest]] = {}
         """Requests without a reply, by correlation-id and order."""
         self.token = token
 
@@ -93,17 +93,17 @@ class Box:
 
     # requests
 
-    def expect(self, request: Request) -> None:
+    def expect(self, request: ServiceRequest) -> None:
         """A reply to that may come."""
         self._expected.setdefault(request.correlation, {})[request.order] = request
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: ServiceRequest) -> None:
         """None is expected any more. Harmless if none was."""
         same = self._expected.get(request.correlation)
         if same is not None and same.pop(request.order, None) is not None and not same:
             del self._expected[request.correlation]
 
-    def expected(self, correlation: str) -> Request | None:
+    def expected(self, correlation: str) -> ServiceRequest | None:
         """What a reply with that correlation-id is for."""
         same: dict[int, Any] = self._expected.get(correlation, {})
         return next(iter(same.values()), None)

@@ -17,8 +17,8 @@ from typing import Any
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.faults import IllFormed
-from broker.wires.mtl.profiles.catalogue import Board, key_of
-from broker.wires.mtl.profiles.pending_changes import Event
+from broker.wires.mtl.profiles.catalogue import Catalogue, key_of
+from broker.wires.mtl.profiles.pending_changes import EntryEvent
 
 MAX_POSITION = 256
 """Bytes of a body that is looked at: a table of two integers has 35."""
@@ -45,7 +45,7 @@ def position(body: bytes) -> tuple[int, int] | None:
     return (epoch, revision) if type(epoch) is int and type(revision) is int else None
 
 
-def services_since(changes: Iterable[Change], name: str | None, board: Board) -> list[Event[Any]]:
+def services_since(changes: Iterable[Change], name: str | None, board: Catalogue) -> list[EntryEvent[Any]]:
     """Return the events of all services, or of those of a name."""
     merged = _Merged()
     for change in changes:
@@ -57,8 +57,8 @@ def services_since(changes: Iterable[Change], name: str | None, board: Board) ->
 
 
 def loads_since(
-    changes: Iterable[Change], name: str | None, board: Board, load: Callable[[int], Load | None]
-) -> list[Event[Any]]:
+    changes: Iterable[Change], name: str | None, board: Catalogue, load: Callable[[int], Load | None]
+) -> list[EntryEvent[Any]]:
     """Return the events of all loads, or of those of the providers of a service."""
     merged = _Merged()
     for change in changes:
@@ -87,15 +87,15 @@ class _Merged:
 
     def events(
         self, count: Callable[[Hashable], int], entry: Callable[[Hashable], Any], names: Sequence[str]
-    ) -> list[Event[Any]]:
+    ) -> list[EntryEvent[Any]]:
         """Return one event for each entry. ``names`` are those of an event of a new entry and of a known one."""
-        events: list[Event[Any]] = []
+        events: list[EntryEvent[Any]] = []
         for key, (change, subject, grown) in self._entries.items():
             now = count(key)
             known = now - grown > 0
             if now:
                 new, changed = names
-                events.append(Event(key, changed if known else new, change.revision, entry(key), new=not known))
+                events.append(EntryEvent(key, changed if known else new, change.revision, entry(key), new=not known))
             elif known:
-                events.append(Event(key, "down", change.revision, subject, gone=True))
+                events.append(EntryEvent(key, "down", change.revision, subject, gone=True))
         return events

@@ -11,7 +11,7 @@ import attrs
 
 
 @attrs.frozen
-class Value:
+class RetainedValue:
     """A Content as it is sent: its tail and its body."""
 
     tail: bytes
@@ -34,18 +34,18 @@ class RetainedBounds:
     """Bytes of all those values: 6 KiB each, where last values are a line of JSON."""
 
 
-class Retained:
+class RetainedValues:
     """The values, by topic."""
 
     def __init__(self, bounds: RetainedBounds) -> None:
         self._bounds = bounds
-        self._values: dict[Hashable, Value] = {}
+        self._values: dict[Hashable, RetainedValue] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, topic: Hashable) -> Value | None:
+    def get(self, topic: Hashable) -> RetainedValue | None:
         """The last value of a topic, if it has one."""
         return self._values.get(topic)
 
@@ -57,7 +57,7 @@ class Retained:
             return len(self._values) < bounds.values and self.bytes + size <= bounds.bytes
         return self.bytes - old.size + size <= bounds.bytes
 
-    def put(self, topic: Hashable, value: Value) -> None:
+    def put(self, topic: Hashable, value: RetainedValue) -> None:
         """Keep a value, in the place of the last one. There must be room for it."""
         self.drop(topic)
         self._values[topic] = value

@@ -41,13 +41,20 @@ from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.mtl.codec import data, table
-from broker.wires.mtl.profiles.dispatch import SERVICE, UNAVAILABLE, Calls, Request, Store, Worker
-from broker.wires.mtl.profiles.offers import WIRE, Provider, read_load
-from broker.wires.mtl.profiles.reply_inboxes import Box
+from broker.wires.mtl.profiles.dispatch import (
+    SERVICE,
+    UNAVAILABLE,
+    ByteBudget,
+    Dispatcher,
+    ServiceRequest,
+    ServiceWorker,
+)
+from broker.wires.mtl.profiles.flow_provider import WIRE, FlowProvider, read_load
+from broker.wires.mtl.profiles.reply_inboxes import ReplyInbox
 from broker.wires.mtl.profiles.service_bounds import ServiceBounds
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
-from broker.wires.mtl.sessions.send_window import Window
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.send_window import SendWindow
 
 NAME = "service"
 
@@ -68,15 +75,15 @@ _BOUNDS = ServiceBounds()
 
 
 @attrs.define(eq=False)
-class _Place:
+class _ReaderPlace:
     """What a reader is: a worker, a box, or both. ``provider`` is what it is in the registry."""
 
-    box: Box | None
-    worker: Worker | None = None
-    provider: Provider | None = None
+    box: ReplyInbox | None
+    worker: ServiceWorker | None = None
+    provider: FlowProvider | None = None
 
 
-class Services:
+class ServiceProfile:
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
     ``bridge`` is the virtual host that the registry is in. ``window_bytes`` is what a worker may have of requests that
@@ -84,15 +91,15 @@ class Services:
     """
 
     name = NAME
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.FULL, Confirm.NONE),
-        Side.WRITER: (Confirm.FULL, Confirm.NONE),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
+        Side.WRITER: (ConfirmMode.FULL, ConfirmMode.NONE),
     }
     sole: str | None = None
 
     def __init__(
         self,
-        flows: Flows,
+        flows: DataFlows,
         registry: IRegistry,
         leases: ILeases,
         complaints: Complaints,
@@ -106,13 +113,13 @@ class Services:
         self._bridge = bridge
         self.window_bytes = window_bytes
         self._bounds = bounds
-        self._store = Store(bounds.kept)
-        self._calls = Calls(leases, self._store, self._failed, bounds)
+        self._store = ByteBudget(bounds.kept)
+        self._calls = Dispatcher(leases, self._store, self._failed, bounds)
         self._tokens: WeakKeyDictionary[Grant, str] = WeakKeyDictionary()
         """Of leases that are not used yet: weak, since nobody tells when one ends so."""
-        self._boxes: dict[str, Box] = {}
+        self._boxes: dict[str, ReplyInbox] = {}
         """By token."""
-        self._workers: dict[bytes, _Place] = {}
+        self._workers: dict[bytes, _ReaderPlace] = {}
         """By the identity of their client."""
         self._asked = 0
         self._replied = 0
@@ -140,24 +147,24 @@ class Services:
         token = self._tokens[grant] = secrets.token_urlsafe(TOKEN_BYTES)
         return {"reply": REPLIES + token}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         if flow.grant.side is Side.WRITER:
             return
         token = self._tokens.pop(flow.grant, None)
         box = None
         if token is not None:
-            box = self._boxes[token] = Box(
+            box = self._boxes[token] = ReplyInbox(
                 flow,  # type: ignore[arg-type]
                 token,
                 self._store,
                 self._bounds.backlog,
             )
-        flow.place = _Place(box)
+        flow.place = _ReaderPlace(box)
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         if flow.grant.side is Side.WRITER:
             return
-        place: _Place = flow.place
+        place: _ReaderPlace = flow.place
         if place.box is not None:
             del self._boxes[place.box.token]
             self._lost(place.box.clear())
@@ -167,22 +174,22 @@ class Services:
                 place.provider.leave()
             self._calls.gone(place.worker)
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         if flow.grant.side is Side.READER and flow.place.provider is not None:
             flow.place.provider.heartbeat()
 
     # readers
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
-        place: _Place = reader.place
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
+        place: _ReaderPlace = reader.place
         name = _service(resource)
         if name:
             self._work(reader, place, name)
         elif place.box is not None and resource in (REPLY, REPLIES + place.box.token):
             place.box.open(resource)
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
-        place: _Place = reader.place
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
+        place: _ReaderPlace = reader.place
         name = _service(resource)
         if name and place.worker is not None:
             self._calls.leave(place.worker, name)
@@ -191,22 +198,22 @@ class Services:
         elif place.box is not None:
             self._lost(place.box.close(resource))
 
-    def room(self, reader: Reader) -> None:
-        place: _Place = reader.place
+    def room(self, reader: ProfileReader) -> None:
+        place: _ReaderPlace = reader.place
         if place.box is not None:
             place.box.flush()
         if place.worker is not None:
             place.worker.blocked = False
             self._calls.serve(place.worker)
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         worker = reader.place.worker
         if worker is not None:
             for request in worker.answered(sequence, multiple):
                 self._calls.over(request)
             self._calls.serve(worker)
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         worker = reader.place.worker
         if worker is not None:
             for request in worker.answered(sequence, multiple):
@@ -216,18 +223,18 @@ class Services:
                     self._calls.refused(request)
             self._calls.serve(worker)
 
-    def _work(self, reader: Reader, place: _Place, name: str) -> None:
+    def _work(self, reader: ProfileReader, place: _ReaderPlace, name: str) -> None:
         """A reader begins to work for a service."""
         grant = reader.grant
         if place.worker is None:
-            window: Window[Request] | None = None
-            if grant.confirm is Confirm.FULL:
-                window = Window(grant.window, self.window_bytes)
-            place.worker = Worker(reader, window)
+            window: SendWindow[ServiceRequest] | None = None
+            if grant.confirm is ConfirmMode.FULL:
+                window = SendWindow(grant.window, self.window_bytes)
+            place.worker = ServiceWorker(reader, window)
             self._workers[reader.identity] = place
             if grant.principal.host == self._bridge:
                 user, rights = grant.principal.user, grant.principal.allowed.offers
-                place.provider = Provider(self._registry, rights, user, reader.address)
+                place.provider = FlowProvider(self._registry, rights, user, reader.address)
         try:
             if place.provider is not None:
                 place.provider.offer(Service(name, reader.address, 0, WIRE, grant.principal.user or None))
@@ -239,7 +246,7 @@ class Services:
 
     # writers
 
-    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
+    def content(self, writer: ProfileWriter, resource: str, content: data.Content) -> None:
         try:
             if name := _service(resource):
                 self._ask(writer, name, content)
@@ -249,12 +256,12 @@ class Services:
                 self._reply(writer, resource, content)
         except Refusal as refusal:
             self._complaints.count(_COUNTS, refusal.reason.code)
-            if refusal.reason is not Reason.UNKNOWN_TARGET or writer.grant.confirm is Confirm.FULL:
+            if refusal.reason is not Reason.UNKNOWN_TARGET or writer.grant.confirm is ConfirmMode.FULL:
                 writer.reject(content.sequence, recycle=refusal.reason is Reason.LIMIT)
         else:
             writer.confirm(content.sequence)
 
-    def _ask(self, writer: Writer, name: str, content: data.Content) -> None:
+    def _ask(self, writer: ProfileWriter, name: str, content: data.Content) -> None:
         principal = writer.grant.principal
         said = table.members(content.table, "reply-to", "correlation-id", "ttl", "retry")
         correlation, ttl, retry = said.get("correlation-id", ""), said.get("ttl", 0), said.get("retry", False)
@@ -269,18 +276,18 @@ class Services:
             if box is None:
                 raise Refusal(Reason.PARAMETER, "nobody reads replies at that reply-to")
         properties = _by(principal.user, content.table)
-        request = Request(
+        request = ServiceRequest(
             (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
         )
         try:
             self._calls.ask(request)
         except Refusal as refusal:
-            if box is not None and writer.grant.confirm is Confirm.NONE:
+            if box is not None and writer.grant.confirm is ConfirmMode.NONE:
                 self._failed(request, UNAVAILABLE, refusal.text)
             raise
         self._asked += 1
 
-    def _reply(self, writer: Writer, resource: str, content: data.Content) -> None:
+    def _reply(self, writer: ProfileWriter, resource: str, content: data.Content) -> None:
         principal = writer.grant.principal
         said = table.members(content.table, "reply-to", "correlation-id")
         unwanted = ["event"]
@@ -301,7 +308,7 @@ class Services:
             box.forget(request)
             self._calls.replied(request)
 
-    def _report(self, writer: Writer, content: data.Content) -> None:
+    def _report(self, writer: ProfileWriter, content: data.Content) -> None:
         place = self._workers.get(writer.identity)
         if place is None or place.worker is None:
             raise Refusal(Reason.PARAMETER, "only a worker has a load")
@@ -309,7 +316,7 @@ class Services:
         if place.provider is not None:
             place.provider.load(load)
 
-    def _box(self, host: str, address: table.Value) -> Box | None:
+    def _box(self, host: str, address: table.Value) -> ReplyInbox | None:
         """The box of that address, if it is in that virtual host."""
         if not isinstance(address, str) or not address.startswith(REPLIES):
             return None
@@ -318,10 +325,10 @@ class Services:
 
     # what came to nothing
 
-    def _failed(self, request: Request, code: int, why: str) -> None:
+    def _failed(self, request: ServiceRequest, code: int, why: str) -> None:
         self._complaints.count(_COUNTS, f"error-{code}")
         box = request.box
-        if not isinstance(box, Box):
+        if not isinstance(box, ReplyInbox):
             return
         members: dict[str, table.Value] = {"event": "error", "code": code, "reason": why, "service": request.key[1]}
         if request.correlation:
@@ -361,7 +368,7 @@ class Services:
         """The number of requests for which an inbox expects a reply."""
         return sum(box.expecting for box in self._boxes.values())
 
-    def waiting(self) -> Iterator[Request]:
+    def waiting(self) -> Iterator[ServiceRequest]:
         """The requests that wait for a worker."""
         return self._calls.all_waiting()
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from broker.core.errors import Reason, Refusal
 from broker.wires.mtl.codec.data import Content, make_tail
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 
 RESOURCE = "resource"
 
@@ -21,16 +21,19 @@ _NAMED = make_tail(RESOURCE, b"")
 """What a tail begins with that names it; one that does not, begins with one byte less."""
 
 
-class FanOut:
+class FanOutProfile:
     """See `Profile`. The ``place`` of a flow are the readers of its virtual host."""
 
     name = "test"
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {Side.READER: (Confirm.NONE,), Side.WRITER: (Confirm.NONE,)}
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE,),
+    }
     sole: str | None = RESOURCE
 
-    def __init__(self, flows: Flows) -> None:
+    def __init__(self, flows: DataFlows) -> None:
         self._flows = flows
-        self._readers: dict[str, dict[Reader, None]] = {}
+        self._readers: dict[str, dict[ProfileReader, None]] = {}
         """By virtual host: those who have summoned the resource."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
@@ -40,34 +43,34 @@ class FanOut:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place = self._readers.setdefault(flow.grant.principal.host, {})
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place.pop(flow, None)
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         reader.place[reader] = None
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         del reader.place[reader]
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
 
-    def room(self, reader: Reader) -> None:
+    def room(self, reader: ProfileReader) -> None:
         """Nothing waits for it."""
 
-    def content(self, writer: Writer, resource: str, content: Content) -> None:
+    def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         readers = writer.place
         if readers:
             tail = content.tail if content.resource else _NAMED + content.tail[1:]
             self._flows.fan_out(readers, tail, content.body)
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         """None is awaited."""
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         """None is awaited."""
 
     def counts(self) -> Mapping[str, int]:

@@ -28,9 +28,9 @@ from broker.core.interfaces import ITopics
 from broker.core.model import is_own
 from broker.net.interfaces.router import Complaints, Part, Sent
 from broker.wires.mtl.codec import data, table
-from broker.wires.mtl.profiles.retained_values import Retained, RetainedBounds, Value
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Flows, Reader, Writer
+from broker.wires.mtl.profiles.retained_values import RetainedBounds, RetainedValue, RetainedValues
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 
 NAME = "topic"
 
@@ -41,7 +41,7 @@ MAX_HEADERS = 1_000
 """Header pairs that mc0 takes of one message: further properties are lost on the way to it."""
 
 
-class Properties(tuple[bytes, ...]):
+class TopicProperties(tuple[bytes, ...]):
     """The properties of a Content for all who get it: the headers of mc0, and the tail that readers of MTL are sent.
 
     ``kept`` is the tail that it has as a last value, if it is to be one.
@@ -63,19 +63,19 @@ class TopicBounds:
 _BOUNDS = TopicBounds()
 
 
-class Topic:
+class TopicProfile:
     """The profile. ``space`` gives the topics of a virtual host. It is their outlet to the flows."""
 
     name = NAME
-    confirms: Mapping[Side, tuple[Confirm, ...]] = {
-        Side.READER: (Confirm.NONE,),
-        Side.WRITER: (Confirm.NONE, Confirm.FULL),
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
     sole: str | None = None
 
     def __init__(
         self,
-        flows: Flows,
+        flows: DataFlows,
         space: Callable[[str], ITopics],
         complaints: Complaints,
         bounds: TopicBounds = _BOUNDS,
@@ -85,9 +85,9 @@ class Topic:
         self._space = space
         self._complaints = complaints
         self._published = 0
-        self._known: dict[tuple[str, str, bytes], Properties] = {}
-        self._retained = Retained(bounds.retained)
-        self._owed: dict[Reader | Writer, dict[str, None]] = {}
+        self._known: dict[tuple[str, str, bytes], TopicProperties] = {}
+        self._retained = RetainedValues(bounds.retained)
+        self._owed: dict[ProfileReader | ProfileWriter, dict[str, None]] = {}
         """Readers with the topics whose last values they have not been sent yet."""
 
     # leases
@@ -101,11 +101,11 @@ class Topic:
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         # What a reader is subscribed to, and where a writer writes to.
         flow.place = {} if flow.grant.side is Side.READER else self._space(flow.grant.principal.host)
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         if flow.grant.side is Side.READER:
             self._owed.pop(flow, None)
             topics = self._space(flow.grant.principal.host)
@@ -114,7 +114,7 @@ class Topic:
 
     # readers
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         host = reader.grant.principal.host
         if self._retained.get((host, resource)) is not None:
             self._owed.setdefault(reader, {})[resource] = None
@@ -126,27 +126,27 @@ class Topic:
             self._complaints.count("mtl_topics", "full")
             self._flows.end(reader, "full")
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self._settle(reader, resource)
         topic = resource.encode()
         reader.place.pop(topic, None)
         self._space(reader.grant.principal.host).unsubscribe(topic, self, reader)
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
 
-    def room(self, reader: Reader) -> None:
+    def room(self, reader: ProfileReader) -> None:
         for resource in list(self._owed.get(reader, ())):
             if not self._pay(reader, resource):
                 return
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         """Readers confirm nothing."""
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         """Nor do they reject."""
 
-    def _pay(self, reader: Reader, resource: str) -> bool:
+    def _pay(self, reader: ProfileReader, resource: str) -> bool:
         """Send a last value that is owed. Returns whether nothing is owed of that topic now."""
         value = self._retained.get((reader.grant.principal.host, resource))
         if value is not None and reader.send(value.tail, value.body) is not Sent.SENT:
@@ -154,7 +154,7 @@ class Topic:
         self._settle(reader, resource)
         return True
 
-    def _settle(self, reader: Reader, resource: str) -> None:
+    def _settle(self, reader: ProfileReader, resource: str) -> None:
         """That topic's last value is not owed."""
         owed = self._owed.get(reader)
         if owed is not None:
@@ -164,7 +164,7 @@ class Topic:
 
     # writers
 
-    def content(self, writer: Writer, resource: str, content: data.Content) -> None:
+    def content(self, writer: ProfileWriter, resource: str, content: data.Content) -> None:
         principal = writer.grant.principal
         key = (principal.user, resource, content.table)
         properties = self._known.get(key)
@@ -182,17 +182,17 @@ class Topic:
         if kept is not None:
             # After the value before was sent to whom it is owed.
             if len(body):
-                self._retained.put(topic, Value(kept, body))
+                self._retained.put(topic, RetainedValue(kept, body))
             else:
                 self._retained.drop(topic)
         writer.confirm(content.sequence)
 
-    def _learn(self, user: str, resource: str, properties: bytes) -> Properties:
+    def _learn(self, user: str, resource: str, properties: bytes) -> TopicProperties:
         """What the properties of a writer become."""
         told = table.without_members(properties, "user-id", "retained")
         if user:
             told = table.with_members(told, {"user-id": user})
-        learned = Properties(_headers(table.decode(properties)))
+        learned = TopicProperties(_headers(table.decode(properties)))
         learned.tail = data.make_tail(resource, told)
         learned.kept = None
         if table.members(properties, "retain").get("retain") is True:
@@ -206,17 +206,17 @@ class Topic:
     # from the topics
 
     def deliver(
-        self, subscribers: Collection[Reader], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
+        self, subscribers: Collection[ProfileReader], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
     ) -> None:
         """Send a Content to all of them."""
         if self._owed:
             subscribers = self._paid(subscribers, topic.decode())
             if not subscribers:
                 return
-        tail = headers.tail if isinstance(headers, Properties) else _tail(topic, headers)
+        tail = headers.tail if isinstance(headers, TopicProperties) else _tail(topic, headers)
         self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(body))
 
-    def _paid(self, subscribers: Collection[Reader], topic: str) -> Collection[Reader]:
+    def _paid(self, subscribers: Collection[ProfileReader], topic: str) -> Collection[ProfileReader]:
         """Those who have got the last value. Others miss what comes, but for what will be the last value then."""
         paid = [each for each in subscribers if topic not in self._owed.get(each, ()) or self._pay(each, topic)]
         if len(paid) < len(subscribers):

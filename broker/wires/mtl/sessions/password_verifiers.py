@@ -67,7 +67,7 @@ def is_user(name: str) -> bool:
 
 
 @attrs.frozen
-class Stored:
+class PasswordVerifier:
     """What is kept of one password."""
 
     iterations: int
@@ -89,7 +89,7 @@ class Stored:
         return f"{NAME}${self.iterations}:{salt}${stored}:{server}"
 
 
-def of(password: str, iterations: int = ITERATIONS) -> Stored:
+def of(password: str, iterations: int = ITERATIONS) -> PasswordVerifier:
     """What to keep of a new password. It takes its time. Raises `BadPassword`."""
     try:
         size = len(password.encode())
@@ -103,10 +103,10 @@ def of(password: str, iterations: int = ITERATIONS) -> Stored:
         _, stored_key, server_key, _ = _SCRAM.make_auth_info(password, iterations, salt)
     except (ScramException, UnicodeEncodeError):
         raise BadPassword("has characters that SASL (RFC 4013) does not allow, or not together") from None
-    return Stored(iterations, salt, stored_key, server_key)
+    return PasswordVerifier(iterations, salt, stored_key, server_key)
 
 
-def parse(text: str) -> Stored:
+def parse(text: str) -> PasswordVerifier:
     """What a text says. Raises ValueError with a reason that shows nothing of it."""
     found = _TEXT.fullmatch(text)
     if found is None:
@@ -119,7 +119,7 @@ def parse(text: str) -> Stored:
         raise ValueError(f"has a salt that has not {MIN_SALT} to {MAX_SALT} bytes")
     if not len(stored_key) == len(server_key) == KEY:
         raise ValueError(f"has a key that has not {KEY} bytes")
-    return Stored(iterations, salt, stored_key, server_key)
+    return PasswordVerifier(iterations, salt, stored_key, server_key)
 
 
 def _decoded(part: str) -> bytes:

@@ -1,21 +1,46 @@
-"""What the flows of MTL ask of a profile, and what they are to it.
+"""The interface between the data flows and the profiles.
 
-The flows (`broker.wires.mtl.sessions.data`) know leases, Summon and Dismiss with their order, sequences, heartbeats,
-and who is gone. A profile knows what resources there are and what becomes of Contents. It is called for what is in
-order only: a resource that the lease covers, a flow of the right side, an answer to a Content only where answers were
-agreed."""
+The data flows (`broker.wires.mtl.sessions.data_flow`) handle leases, Summon and Dismiss with their order, sequences,
+heartbeats and the end of connections. A profile defines its resources and routes Contents. It is called for valid
+commands only: the lease covers the resource, the flow has the right side, and an answer to a Content comes only where
+answers were agreed.
+
+`Grant` is here since it names its profile, and a profile takes grants: in two modules, they would import each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+import attrs
+
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import Content
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 
 
-class Reader(Protocol):
+@attrs.frozen(eq=False)
+class Grant:
+    """Permission that a data lease gives.
+
+    An empty ``resources`` covers all resources of the profile. ``window`` is the limit of unconfirmed Contents; it
+    applies to readers whose Contents are confirmed.
+    """
+
+    principal: Principal
+    side: Side
+    profile: Profile
+    resources: tuple[str, ...]
+    confirm: ConfirmMode
+    window: int
+
+    def covers(self, resource: str) -> bool:
+        """Return True if the lease itself covers the resource. The permissions of the user are another matter."""
+        return not self.resources or resource in self.resources
+
+
+class ProfileReader(Protocol):
     """A flow that Contents go to. It is hashable, and lasts as long as the client's lease.
 
     ``place`` is for the profile: whatever it wants to find with the flow.
@@ -31,14 +56,14 @@ class Reader(Protocol):
     def __hash__(self) -> int: ...
 
     def send(self, tail: bytes, body: Part) -> Sent:
-        """Send one Content, with the next sequence; afterwards ``sequence`` is that. See `Flows.fan_out` for many.
+        """Send one Content, with the next sequence; afterwards ``sequence`` is that. See `DataFlows.fan_out` for many.
 
         A Content that is not sent (FULL, GONE) has used its number up too, so that the client sees a gap. After FULL,
         `Profile.room` is called when there is room again.
         """
 
 
-class Writer(Protocol):
+class ProfileWriter(Protocol):
     """A flow that Contents come from. It is hashable, and lasts as long as the client's lease."""
 
     grant: Grant
@@ -59,7 +84,7 @@ class Writer(Protocol):
         """
 
 
-class Flows(Protocol):
+class DataFlows(Protocol):
     """All data flows, as far as profiles need them."""
 
     def fan_out(self, readers: Collection[Any], tail: bytes, body: Part) -> None:
@@ -68,7 +93,7 @@ class Flows(Protocol):
         Readers that are too slow for it miss it, which is counted; those that miss too much are ended.
         """
 
-    def end(self, flow: Reader | Writer, why: str) -> None:
+    def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
         """End the flow of a client: its lease is over, what it had summoned is dismissed, and it hears 403 from now on.
 
         ``why`` is a word for counters.
@@ -81,7 +106,7 @@ class Profile(Protocol):
     name: str
     """As clients choose it, in small letters."""
 
-    confirms: Mapping[Side, tuple[Confirm, ...]]
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]]
     """How the Contents of each side may be confirmed: the first is what who says nothing gets."""
 
     sole: str | None
@@ -96,34 +121,34 @@ class Profile(Protocol):
     def granted(self, grant: Grant) -> Mapping[str, str]:
         """What a client must be told beside its lease, as members of the reply."""
 
-    def joined(self, flow: Reader | Writer) -> None:
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         """A client began to use its lease."""
 
-    def left(self, flow: Reader | Writer) -> None:
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
         """The flow is over: `dismiss` is not called for what it had summoned. It must not be used afterwards."""
 
-    def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         """Contents of that resource are wanted, and the client knows that they come: they may be sent at once.
 
         ``body`` is that of the Summon, which a profile may read.
         """
 
-    def dismiss(self, reader: Reader, resource: str) -> None:
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
         """No Contents of that resource are wanted any more: none may be sent. What is unconfirmed stays so."""
 
-    def heartbeat(self, flow: Reader | Writer) -> None:
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """Record a heartbeat of the flow's client, a Ping or a Pong, if the flow is a provider in the registry."""
 
-    def room(self, reader: Reader) -> None:
+    def room(self, reader: ProfileReader) -> None:
         """A reader for which a Content was refused has room again, for many Contents."""
 
-    def content(self, writer: Writer, resource: str, content: Content) -> None:
+    def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         """A Content came. ``resource`` is its name. Where the client left it out, ``content.tail`` does not have it."""
 
-    def confirmed(self, reader: Reader, sequence: int, multiple: bool) -> None:
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         """The client took a Content safely, or all up to it. Numbers that are not outstanding are ignored."""
 
-    def rejected(self, reader: Reader, sequence: int, multiple: bool, recycle: bool) -> None:
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         """The client does not take a Content, or all up to it; with ``recycle`` it is to be sent again."""
 
     def counts(self) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 Rules:
 - An exchange is begun with a mechanism that is offered on the connection, and goes on step by step: a response in, an
-  outcome out. `Done` and `Failed` end it; so does a response that is out of order, or too long.
+  outcome out. `LoginDone` and `LoginFailed` end it; so does a response that is out of order, or too long.
 - In all mechanisms the client begins. Who sends no initial response (None) gets an empty challenge; b"" is a response.
 - SCRAM-SHA-256 (RFC 5802, RFC 7677): the broker's last message, which proves that it knows the user too, goes out as
   one more challenge, to be answered by an empty response. There is no channel binding: ZeroMQ has no channel to bind.
@@ -31,7 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, Stored, is_user
+from broker.wires.mtl.sessions.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"
@@ -59,7 +59,7 @@ MAX_WAITING = 100
 """Checks that may wait for that: they take some 1.5 s, and clients do not wait much longer for an answer."""
 
 
-class Why(enum.Enum):
+class FailureReason(enum.Enum):
     """Why an exchange failed. The value names the counter; it is stable."""
 
     MALFORMED = "malformed"
@@ -71,7 +71,7 @@ class Why(enum.Enum):
 
 
 @attrs.frozen
-class Challenge:
+class LoginChallenge:
     """The client has to answer this.
 
     ``verdict`` is what it tells the client of its credentials: None for nothing, True for right. `Delays` uses it.
@@ -82,7 +82,7 @@ class Challenge:
 
 
 @attrs.frozen
-class Done:
+class LoginDone:
     """The client is that user, "" for anybody. ``trace`` is what it says of itself, in characters that print."""
 
     user: str
@@ -91,30 +91,30 @@ class Done:
 
 
 @attrs.frozen
-class Failed:
+class LoginFailed:
     """The client did not prove who it is. ``text`` is for people: it says nothing of whether there is such a user."""
 
-    why: Why
+    why: FailureReason
     text: str
     verdict: bool | None = False
 
 
-Outcome = Challenge | Done | Failed
+LoginOutcome = LoginChallenge | LoginDone | LoginFailed
 
-WRONG = Failed(Why.CREDENTIALS, "the user or the password is wrong")
+WRONG = LoginFailed(FailureReason.CREDENTIALS, "the user or the password is wrong")
 """To whoever does not come in by a name and a password, whatever was wrong with them."""
 
-NOT_YOURS = Failed(Why.CREDENTIALS, "the authorisation id is not the user's own name")
+NOT_YOURS = LoginFailed(FailureReason.CREDENTIALS, "the authorisation id is not the user's own name")
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One attempt to authenticate."""
 
     mechanism: str
     user: str
     """Who the client says it is, as far as that is known and a possible name; else ""."""
 
-    def step(self, response: bytes | None) -> Deferred[Outcome]:
+    def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
         """Take the next response. None is for no response, as there may be none at first; later it is an empty one.
 
         Fails with `Refusal` LIMIT where too many passwords are being checked; then the exchange is over too. Cancel it
@@ -126,7 +126,7 @@ class Exchange(Protocol):
 class Users(Protocol):
     """Whose passwords are known."""
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str) -> PasswordVerifier | None:
         """What is kept of that user's password, None if there is no such user."""
 
     @property
@@ -151,8 +151,8 @@ class Mechanisms:
         key_user: Callable[[str], str | None] = lambda key: None,
         anonymous: bool = False,
     ) -> None:
-        self._known = None if users is None else _Known(users, secret)
-        self._checks = Checks(in_thread)
+        self._known = None if users is None else _VerifierLookup(users, secret)
+        self._checks = PasswordChecks(in_thread)
         self._key_user = key_user
         self.anonymous = anonymous
 
@@ -172,38 +172,38 @@ class Mechanisms:
             names.append(ANONYMOUS)
         return tuple(names)
 
-    def begin(self, mechanism: str, secure: bool, key: str) -> Exchange | None:
+    def begin(self, mechanism: str, secure: bool, key: str) -> SaslExchange | None:
         """Begin an exchange. None if the mechanism, a name in capitals, is not offered on such a connection."""
         if mechanism not in self.names(secure, key):
             return None
         if mechanism == EXTERNAL:
-            return _External(self._key_user, key)
+            return _ExternalExchange(self._key_user, key)
         if self._known is None or mechanism == ANONYMOUS:
-            return _Anonymous()
-        return _Scram(self._known) if mechanism == SCRAM else _Plain(self._known, self._checks)
+            return _AnonymousExchange()
+        return _ScramExchange(self._known) if mechanism == SCRAM else _PlainExchange(self._known, self._checks)
 
 
 # users, known or not
 
 
-class _Known:
+class _VerifierLookup:
     """What there is to check a password against, for every name."""
 
     def __init__(self, users: Users, secret: bytes) -> None:
         self._users = users
         self._secret = secret
 
-    def look_up(self, name: str) -> tuple[Stored, bool]:
+    def look_up(self, name: str) -> tuple[PasswordVerifier, bool]:
         """What is kept of the password, and whether it is that of a user."""
         never = self._never(name)
         stored = self._users.find(name)
         return (never, False) if stored is None else (stored, True)
 
-    def stands(self, name: str, stored: Stored) -> bool:
+    def stands(self, name: str, stored: PasswordVerifier) -> bool:
         """Whether this is still the password of that user."""
         return self._users.find(name) == stored
 
-    def _never(self, name: str) -> Stored:
+    def _never(self, name: str) -> PasswordVerifier:
         """What might be kept of a password of that user. No password fits it."""
         iterations, size = ITERATIONS, SALT
         if shapes := self._users.shapes:
@@ -211,14 +211,14 @@ class _Known:
             fraction = int.from_bytes(self._digest("shape", name)[:4])
             iterations, size = shapes[fraction * len(shapes) >> 32]
         keys = self._digest("keys", name)
-        return Stored(iterations, self._digest("salt", name)[:size], keys[:KEY], keys[KEY:])
+        return PasswordVerifier(iterations, self._digest("salt", name)[:size], keys[:KEY], keys[KEY:])
 
     def _digest(self, what: str, name: str) -> bytes:
         return hmac.digest(self._secret, f"{what} {name}".encode(), "sha512")
 
 
 @attrs.define(eq=False)
-class _Waiting:
+class _WaitingCheck:
     """A check that has not begun."""
 
     function: Callable[..., Any]
@@ -226,13 +226,13 @@ class _Waiting:
     done: Deferred[Any]
 
 
-class Checks:
+class PasswordChecks:
     """Runs functions in threads, `CHECKS` at once and the others in turn, `MAX_WAITING` of them."""
 
     def __init__(self, in_thread: Callable[..., Deferred[Any]]) -> None:
         self._in_thread = in_thread
         self._running = 0
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingCheck] = deque()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         """Returns a Deferred of the result, which may be cancelled. Raises `Refusal` if too many are waiting."""
@@ -243,7 +243,7 @@ class Checks:
             if check in self._waiting:
                 self._waiting.remove(check)
 
-        check = _Waiting(function, arguments, Deferred(cancelled))
+        check = _WaitingCheck(function, arguments, Deferred(cancelled))
         self._waiting.append(check)
         self._next()
         return check.done
@@ -252,7 +252,7 @@ class Checks:
         while self._waiting and self._running < CHECKS:
             self._begin(self._waiting.popleft())
 
-    def _begin(self, check: _Waiting) -> None:
+    def _begin(self, check: _WaitingCheck) -> None:
         self._running += 1
 
         def ended(result: Any) -> None:
@@ -271,10 +271,10 @@ class Checks:
 
 # the mechanisms
 
-_Step = Callable[[str], "Outcome | Deferred[Outcome]"]
+_Step = Callable[[str], "LoginOutcome | Deferred[LoginOutcome]"]
 
 
-class _Steps:
+class _ExchangeSteps:
     """An exchange: ``_next`` takes the next response, None where none is expected."""
 
     mechanism: str
@@ -285,22 +285,22 @@ class _Steps:
         self._next: _Step | None = first
         self._may_be_silent = True
 
-    def step(self, response: bytes | None) -> Deferred[Outcome]:
-        """See `Exchange`."""
+    def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
+        """See `SaslExchange`."""
         take, self._next = self._next, None
         if take is None:
-            return succeed(Failed(Why.MALFORMED, "a response out of order"))
+            return succeed(LoginFailed(FailureReason.MALFORMED, "a response out of order"))
         silent, self._may_be_silent = self._may_be_silent and response is None, False
         if silent:
             self._next = take
-            return succeed(Challenge(b""))
+            return succeed(LoginChallenge(b""))
         response = response or b""
         if len(response) > self.most:
-            return succeed(Failed(Why.MALFORMED, f"the response has more than {self.most} bytes"))
+            return succeed(LoginFailed(FailureReason.MALFORMED, f"the response has more than {self.most} bytes"))
         try:
             outcome = take(response.decode())
         except UnicodeDecodeError:
-            return succeed(Failed(Why.MALFORMED, "the response is not UTF-8"))
+            return succeed(LoginFailed(FailureReason.MALFORMED, "the response is not UTF-8"))
         except Exception:
             return fail()
         return outcome if isinstance(outcome, Deferred) else succeed(outcome)
@@ -315,17 +315,17 @@ _WRONG = "invalid-proof"
 _UNSUPPORTED = ("extensions-not-supported", "channel-binding-not-supported", "unsupported-channel-binding-type")
 
 
-class _Scram(_Steps):
+class _ScramExchange(_ExchangeSteps):
     """SCRAM-SHA-256: client-first, server-first, client-final, server-final, and an empty response."""
 
     mechanism = SCRAM
     most = MAX_SCRAM
 
-    def __init__(self, known: _Known) -> None:
+    def __init__(self, known: _VerifierLookup) -> None:
         super().__init__(self._first)
         self._known = known
         self._server = _SERVER.make_server(self._look_up)
-        self._stored: Stored | None = None
+        self._stored: PasswordVerifier | None = None
         """What is kept of the password of the user, None if there is no such user."""
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
@@ -334,16 +334,16 @@ class _Scram(_Steps):
         self._stored = stored if known else None
         return stored.salt, stored.stored_key, stored.server_key, stored.iterations
 
-    def _first(self, response: str) -> Outcome:
+    def _first(self, response: str) -> LoginOutcome:
         try:
             self._server.set_client_first(response)
             challenge = self._server.get_server_first()
         except ScramException as error:
             return _scram_failed(error)
         self._next = self._final
-        return Challenge(challenge.encode())
+        return LoginChallenge(challenge.encode())
 
-    def _final(self, response: str) -> Outcome:
+    def _final(self, response: str) -> LoginOutcome:
         try:
             self._server.set_client_final(response)
             challenge = self._server.get_server_final()
@@ -352,38 +352,42 @@ class _Scram(_Steps):
         if not self._stands():
             return WRONG
         self._next = self._end
-        return Challenge(challenge.encode(), verdict=True)
+        return LoginChallenge(challenge.encode(), verdict=True)
 
-    def _end(self, response: str) -> Outcome:
+    def _end(self, response: str) -> LoginOutcome:
         if response:
-            return Failed(Why.MALFORMED, "the last challenge is answered by an empty response")
-        return Done(self.user, verdict=None) if self._stands() else WRONG
+            return LoginFailed(FailureReason.MALFORMED, "the last challenge is answered by an empty response")
+        return LoginDone(self.user, verdict=None) if self._stands() else WRONG
 
     def _stands(self) -> bool:
         return self._stored is not None and self._known.stands(self.user, self._stored)
 
 
-def _scram_failed(error: ScramException) -> Failed:
+def _scram_failed(error: ScramException) -> LoginFailed:
     reason = "" if error.server_error is None else error.server_error.value
     if reason == _WRONG:
         return WRONG
-    return Failed(Why.UNSUPPORTED if reason in _UNSUPPORTED else Why.MALFORMED, str(error.args[0]))
+    return LoginFailed(
+        FailureReason.UNSUPPORTED if reason in _UNSUPPORTED else FailureReason.MALFORMED, str(error.args[0])
+    )
 
 
-class _Plain(_Steps):
+class _PlainExchange(_ExchangeSteps):
     """PLAIN: the authorisation id, the user and the password, with zero bytes between them."""
 
     mechanism = PLAIN
 
-    def __init__(self, known: _Known, checks: Checks) -> None:
+    def __init__(self, known: _VerifierLookup, checks: PasswordChecks) -> None:
         super().__init__(self._first)
         self._known = known
         self._checks = checks
 
-    def _first(self, response: str) -> Outcome | Deferred[Outcome]:
+    def _first(self, response: str) -> LoginOutcome | Deferred[LoginOutcome]:
         parts = response.split("\0")
         if len(parts) != 3 or not all(parts[1:]):
-            return Failed(Why.MALFORMED, "the response is not an authorisation id, a user and a password")
+            return LoginFailed(
+                FailureReason.MALFORMED, "the response is not an authorisation id, a user and a password"
+            )
         wanted, name, password = parts
         self.user = name if is_user(name) else ""
         if wanted not in ("", name):
@@ -392,13 +396,13 @@ class _Plain(_Steps):
             return WRONG
         stored, known = self._known.look_up(name)
 
-        def checked(right: bool) -> Outcome:
-            return Done(name) if right and known and self._known.stands(name, stored) else WRONG
+        def checked(right: bool) -> LoginOutcome:
+            return LoginDone(name) if right and known and self._known.stands(name, stored) else WRONG
 
         return self._checks.run(stored.check, password).addCallback(checked)
 
 
-class _External(_Steps):
+class _ExternalExchange(_ExchangeSteps):
     """EXTERNAL: the key of the connection has proved it all."""
 
     mechanism = EXTERNAL
@@ -408,15 +412,15 @@ class _External(_Steps):
         self._key_user = key_user
         self._key = key
 
-    def _first(self, response: str) -> Outcome:
+    def _first(self, response: str) -> LoginOutcome:
         user = self._key_user(self._key)
         if user is None:
-            return Failed(Why.CREDENTIALS, "the key of the connection stands for no user")
+            return LoginFailed(FailureReason.CREDENTIALS, "the key of the connection stands for no user")
         self.user = user
-        return Done(user) if response in ("", user) else NOT_YOURS
+        return LoginDone(user) if response in ("", user) else NOT_YOURS
 
 
-class _Anonymous(_Steps):
+class _AnonymousExchange(_ExchangeSteps):
     """ANONYMOUS: anybody."""
 
     mechanism = ANONYMOUS
@@ -426,9 +430,9 @@ class _Anonymous(_Steps):
     def __init__(self) -> None:
         super().__init__(self._first)
 
-    def _first(self, response: str) -> Outcome:
+    def _first(self, response: str) -> LoginOutcome:
         if len(response) > MAX_TRACE:
-            return Failed(Why.MALFORMED, f"the trace has more than {MAX_TRACE} characters")
+            return LoginFailed(FailureReason.MALFORMED, f"the trace has more than {MAX_TRACE} characters")
         printable = "".join(character if character.isprintable() else "?" for character in response)
         self.log.debug("somebody came in as anonymous, who calls itself {trace!r}", trace=printable)
-        return Done("", printable)
+        return LoginDone("", printable)

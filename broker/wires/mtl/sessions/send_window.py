@@ -24,7 +24,7 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-class Window(Generic[T]):
+class SendWindow(Generic[T]):
     """What is outstanding at one reader, by sequence: at most ``most``, and about ``most_bytes``."""
 
     __slots__ = ("_last", "_most", "_most_bytes", "_outstanding", "bytes")

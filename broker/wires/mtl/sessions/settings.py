@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import attrs
 
-from broker.wires.mtl.codec import bodies, control, table
+from broker.wires.mtl.codec import control, json_body, table
 
 
 @attrs.frozen
-class Settings:
+class MtlSettings:
     """How the wire behaves. Times are in seconds.
 
     A data peer that is silent for ``heartbeat`` is sent a Ping, and after ``dead_after`` of them without a word it is
@@ -67,7 +67,7 @@ class Settings:
         """What clients are told when they are ready. Times are in milliseconds here."""
         return {
             "request": control.MAX_REQUEST,
-            "depth": bodies.MAX_DEPTH,
+            "depth": json_body.MAX_DEPTH,
             "resources": control.MAX_RESOURCES,
             "leases": self.leases,
             "flows": self.flows,

@@ -6,7 +6,7 @@ from broker.net.interfaces.router import Conversation, Part
 from broker.wires.mtl.codec.frames import is_data
 
 
-class Shared:
+class SharedSocket:
     """The conversation of that ROUTER, made of those of both flows."""
 
     def __init__(self, control: Conversation, data: Conversation) -> None:

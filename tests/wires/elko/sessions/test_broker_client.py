@@ -1,4 +1,4 @@
-"""What clients can do: housekeeping, offering, finding, waiting, monitoring, and going away."""
+"""The commands of clients: housekeeping, offering, finding, waiting, monitoring, and going away."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_the_tag_comes_back(farm: Farm, tag: str) -> None:
 
 
 def waits(farm: Farm, parameters: dict[str, Any]) -> tuple[Client, Client]:
-    """Somebody who waits for the bank, and a provider."""
+    """A client that waits for the bank, and a provider."""
     finder, provider = farm.client(), farm.client()
     assert finder.find("bank", tag="t", **parameters) == []
     return finder, provider

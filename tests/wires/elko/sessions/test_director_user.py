@@ -1,4 +1,4 @@
-"""What users of the director can do: ask for reservations; and who may ask at all."""
+"""Reservations for users of the director, and the right to ask for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "load": {"factor": 1},
     "reserve": {"protocol": "tcp", "context": "c"},
 }
-"""What some ops need."""
+"""The parameters that some ops need."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a client asks, read by the broker's own codec, and what it makes of replies: the broker's, and any others."""
+"""Client requests, decoded by the broker's own codec, and the client's decoding of any replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from broker.core.errors import Reason
 from broker.wires.mtl.codec import client, control
 from broker.wires.mtl.codec.client import BadReply, Challenged, DataLease, Error, Ok, Ready, Unauthorized, decode
-from broker.wires.mtl.codec.control import MAX_REQUEST, MAX_RESOURCES, Authorize, Open, Profile, Reader, Status, Writer
+from broker.wires.mtl.codec.control import (
+    MAX_REQUEST,
+    MAX_RESOURCES,
+    AuthorizeRequest,
+    OpenRequest,
+    ProfileRequest,
+    ReaderRequest,
+    ReplyStatus,
+    WriterRequest,
+)
 
 NAMES = st.text(min_size=1, max_size=60).filter(lambda text: text.isprintable() and len(text.encode()) <= 255)
 
@@ -36,27 +45,27 @@ def bad(code: bytes, body: bytes) -> str:
 @pytest.mark.parametrize(
     ("request_", "meaning"),
     [
-        (client.opening(), Open("/")),
-        (client.opening("test-env"), Open("test-env")),
-        (client.authorization("PLAIN", b"\0a\0b"), Authorize("PLAIN", b"\0a\0b")),
-        (client.authorization("EXTERNAL", b""), Authorize("EXTERNAL", b"")),
-        (client.authorization("ANONYMOUS", None), Authorize("ANONYMOUS", None)),
-        (client.profile("test"), Profile("test")),
-        (client.reader([]), Reader((), None, None)),
-        (client.reader(["a", "b"], "full", 7), Reader(("a", "b"), "full", 7)),
-        (client.writer(["a"], "none"), Writer(("a",), "none")),
-        (client.writer(()), Writer((), None)),
+        (client.opening(), OpenRequest("/")),
+        (client.opening("test-env"), OpenRequest("test-env")),
+        (client.authorization("PLAIN", b"\0a\0b"), AuthorizeRequest("PLAIN", b"\0a\0b")),
+        (client.authorization("EXTERNAL", b""), AuthorizeRequest("EXTERNAL", b"")),
+        (client.authorization("ANONYMOUS", None), AuthorizeRequest("ANONYMOUS", None)),
+        (client.profile("test"), ProfileRequest("test")),
+        (client.reader([]), ReaderRequest((), None, None)),
+        (client.reader(["a", "b"], "full", 7), ReaderRequest(("a", "b"), "full", 7)),
+        (client.writer(["a"], "none"), WriterRequest(("a",), "none")),
+        (client.writer(()), WriterRequest((), None)),
     ],
 )
-def test_the_broker_reads_what_is_asked(request_: client.Request, meaning: control.Request) -> None:
+def test_the_broker_reads_what_is_asked(request_: client.Request, meaning: control.ControlRequest) -> None:
     assert control.decode(*request_) == meaning
 
 
 @given(NAMES, st.lists(NAMES, max_size=5, unique=True), st.integers(1, 2**40), st.binary(max_size=50))
 def test_the_broker_reads_whatever_can_be_asked(host: str, names: list[str], window: int, response: bytes) -> None:
-    assert control.decode(*client.opening(host)) == Open(host)
-    assert control.decode(*client.reader(names, "none", window)) == Reader(tuple(names), "none", window)
-    assert control.decode(*client.authorization("X", response)) == Authorize("X", response)
+    assert control.decode(*client.opening(host)) == OpenRequest(host)
+    assert control.decode(*client.reader(names, "none", window)) == ReaderRequest(tuple(names), "none", window)
+    assert control.decode(*client.authorization("X", response)) == AuthorizeRequest("X", response)
 
 
 @pytest.mark.parametrize("resources", ["jobs", [""], ["a\n"], ["x" * 256], ["é" * 128], ["\ud800"], ["a", "\0"]])
@@ -88,8 +97,8 @@ def test_the_replies_of_the_broker() -> None:
     assert decode(*control.data_lease(5976, "x")) == DataLease(5976, "x", None, None, {})
     told = control.data_lease(0, "x", 7, "tcp://192.0.2.7:5976")
     assert decode(*told) == DataLease(0, "x", 7, "tcp://192.0.2.7:5976", {})
-    for status in Status:
-        if status.code[:1] > b"2" and status not in (Status.UNAUTHORIZED, Status.CHALLENGED):
+    for status in ReplyStatus:
+        if status.code[:1] > b"2" and status not in (ReplyStatus.UNAUTHORIZED, ReplyStatus.CHALLENGED):
             assert decode(*control.error(status, "why")) == Error(int(status.code), status.text, "why")
 
 

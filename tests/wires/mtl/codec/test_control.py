@@ -1,4 +1,4 @@
-"""What each request is read as, which ones are answered and how, which are dropped, and how replies look."""
+"""Decoding of requests, the answers to malformed ones, and encoding of replies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from broker.wires.mtl.codec.control import (
     MAX_COMMAND,
     MAX_REQUEST,
     MAX_RESOURCES,
-    Authorize,
-    Invalid,
-    Open,
-    Profile,
-    Reader,
-    Request,
-    Status,
-    Writer,
+    AuthorizeRequest,
+    ControlRequest,
+    InvalidRequest,
+    OpenRequest,
+    ProfileRequest,
+    ReaderRequest,
+    ReplyStatus,
+    WriterRequest,
     decode,
 )
 from broker.wires.mtl.codec.faults import Fault, IllFormed
@@ -41,14 +41,14 @@ def version(value: object) -> dict[str, object]:
     return {**PROTOCOL, "version": value}
 
 
-def ask(command: str, members: object) -> Request:
+def ask(command: str, members: object) -> ControlRequest:
     return decode(command.encode(), json.dumps(members).encode())
 
 
-def refused(command: str | bytes, body: object) -> Invalid:
-    """What is said of a request; a body is JSON already, or made so."""
+def refused(command: str | bytes, body: object) -> InvalidRequest:
+    """The result of decoding a request; a body is JSON already, or made so."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         decode(command if isinstance(command, bytes) else command.encode(), data)
     invalid = caught.value
     assert not invalid.reason.fatal
@@ -67,32 +67,32 @@ def refused(command: str | bytes, body: object) -> Invalid:
 @pytest.mark.parametrize(
     ("command", "members", "expected"),
     [
-        ("Connection.Open", {"protocol": PROTOCOL, "virtual-host": "test-env"}, Open("test-env")),
-        ("Connection.Open", {"protocol": PROTOCOL}, Open("/")),
-        ("Connection.Open", {"protocol": PROTOCOL, "virtual-host": ""}, Open("")),
-        ("Connection.Open", {"protocol": PROTOCOL, "virtual-host": "É\n" + "x" * 300}, Open("É\n" + "x" * 300)),
-        ("Connection.Open", {"protocol": {**PROTOCOL, "more": [1]}, "agent": {"a": None}}, Open("/")),
-        ("Connection.Authorize", {"mechanism": "PLAIN", "response": "AGEAYg=="}, Authorize("PLAIN", b"\0a\0b")),
-        ("Connection.Authorize", {"mechanism": "Scram-sha-256"}, Authorize("SCRAM-SHA-256", None)),
-        ("Connection.Authorize", {"mechanism": "external", "response": None}, Authorize("EXTERNAL", None)),
-        ("Connection.Authorize", {"mechanism": "external", "response": ""}, Authorize("EXTERNAL", b"")),
-        ("Connection.Authorize", {"mechanism": "é", "x": 1}, Authorize("é", None)),
-        ("Connection.Profile", {"profile": "test"}, Profile("test")),
-        ("Connection.Profile", {"profile": "TEST", "x": 1}, Profile("test")),
-        ("Connection.Profile", {"profile": ""}, Profile("")),
-        ("Connection.Profile", {"profile": "\u212a"}, Profile("\u212a")),
-        ("Connection.Reader", {"resources": []}, Reader((), None, None)),
-        ("Connection.Reader", {"resources": ["a", "B"], "confirm": "none"}, Reader(("a", "B"), "none", None)),
-        ("Connection.Reader", {"resources": ["b", "a", "b"], "confirm": "full"}, Reader(("b", "a"), "full", None)),
-        ("Connection.Reader", {"resources": [], "window": 1}, Reader((), None, 1)),
-        ("Connection.Reader", {"resources": [], "window": None, "x": {}}, Reader((), None, None)),
-        ("Connection.Reader", {"resources": [], "window": 2**64}, Reader((), None, 2**64)),
-        ("Connection.Reader", {"resources": ["é" * 127, "x" * 255]}, Reader(("é" * 127, "x" * 255), None, None)),
-        ("Connection.Writer", {"resources": []}, Writer((), None)),
-        ("Connection.Writer", {"resources": ["a"], "confirm": "full", "window": "x"}, Writer(("a",), "full")),
+        ("Connection.Open", {"protocol": PROTOCOL, "virtual-host": "test-env"}, OpenRequest("test-env")),
+        ("Connection.Open", {"protocol": PROTOCOL}, OpenRequest("/")),
+        ("Connection.Open", {"protocol": PROTOCOL, "virtual-host": ""}, OpenRequest("")),
+        ("Connection.Open", {"protocol": PROTOCOL, "virtual-host": "É\n" + "x" * 300}, OpenRequest("É\n" + "x" * 300)),
+        ("Connection.Open", {"protocol": {**PROTOCOL, "more": [1]}, "agent": {"a": None}}, OpenRequest("/")),
+        ("Connection.Authorize", {"mechanism": "PLAIN", "response": "AGEAYg=="}, AuthorizeRequest("PLAIN", b"\0a\0b")),
+        ("Connection.Authorize", {"mechanism": "Scram-sha-256"}, AuthorizeRequest("SCRAM-SHA-256", None)),
+        ("Connection.Authorize", {"mechanism": "external", "response": None}, AuthorizeRequest("EXTERNAL", None)),
+        ("Connection.Authorize", {"mechanism": "external", "response": ""}, AuthorizeRequest("EXTERNAL", b"")),
+        ("Connection.Authorize", {"mechanism": "é", "x": 1}, AuthorizeRequest("é", None)),
+        ("Connection.Profile", {"profile": "test"}, ProfileRequest("test")),
+        ("Connection.Profile", {"profile": "TEST", "x": 1}, ProfileRequest("test")),
+        ("Connection.Profile", {"profile": ""}, ProfileRequest("")),
+        ("Connection.Profile", {"profile": "\u212a"}, ProfileRequest("\u212a")),
+        ("Connection.Reader", {"resources": []}, ReaderRequest((), None, None)),
+        ("Connection.Reader", {"resources": ["a", "B"], "confirm": "none"}, ReaderRequest(("a", "B"), "none", None)),
+        ("Connection.Reader", {"resources": list("bab"), "confirm": "full"}, ReaderRequest(("b", "a"), "full", None)),
+        ("Connection.Reader", {"resources": [], "window": 1}, ReaderRequest((), None, 1)),
+        ("Connection.Reader", {"resources": [], "window": None, "x": {}}, ReaderRequest((), None, None)),
+        ("Connection.Reader", {"resources": [], "window": 2**64}, ReaderRequest((), None, 2**64)),
+        ("Connection.Reader", {"resources": ["é" * 127, "x" * 255]}, ReaderRequest(("é" * 127, "x" * 255), None, None)),
+        ("Connection.Writer", {"resources": []}, WriterRequest((), None)),
+        ("Connection.Writer", {"resources": ["a"], "confirm": "full", "window": "x"}, WriterRequest(("a",), "full")),
     ],
 )  # fmt: skip
-def test_a_request_is_read(command: str, members: dict[str, object], expected: Request) -> None:
+def test_a_request_is_read(command: str, members: dict[str, object], expected: ControlRequest) -> None:
     """A02, A06, A17, A19, P01, P03, L04, L10."""
     result = ask(command, members)
     assert type(result) is type(expected)
@@ -113,7 +113,7 @@ def test_of_a_member_that_comes_twice_the_last_value_counts(command: str) -> Non
     inner = json.dumps(GOOD[command])[1:-1]
     wrong = ", ".join(f'"{member}": 7' for member in GOOD[command])
     assert decode(command.encode(), f"{{{wrong}, {inner}}}".encode()) == ask(command, GOOD[command])
-    assert refused(command, f"{{{inner}, {wrong}}}".encode()).status is Status.BAD_REQUEST
+    assert refused(command, f"{{{inner}, {wrong}}}".encode()).status is ReplyStatus.BAD_REQUEST
 
 
 def test_requests_cannot_be_changed() -> None:
@@ -128,7 +128,7 @@ def test_any_response_is_decoded() -> None:
     """A06."""
     response = bytes(range(256)) * 100
     members = {"mechanism": "X", "response": b64encode(response).decode()}
-    assert ask("Connection.Authorize", members) == Authorize("X", response)
+    assert ask("Connection.Authorize", members) == AuthorizeRequest("X", response)
 
 
 # What is answered
@@ -168,7 +168,7 @@ def test_any_response_is_decoded() -> None:
 def test_a_missing_or_mistyped_member_is_answered(command: str, members: dict[str, object], text: str) -> None:
     """A11, A14, A15, P05."""
     invalid = refused(command, members)
-    assert invalid.status is Status.BAD_REQUEST
+    assert invalid.status is ReplyStatus.BAD_REQUEST
     assert invalid.reason is Reason.PARAMETER
     assert invalid.text == text
     assert invalid.op == command
@@ -200,7 +200,7 @@ def test_bad_resources_and_confirmation_models_are_answered(
 ) -> None:
     """L06, L07."""
     invalid = refused(command, members)
-    assert invalid.status is Status.BAD_REQUEST
+    assert invalid.status is ReplyStatus.BAD_REQUEST
     assert invalid.text == text
     assert invalid.op == command
 
@@ -211,14 +211,14 @@ def test_a_resource_that_no_short_string_can_name_is_answered(command: str, name
     """L08."""
     for resources in ([name], ["a", name, "b"]):
         invalid = refused(command, {"resources": resources})
-        assert invalid.status is Status.BAD_REQUEST
+        assert invalid.status is ReplyStatus.BAD_REQUEST
         assert invalid.text == "resources: a name must have 1 to 255 bytes, all of them printable"
 
 
 @pytest.mark.parametrize("window", [0, -1, -(2**70), "10", 1.5, [1], True])
 def test_a_window_has_room_for_one(window: object) -> None:
     invalid = refused("Connection.Reader", {"resources": [], "window": window})
-    assert invalid.status is Status.BAD_REQUEST
+    assert invalid.status is ReplyStatus.BAD_REQUEST
     assert invalid.text.startswith("window: ")
 
 
@@ -226,7 +226,7 @@ def test_a_window_has_room_for_one(window: object) -> None:
 def test_another_version_is_answered_with_ours(digits: str) -> None:
     """A14, E08."""
     invalid = refused("Connection.Open", b'{"protocol":{"name":"MTL","version":%b}}' % digits.encode())
-    assert invalid.status is Status.NOT_IMPLEMENTED
+    assert invalid.status is ReplyStatus.NOT_IMPLEMENTED
     assert json.loads(invalid.reply[1]) == {
         "status": "Not implemented",
         "reason": "protocol: its version is not 1",
@@ -244,10 +244,10 @@ def test_another_version_is_answered_with_ours(digits: str) -> None:
 def test_an_unknown_command_is_answered(command: bytes) -> None:
     """E06, E09."""
     invalid = refused(command, {})
-    assert invalid.status is Status.NOT_IMPLEMENTED
+    assert invalid.status is ReplyStatus.NOT_IMPLEMENTED
     assert invalid.reason is Reason.UNKNOWN_OP
     assert invalid.text == "there is no such command"
-    assert refused(command, []).status is Status.NOT_IMPLEMENTED
+    assert refused(command, []).status is ReplyStatus.NOT_IMPLEMENTED
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_an_unknown_command_is_answered(command: bytes) -> None:
 def test_json_that_is_no_object_is_answered(command: str, body: bytes) -> None:
     """E05, E07, E08."""
     invalid = refused(command, body)
-    assert invalid.status is Status.BAD_REQUEST
+    assert invalid.status is ReplyStatus.BAD_REQUEST
     assert invalid.text == "the body is not an object"
 
 
@@ -267,19 +267,19 @@ def nested(depth: int) -> bytes:
 
 def test_what_is_over_a_limit_is_answered() -> None:
     """E08, E09, E11."""
-    assert refused(b"x" * (MAX_COMMAND + 1), {}).status is Status.TOO_LARGE
-    assert refused(b"x" * 65_536, {}).status is Status.TOO_LARGE
-    assert decode(b"Connection.Profile", nested(32)) == Profile("test")
+    assert refused(b"x" * (MAX_COMMAND + 1), {}).status is ReplyStatus.TOO_LARGE
+    assert refused(b"x" * 65_536, {}).status is ReplyStatus.TOO_LARGE
+    assert decode(b"Connection.Profile", nested(32)) == ProfileRequest("test")
     assert refused("Connection.Profile", nested(33)).text == "the body is nested deeper than 32"
-    assert refused("Connection.Profile", nested(30_000)).status is Status.TOO_LARGE
+    assert refused("Connection.Profile", nested(30_000)).status is ReplyStatus.TOO_LARGE
     names = [f"{number}" for number in range(MAX_RESOURCES)]
-    assert ask("Connection.Writer", {"resources": names}) == Writer(tuple(names), None)
+    assert ask("Connection.Writer", {"resources": names}) == WriterRequest(tuple(names), None)
     invalid = refused("Connection.Writer", {"resources": [*names, "0"]})
-    assert invalid.status is Status.TOO_LARGE
+    assert invalid.status is ReplyStatus.TOO_LARGE
     assert invalid.text == "resources: there are more than 1000"
     padded = b'{"profile":"test"}'.ljust(MAX_REQUEST)
-    assert decode(b"Connection.Profile", padded) == Profile("test")
-    assert refused("Connection.Profile", padded + b" ").status is Status.TOO_LARGE
+    assert decode(b"Connection.Profile", padded) == ProfileRequest("test")
+    assert refused("Connection.Profile", padded + b" ").status is ReplyStatus.TOO_LARGE
     assert refused("Connection.Profile", b"x" * (8 * 2**20)).text == "the body has more than 65536 bytes"
 
 
@@ -301,7 +301,7 @@ def test_what_is_over_a_limit_is_answered() -> None:
 )
 def test_a_surrogate_that_stands_alone_is_answered(command: str, body: bytes) -> None:
     """E08."""
-    assert refused(command, body).status is Status.BAD_REQUEST
+    assert refused(command, body).status is ReplyStatus.BAD_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_surrogate_that_stands_alone_is_answered(command: str, body: bytes) ->
 )
 def test_in_a_member_that_is_not_known_they_are_ignored(value: bytes) -> None:
     """A17, E08."""
-    assert decode(b"Connection.Profile", b'{"profile":"test","unknown":%b}' % value) == Profile("test")
+    assert decode(b"Connection.Profile", b'{"profile":"test","unknown":%b}' % value) == ProfileRequest("test")
 
 
 # What is dropped
@@ -380,10 +380,10 @@ def test_what_is_not_json_is_dropped_whatever_the_command(command: str, body: by
             b"202",
             {"status": "Data Lease", "port": 0, "lease": "token", "window": 100, "endpoint": "tcp://broker:5976"},
         ),
-        (control.error(Status.NOT_IMPLEMENTED), b"501", {"status": "Not implemented"}),
-        (control.error(Status.BAD_REQUEST, "open"), b"400", {"status": "Bad Request", "reason": "open"}),
-        (control.error(Status.FORBIDDEN, "é\ud800"), b"403", {"status": "Forbidden", "reason": "é?"}),
-        (control.error(Status.TOO_MANY, more={"x": 1}), b"429", {"status": "Too Many Requests", "x": 1}),
+        (control.error(ReplyStatus.NOT_IMPLEMENTED), b"501", {"status": "Not implemented"}),
+        (control.error(ReplyStatus.BAD_REQUEST, "open"), b"400", {"status": "Bad Request", "reason": "open"}),
+        (control.error(ReplyStatus.FORBIDDEN, "é\ud800"), b"403", {"status": "Forbidden", "reason": "é?"}),
+        (control.error(ReplyStatus.TOO_MANY, more={"x": 1}), b"429", {"status": "Too Many Requests", "x": 1}),
     ],
 )
 def test_a_reply_is_a_code_and_an_object_with_its_status_first(
@@ -396,10 +396,10 @@ def test_a_reply_is_a_code_and_an_object_with_its_status_first(
 
 def test_a_status_is_three_digits_and_a_text() -> None:
     """G03."""
-    for status in Status:
+    for status in ReplyStatus:
         assert len(status.code) == 3
         assert b"200" <= status.code <= b"503"
-    assert [(status.code, status.text) for status in Status if status.code >= b"4"] == [
+    assert [(status.code, status.text) for status in ReplyStatus if status.code >= b"4"] == [
         (b"400", "Bad Request"),
         (b"401", "Unauthorized"),
         (b"402", "Challenged"),

@@ -1,4 +1,4 @@
-"""What each data command is read as, which ones are dropped and why, how they are written, and what is remembered."""
+"""Decoding, refusal and encoding of data commands, and the cache of their tails."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from broker.wires.mtl.codec.data import (
     Confirm,
     Content,
     Dismiss,
+    EncodedCommand,
     Lease,
     Ping,
     Pong,
     Reject,
     Response,
-    Sent,
     Summon,
     Tails,
     content_header,
@@ -58,7 +58,7 @@ def fault_of(header: bytes, body: bytes = b"") -> Fault:
     return caught.value.fault
 
 
-COMMANDS: list[tuple[bytes, bytes, Command, Sent]] = [
+COMMANDS: list[tuple[bytes, bytes, Command, EncodedCommand]] = [
     (b"\1" + u64(7) + b"\5token", b"", Lease(7, "token"), data.lease(7, "token")),
     (b"\1" + u64(7) + b"\0", b"", Lease(7, ""), data.lease(7, "")),
     (b"\2" + u64(7), b"200", Response(7, b"200"), data.response(7, data.OK)),

@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS, Request, is_data, split
+from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS, RequestFrames, is_data, split
 
 COMMAND, BODY = b"Connection.Open", b"{}"
 
@@ -33,14 +33,14 @@ def fault_of(frames: Sequence[bytes]) -> Fault:
 )
 def test_the_whole_envelope_goes_back(envelope: tuple[bytes, ...]) -> None:
     """G03, G04, G09, G10."""
-    assert split([*envelope, COMMAND, BODY]) == Request(envelope, COMMAND, BODY)
+    assert split([*envelope, COMMAND, BODY]) == RequestFrames(envelope, COMMAND, BODY)
     assert not is_data([*envelope, COMMAND, BODY])
 
 
 def test_the_first_empty_frame_ends_the_envelope() -> None:
     """G09, E09: a command may be empty, and so may a body."""
-    assert split([b"", b"", b""]) == Request((b"",), b"", b"")
-    assert split([b"id", b"", b"", BODY]) == Request((b"id", b""), b"", BODY)
+    assert split([b"", b"", b""]) == RequestFrames((b"",), b"", b"")
+    assert split([b"id", b"", b"", BODY]) == RequestFrames((b"id", b""), b"", BODY)
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 4, 200, 100_000])

@@ -24,7 +24,7 @@ from broker.wires.mtl.codec.data import Response
 from broker.wires.mtl.codec.table import EMPTY, MAX_TABLE, Timestamp
 from broker.wires.mtl.profiles.queue import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wires.mtl.sessions import settings as mtl
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import dismiss, put, refused, summon
@@ -129,7 +129,7 @@ def test_K03_what_is_decided_in_one_go_is_confirmed_together_whatever_queue_it_i
 
 def test_K01_who_is_not_confirmed_hears_nothing_of_good_contents(durable: QueueFarm) -> None:
     durable.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
-    writer = durable.sender("q", "memory", confirm=Confirm.NONE)
+    writer = durable.sender("q", "memory", confirm=ConfirmMode.NONE)
     fill(writer, 3)
     fill(writer, 3, "memory")
     durable.commit()
@@ -153,7 +153,7 @@ def test_a_full_queue_is_not_now_and_the_answers_come_in_order() -> None:
 
 def test_what_finds_no_room_is_lost_and_counted_where_nothing_is_confirmed() -> None:
     farm = QueueFarm(Settings(max_messages=2))
-    writer = farm.sender(confirm=Confirm.NONE)
+    writer = farm.sender(confirm=ConfirmMode.NONE)
     fill(writer, 5)
     assert writer.take() == []
     assert farm.queue.counts()["mtl_queue.refused.full"] == 3
@@ -161,15 +161,15 @@ def test_what_finds_no_room_is_lost_and_counted_where_nothing_is_confirmed() -> 
 
 
 def bodies_of_all(farm: QueueFarm, queue: str = "q") -> list[bytes]:
-    """What is in a queue, found out by taking it without confirming."""
+    """The messages of a queue, taken without confirming."""
     peer = farm.peer()
-    peer.lease(farm.lease(Side.READER, queue, confirm=Confirm.NONE))
+    peer.lease(farm.lease(Side.READER, queue, confirm=ConfirmMode.NONE))
     return [content.body for content in summon(peer, queue)]
 
 
 def test_what_can_never_be_queued_is_refused_for_good() -> None:
     farm = QueueFarm(Settings(max_bytes=1_000))
-    writer, blind = farm.sender(), farm.sender(confirm=Confirm.NONE)
+    writer, blind = farm.sender(), farm.sender(confirm=ConfirmMode.NONE)
     writer.put(1, bytes(1_000), "q")
     assert answers(writer) == [("reject", 1, False)]
     blind.put(1, bytes(1_000), "q")
@@ -399,7 +399,7 @@ def test_K10_the_window_is_for_all_queues_of_a_reader_together(farm: QueueFarm) 
 
 
 def test_K10_a_window_has_bytes_too() -> None:
-    farm = QueueFarm(mtl_settings=mtl.Settings(window_bytes=10_000))
+    farm = QueueFarm(mtl_settings=mtl.MtlSettings(window_bytes=10_000))
     writer, worker = farm.sender(), farm.worker()
     for number in range(1, 5):
         writer.put(number, bytes(6_000), "q")
@@ -426,7 +426,7 @@ def test_K11_what_a_dead_reader_had_goes_to_another_in_its_order(farm: QueueFarm
 
 
 def test_a_reader_that_is_not_confirmed_is_given_each_content_once(farm: QueueFarm) -> None:
-    writer, worker = farm.sender(), farm.worker(confirm=Confirm.NONE)
+    writer, worker = farm.sender(), farm.worker(confirm=ConfirmMode.NONE)
     fill(writer, 3)
     assert bodies(worker) == numbers(1, 2, 3)
     worker.drop()
@@ -438,7 +438,7 @@ def test_a_reader_that_is_not_confirmed_is_given_each_content_once(farm: QueueFa
 def test_a_reader_that_is_not_confirmed_makes_way_for_others_now_and_then(farm: QueueFarm) -> None:
     writer = farm.sender()
     fill(writer, 2 * MOST_AT_ONCE + 5)
-    peer = farm_reader(farm, "q", confirm=Confirm.NONE)
+    peer = farm_reader(farm, "q", confirm=ConfirmMode.NONE)
     assert len(summon(peer, "q")) == MOST_AT_ONCE
     farm.turn()  # which for the clock of tests are as many turns as are due
     assert len(got(peer)) == MOST_AT_ONCE + 5
@@ -449,7 +449,7 @@ def test_a_reader_that_is_not_confirmed_makes_way_for_others_now_and_then(farm: 
 def test_a_reader_that_is_gone_in_a_pause_is_sent_nothing_more(farm: QueueFarm) -> None:
     writer = farm.sender()
     fill(writer, MOST_AT_ONCE + 5)
-    peer = farm_reader(farm, "q", confirm=Confirm.NONE)
+    peer = farm_reader(farm, "q", confirm=ConfirmMode.NONE)
     summon(peer, "q")
     farm.data.end(peer.reading, "test")
     farm.turn()
@@ -457,13 +457,13 @@ def test_a_reader_that_is_gone_in_a_pause_is_sent_nothing_more(farm: QueueFarm) 
     assert len(bodies_of_all(farm)) == 5
 
 
-@pytest.mark.parametrize("how", list(Confirm))
-def test_a_slow_reader_keeps_its_place_and_is_sent_more_when_it_reads_again(farm: QueueFarm, how: Confirm) -> None:
+@pytest.mark.parametrize("how", list(ConfirmMode))
+def test_a_slow_reader_keeps_its_place_and_is_sent_more_when_it_reads_again(farm: QueueFarm, how: ConfirmMode) -> None:
     writer, slow = farm.sender(), farm.worker(confirm=how)
     slow.stop_reading(after=2)
     fill(writer, 5)
     assert bodies(slow) == numbers(1, 2)
-    assert [(info.ready, info.out) for info in farm.queues.describe()] == [(3, 2 if how is Confirm.FULL else 0)]
+    assert [(info.ready, info.out) for info in farm.queues.describe()] == [(3, 2 if how is ConfirmMode.FULL else 0)]
     slow.read_on()
     farm.wait(1)
     contents = [each for each in slow.take() if isinstance(each, wire.Content)]

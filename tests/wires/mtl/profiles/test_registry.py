@@ -11,11 +11,11 @@ import pytest
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles.offers import MAX_BODY
+from broker.wires.mtl.profiles.flow_provider import MAX_BODY
 from broker.wires.mtl.profiles.registry import RegistryBounds
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.mtl.data_recording import MtlPeer
@@ -35,29 +35,31 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, desc, found, nothing, told
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class RegistryFarm:
     """MTL and Elko over one registry."""
 
-    def __init__(self, settings: Settings | None = None, **bounds: int) -> None:
+    def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
         self.elko = Farm()
         self.core = self.elko.registry
         self.mtl = ProfilesFarm(registry=self.core, settings=settings, bounds=Bounds(registry=RegistryBounds(**bounds)))
         self.profile = self.mtl.registry
 
     def reader(self, *resources: str) -> MtlPeer:
-        """One who may read these resources; no resources: all."""
+        """A reader with a lease for these resources, or for all if there are none."""
         return self.mtl.reader(*resources, profile=self.profile)
 
     def watching(self, resource: str) -> MtlPeer:
-        """One who has summoned that, and was told what there is."""
+        """A reader that has summoned a resource, and has received its snapshot."""
         peer = self.reader(resource)
         assert summon(peer, resource)[-1].event == "synced"
         return peer
 
-    def writer(self, *resources: str, confirm: Confirm = Confirm.FULL, principal: Principal | None = None) -> MtlPeer:
+    def writer(
+        self, *resources: str, confirm: ConfirmMode = ConfirmMode.FULL, principal: Principal | None = None
+    ) -> MtlPeer:
         return self.mtl.writer(*resources, profile=self.profile, confirm=confirm, principal=principal)
 
     def provider(self, *services: Service, label: str = "p") -> int:
@@ -68,7 +70,7 @@ class RegistryFarm:
         return id
 
     def offer(self, provider: int, service: Service) -> None:
-        assert self.core.offer([attrs.evolve(service, provider=provider)], Rights()) == []
+        self.core.offer([attrs.evolve(service, provider=provider)], Rights())
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_one_service_has_a_resource_of_its_own(farm: RegistryFarm) -> None:
 def test_what_is_said_of_a_service_changes_by_update(farm: RegistryFarm) -> None:
     one = farm.provider(service("bank"))
     reader = farm.watching("services")
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))
     assert brief(got(reader)) == [("update", "bank", one, "h:1")]
 
 
@@ -160,7 +162,7 @@ def test_the_same_service_offered_twice_is_one_entry(farm: RegistryFarm) -> None
     reader = farm.reader()
     assert brief(summon(reader, "services")) == [("snapshot", "bank", one, "h:2"), SYNCED]
     farm.offer(one, service("bank", "h:3"))
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None  # the first one, which nobody sees
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))  # the first one, which nobody sees
     assert brief(got(reader)) == [("update", "bank", one, "h:3")]
     farm.core.withdraw(one, ["bank"])
     assert brief(got(reader))[-1] == ("down", "bank", one, "h:3")
@@ -528,7 +530,7 @@ def test_an_offer_that_is_refused_leaves_the_first_one_alone(farm: RegistryFarm,
 
 @pytest.mark.parametrize("type", ["", "OFFER", "snapshot", 1, True, None])
 def test_a_content_that_neither_offers_nor_withdraws_is_refused(farm: RegistryFarm, type: Any) -> None:
-    writer, unconfirmed = farm.writer(), farm.writer(confirm=Confirm.NONE)
+    writer, unconfirmed = farm.writer(), farm.writer(confirm=ConfirmMode.NONE)
     put(writer, 1, "service/bank", desc("bank"), **({} if type is None else {"type": type}))
     put(unconfirmed, 1, "service/bank", desc("bank"), **({} if type is None else {"type": type}))
     assert (writer.take(), unconfirmed.take()) == (rejected(1), refused(1))
@@ -536,7 +538,7 @@ def test_a_content_that_neither_offers_nor_withdraws_is_refused(farm: RegistryFa
 
 
 def test_who_offers_too_much_is_refused_for_now(farm: RegistryFarm) -> None:
-    rights = UserRights(ALL, ALL, Rights(("*",), services=2))
+    rights = UserPermissions(ALL, ALL, Rights(("*",), services=2))
     writer = farm.writer(principal=farm.mtl.user("ann", rights))
     for number, name in enumerate("abc", 1):
         put(writer, number, f"service/{name}", desc(name), type="offer")
@@ -597,7 +599,10 @@ def test_each_flow_is_a_provider_of_its_own(farm: RegistryFarm) -> None:
 
 
 def test_readers_and_writers_confirm_as_they_may(farm: RegistryFarm) -> None:
-    assert farm.profile.confirms == {Side.READER: (Confirm.NONE,), Side.WRITER: (Confirm.NONE, Confirm.FULL)}
+    assert farm.profile.confirms == {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
+    }
     reader = farm.watching("services")
     reader.say(*wire.confirm(1))
     reader.say(*wire.reject(1))
@@ -624,7 +629,7 @@ def test_what_is_only_for_reading_is_not_for_writing(farm: RegistryFarm, resourc
 
 
 def test_users_read_write_and_offer_what_they_may(farm: RegistryFarm) -> None:
-    rights = UserRights(Names.of(["registry:service/b*"], ""), ALL, Rights(("b*",)))
+    rights = UserPermissions(ResourceNames.of(["registry:service/b*"], ""), ALL, Rights(("b*",)))
     some = farm.mtl.user("ann", rights)
     check = farm.profile.check
     check(some, Side.READER, "service/bank")

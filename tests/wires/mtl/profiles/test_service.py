@@ -17,9 +17,9 @@ from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles import service as module
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
 from broker.wires.mtl.profiles.service_bounds import ServiceBounds
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import ALL, Names, UserRights
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
@@ -39,18 +39,18 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, found
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class ServiceFarm:
     """MTL, and Elko over the same registry."""
 
-    def __init__(self, settings: Settings | None = None, **bounds: int) -> None:
+    def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
         self.elko = Farm()
         self.core = self.elko.registry
         self.mtl = ProfilesFarm(
             registry=self.core,
-            settings=settings or Settings(leases=1_000),
+            settings=settings or MtlSettings(leases=1_000),
             bounds=Bounds(service=ServiceBounds(**bounds)),
         )
         self.profile = self.mtl.service
@@ -66,15 +66,19 @@ class ServiceFarm:
         return peer, address
 
     def caller(self, principal: Principal | None = None) -> Caller:
-        """One who can ask for anything, and reads replies."""
-        peer, address = self.peer(read="reply", confirm=Confirm.NONE, principal=principal)
+        """A client that may send any request, and reads replies."""
+        peer, address = self.peer(read="reply", confirm=ConfirmMode.NONE, principal=principal)
         assert summon(peer, "reply") == []
         return Caller(peer, address)
 
     def worker(
-        self, *services: str, window: int = 100, confirm: Confirm = Confirm.FULL, principal: Principal | None = None
+        self,
+        *services: str,
+        window: int = 100,
+        confirm: ConfirmMode = ConfirmMode.FULL,
+        principal: Principal | None = None,
     ) -> MtlPeer:
-        """One who works for these services, and can reply. Nothing waits for it."""
+        """A worker of these services that can reply. No request waits for it."""
         peer, _ = self.peer(
             read=" ".join(f"service/{name}" for name in services),
             window=window,
@@ -89,7 +93,7 @@ class ServiceFarm:
         return self.mtl.counted(f"mtl_services.{name}")
 
     def idle(self) -> bool:
-        """Whether nothing is kept of any request."""
+        """True if no state of any request is kept."""
         counts = self.profile.counts()
         open, waiting, kept = (counts[f"mtl_services.{name}"] for name in ("open", "waiting", "kept-bytes"))
         return self.profile.expecting == open == waiting == kept == 0
@@ -350,7 +354,7 @@ def test_a_worker_that_does_not_read_is_passed_by(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_that_confirms_nothing_gets_what_no_other_has_room_for(farm: ServiceFarm) -> None:
-    careless, careful = farm.worker("a", confirm=Confirm.NONE), farm.worker("a", window=1)
+    careless, careful = farm.worker("a", confirm=ConfirmMode.NONE), farm.worker("a", window=1)
     caller = farm.caller()
     for number in range(3):
         caller.asked("a", b"%d" % number, retry=True)
@@ -434,9 +438,9 @@ def test_what_waits_goes_to_a_worker_that_reads_again(farm: ServiceFarm) -> None
 
 def test_who_is_not_confirmed_is_told_by_an_error_that_there_is_no_worker(farm: ServiceFarm) -> None:
     peer = farm.mtl.peer()
-    peer.lease(farm.mtl.lease(Side.READER, "reply", profile=farm.profile, confirm=Confirm.NONE))
+    peer.lease(farm.mtl.lease(Side.READER, "reply", profile=farm.profile, confirm=ConfirmMode.NONE))
     address = farm.mtl.told["reply"]
-    peer.lease(farm.mtl.lease(Side.WRITER, profile=farm.profile, confirm=Confirm.NONE))
+    peer.lease(farm.mtl.lease(Side.WRITER, profile=farm.profile, confirm=ConfirmMode.NONE))
     summon(peer, "reply")
     put(peer, 1, "service/a", b"x", reply_to=address, correlation_id="c")
     [error] = got(peer)
@@ -729,7 +733,7 @@ def test_replies_to_who_is_gone_are_dropped_and_counted(farm: ServiceFarm) -> No
     worker.say(*wire.reject(1, recycle=True))
     assert farm.count("error-503") == 1
     assert farm.idle()
-    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
+    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=ConfirmMode.NONE)
     reply(unconfirmed, request)
     assert unconfirmed.take() == []
 
@@ -791,7 +795,7 @@ def test_replies_that_wait_are_lost_with_their_reader(farm: ServiceFarm, how: st
 def test_replies_that_wait_are_bounded(bounded: Callable[..., ServiceFarm]) -> None:
     farm = bounded(backlog=2)
     worker, caller = farm.worker("a"), farm.caller()
-    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
+    unconfirmed = farm.mtl.writer(profile=farm.profile, confirm=ConfirmMode.NONE)
     caller.peer.stop_reading()
     for number in range(3):
         put(worker, number, "reply", b"%d" % number, **{"reply-to": caller.address})
@@ -811,7 +815,7 @@ def test_the_bytes_of_replies_that_wait_are_bounded(bounded: Callable[..., Servi
 
 @pytest.mark.parametrize("says", [{}, {"reply-to": 7}, {"reply-to": "service/a"}])
 def test_a_reply_that_says_not_to_whom_is_refused(farm: ServiceFarm, says: dict[str, Any]) -> None:
-    worker, unconfirmed = farm.worker("a"), farm.mtl.writer(profile=farm.profile, confirm=Confirm.NONE)
+    worker, unconfirmed = farm.worker("a"), farm.mtl.writer(profile=farm.profile, confirm=ConfirmMode.NONE)
     for each in (worker, unconfirmed):
         put(each, 1, "reply", b"x", **says)
     assert (worker.take(), unconfirmed.take()) == (rejected(1), refused(1))
@@ -890,7 +894,7 @@ def test_the_number_of_workers_is_bounded(bounded: Callable[..., ServiceFarm], b
 
 
 def test_a_worker_that_the_registry_has_no_room_for_is_ended(farm: ServiceFarm) -> None:
-    some = farm.mtl.user("ann", UserRights(ALL, ALL, Rights(services=1)))
+    some = farm.mtl.user("ann", UserPermissions(ALL, ALL, Rights(services=1)))
     peer, _ = farm.peer(principal=some)
     assert summon(peer, "service/a") == []
     peer.say(*wire.summon(5, "service/b"))
@@ -920,8 +924,11 @@ def test_nobody_reads_loads_here(farm: ServiceFarm) -> None:
 
 
 def test_users_work_for_and_call_what_they_may(farm: ServiceFarm) -> None:
-    read, write = Names.of(["service:service/*"], ""), Names.of(["service:service/a", "service:reply"], "")
-    some = farm.mtl.user("ann", UserRights(read, write, Rights(("a*",))))
+    read, write = (
+        ResourceNames.of(["service:service/*"], ""),
+        ResourceNames.of(["service:service/a", "service:reply"], ""),
+    )
+    some = farm.mtl.user("ann", UserPermissions(read, write, Rights(("a*",))))
     check = farm.profile.check
     check(some, Side.READER, "service/a")
     check(some, Side.WRITER, "service/a")
@@ -941,7 +948,7 @@ def test_users_work_for_and_call_what_they_may(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_without_the_right_to_a_name_cannot_summon_it(farm: ServiceFarm) -> None:
-    some = farm.mtl.user("ann", UserRights(ALL, ALL, Rights(("a*",))))
+    some = farm.mtl.user("ann", UserPermissions(ALL, ALL, Rights(("a*",))))
     peer, _ = farm.peer(principal=some)
     assert peer.ask(*wire.summon(5, "service/b")) == [wire.Response(5, b"400")]
     assert summon(peer, "service/a") == []
@@ -999,7 +1006,7 @@ class _Play:
 
     def __init__(self) -> None:
         # Nobody here answers Pings.
-        self.farm = ServiceFarm(Settings(heartbeat=10_000, leases=1_000))
+        self.farm = ServiceFarm(MtlSettings(heartbeat=10_000, leases=1_000))
         self.caller = self.farm.caller()
         self.workers: list[tuple[MtlPeer, int, dict[int, Got]]] = []
         """With their windows, and what they have."""

@@ -15,7 +15,7 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.data import Response
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm
 
@@ -95,7 +95,7 @@ def test_T05_a_reader_that_dismissed_or_vanished_does_not_stop_the_others(farm: 
 
 
 def test_T07_nothing_is_ever_confirmed(farm: MtlFarm) -> None:
-    assert farm.test.confirms == {Side.READER: (Confirm.NONE,), Side.WRITER: (Confirm.NONE,)}
+    assert farm.test.confirms == {Side.READER: (ConfirmMode.NONE,), Side.WRITER: (ConfirmMode.NONE,)}
 
 
 def test_W01_a_content_is_a_header_and_a_body_both_ways(farm: MtlFarm) -> None:

@@ -14,8 +14,8 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles.retained_values import RetainedBounds
 from broker.wires.mtl.profiles.topic import TopicBounds
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.rights import Names, UserRights
+from broker.wires.mtl.sessions.access_rules import ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
@@ -44,13 +44,15 @@ class TopicFarm:
         self.mtl = ProfilesFarm(topics=self.mc0.topics, bounds=Bounds(topic=bounds))
 
     def reader(self, *topics: str, principal: Principal | None = None) -> MtlPeer:
-        """One who has summoned these topics."""
+        """A reader that has summoned these topics."""
         peer = self.mtl.reader(*topics, profile=self.mtl.topic, principal=principal)
         for topic in topics:
             assert summon(peer, topic) == []
         return peer
 
-    def writer(self, *topics: str, confirm: Confirm = Confirm.NONE, principal: Principal | None = None) -> MtlPeer:
+    def writer(
+        self, *topics: str, confirm: ConfirmMode = ConfirmMode.NONE, principal: Principal | None = None
+    ) -> MtlPeer:
         return self.mtl.writer(*topics, profile=self.mtl.topic, confirm=confirm, principal=principal)
 
     def listener(self, *topics: str) -> Mc0Peer:
@@ -129,7 +131,7 @@ def test_names_are_exact(farm: TopicFarm) -> None:
 
 
 def test_a_confirmed_writer_hears_of_each_content_also_where_nobody_reads(farm: TopicFarm) -> None:
-    reader, writer = farm.reader("a"), farm.writer(confirm=Confirm.FULL)
+    reader, writer = farm.reader("a"), farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 5, "a", b"x")
     put(writer, 6, "nobody", b"x")
     assert writer.take() == confirmed(5, 6)
@@ -138,7 +140,10 @@ def test_a_confirmed_writer_hears_of_each_content_also_where_nobody_reads(farm: 
 
 
 def test_readers_confirm_nothing(farm: TopicFarm) -> None:
-    assert farm.mtl.topic.confirms == {Side.READER: (Confirm.NONE,), Side.WRITER: (Confirm.NONE, Confirm.FULL)}
+    assert farm.mtl.topic.confirms == {
+        Side.READER: (ConfirmMode.NONE,),
+        Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
+    }
     reader, writer = farm.reader("a"), farm.writer()
     put(writer, 1, "a", b"x")
     reader.take()
@@ -206,7 +211,9 @@ def test_the_same_properties_of_two_users_are_told_apart(farm: TopicFarm) -> Non
 
 def test_rights_are_asked_for_and_the_brokers_own_topics_are_for_reading(farm: TopicFarm) -> None:
     check = farm.mtl.topic.check
-    some = farm.mtl.user("ann", UserRights(Names.of(["topic:in.*"], ""), Names.of(["topic:out"], ""), Rights()))
+    some = farm.mtl.user(
+        "ann", UserPermissions(ResourceNames.of(["topic:in.*"], ""), ResourceNames.of(["topic:out"], ""), Rights())
+    )
     check(some, Side.READER, "in.x")
     check(some, Side.WRITER, "out")
     check(farm.mtl.principal(), Side.READER, "elkobroker.services")
@@ -336,7 +343,7 @@ class Echo:
 
 def test_what_is_published_in_the_middle_of_a_delivery_comes_after_it(farm: TopicFarm) -> None:
     Echo(farm.mc0.topics)  # subscribed first, and so told first
-    reader, writer = farm.reader("a", "b"), farm.writer(confirm=Confirm.FULL)
+    reader, writer = farm.reader("a", "b"), farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 1, "a", b"1")
     assert bodies(reader) == [b"1", b"echo of 1", b"echo of echo of 1"]
     assert writer.take() == confirmed(1)
@@ -394,7 +401,7 @@ def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
     bounded: Callable[..., TopicFarm],
 ) -> None:
     farm = bounded(TopicBounds(RetainedBounds(values=2)))
-    reader, writer = farm.reader("c"), farm.writer(confirm=Confirm.FULL)
+    reader, writer = farm.reader("c"), farm.writer(confirm=ConfirmMode.FULL)
     for number, topic in enumerate("abc", 1):
         put(writer, number, topic, b"x", retain=True)
     assert writer.take() == [*confirmed(1, 2), *rejected(3, recycle=True)]
@@ -412,7 +419,7 @@ def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
 
 def test_the_bytes_of_last_values_are_bounded(bounded: Callable[..., TopicFarm]) -> None:
     farm = bounded(TopicBounds(RetainedBounds(bytes=1_000)))
-    writer = farm.writer(confirm=Confirm.FULL)
+    writer = farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 1, "a", b"x" * 600, retain=True)
     put(writer, 2, "b", b"x" * 600, retain=True)
     put(writer, 3, "a", b"x" * 900, retain=True)
@@ -519,7 +526,7 @@ def test_a_long_body_is_not_copied_on_its_way(farm: TopicFarm) -> None:
 
 
 def test_a_content_for_the_brokers_own_topic_is_refused(farm: TopicFarm) -> None:
-    writer, confirming = farm.writer(), farm.writer(confirm=Confirm.FULL)
+    writer, confirming = farm.writer(), farm.writer(confirm=ConfirmMode.FULL)
     put(writer, 1, "elkobroker.services", b"x")
     put(confirming, 1, "elkobroker.services", b"x")
     assert (writer.take(), confirming.take()) == (refused(1), rejected(1))

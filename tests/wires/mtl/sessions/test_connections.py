@@ -8,7 +8,7 @@ import pytest
 
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Pong, Response
-from broker.wires.mtl.sessions.grants import Confirm, Side
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 
@@ -28,7 +28,7 @@ def chosen(farm: MtlFarm, token: str | None = None) -> MtlPeer:
 
 def test_a_flow_ends_at_once_with_its_connection(farm: MtlFarm) -> None:
     peer = farm.reader("a", profile=farm.keeping)
-    peer.lease(farm.lease(Side.WRITER, "a", profile=farm.keeping, confirm=Confirm.FULL))
+    peer.lease(farm.lease(Side.WRITER, "a", profile=farm.keeping, confirm=ConfirmMode.FULL))
     peer.say(*wire.summon(2, "a"))
     peer.drop()
     assert len(farm.data) == 0

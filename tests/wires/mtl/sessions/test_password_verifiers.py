@@ -1,4 +1,4 @@
-"""What is kept of passwords."""
+"""Password verifiers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.wires.mtl.sessions.password_verifiers import (
     MIN_ITERATIONS,
     MIN_SALT,
     BadPassword,
-    Stored,
+    PasswordVerifier,
     is_user,
 )
 
@@ -54,7 +54,7 @@ def test_a_new_password_can_be_checked_and_is_kept_with_another_salt_each_time()
 
 
 def test_nothing_of_it_is_shown() -> None:
-    assert repr(password_verifiers.parse(PENCIL)) == "Stored(iterations=4096)"
+    assert repr(password_verifiers.parse(PENCIL)) == "PasswordVerifier(iterations=4096)"
 
 
 def test_a_password_may_be_typed_in_different_ways() -> None:
@@ -135,14 +135,14 @@ def test_the_bounds_themselves_are_taken(line: str) -> None:
 
 @given(
     st.builds(
-        Stored,
+        PasswordVerifier,
         st.integers(MIN_ITERATIONS, MAX_ITERATIONS),
         st.binary(min_size=MIN_SALT, max_size=MAX_SALT),
         st.binary(min_size=32, max_size=32),
         st.binary(min_size=32, max_size=32),
     )
 )
-def test_what_is_written_is_read_as_it_was(kept: Stored) -> None:
+def test_what_is_written_is_read_as_it_was(kept: PasswordVerifier) -> None:
     assert password_verifiers.parse(kept.text()) == kept
 
 

@@ -22,7 +22,7 @@ from twisted.trial.unittest import TestCase
 
 from broker.core.errors import Reason, Refusal
 from broker.wires.mtl.sessions import password_verifiers
-from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, Stored
+from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.wires.mtl.sessions.sasl import (
     CHECKS,
     MAX_RESPONSE,
@@ -31,14 +31,14 @@ from broker.wires.mtl.sessions.sasl import (
     MAX_WAITING,
     NOT_YOURS,
     WRONG,
-    Challenge,
-    Checks,
-    Done,
-    Exchange,
-    Failed,
+    FailureReason,
+    LoginChallenge,
+    LoginDone,
+    LoginFailed,
+    LoginOutcome,
     Mechanisms,
-    Outcome,
-    Why,
+    PasswordChecks,
+    SaslExchange,
 )
 from tests.threads import Thread
 
@@ -50,10 +50,10 @@ ANNA = password_verifiers.of("pencil", FAST)
 class People:
     """Users in memory."""
 
-    def __init__(self, **users: Stored) -> None:
+    def __init__(self, **users: PasswordVerifier) -> None:
         self.users = users
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str) -> PasswordVerifier | None:
         return self.users.get(name)
 
     @property
@@ -71,38 +71,38 @@ def mechanisms(
     return Mechanisms(people, in_thread, secret, {"KEY": "anna"}.get, anonymous)
 
 
-def begun(mechanism: str, among: Mechanisms | None = None, key: str = "KEY") -> Exchange:
+def begun(mechanism: str, among: Mechanisms | None = None, key: str = "KEY") -> SaslExchange:
     exchange = (mechanisms() if among is None else among).begin(mechanism, True, key)
     assert exchange is not None
     assert exchange.mechanism == mechanism
     return exchange
 
 
-def outcome(deferred: Deferred[Outcome]) -> Outcome:
-    """What a step came to, at once."""
-    found: list[Outcome] = []
+def outcome(deferred: Deferred[LoginOutcome]) -> LoginOutcome:
+    """The immediate result of a step."""
+    found: list[LoginOutcome] = []
     deferred.addCallback(found.append)
     (one,) = found
     return one
 
 
-def step(exchange: Exchange, response: bytes | None) -> Outcome:
+def step(exchange: SaslExchange, response: bytes | None) -> LoginOutcome:
     return outcome(exchange.step(response))
 
 
-def answer(exchange: Exchange, response: bytes | None) -> bytes:
+def answer(exchange: SaslExchange, response: bytes | None) -> bytes:
     """The challenge that a response brings."""
     found = step(exchange, response)
-    assert isinstance(found, Challenge), found
+    assert isinstance(found, LoginChallenge), found
     return found.data
 
 
-def failed(exchange: Exchange, response: bytes | None) -> Failed:
+def failed(exchange: SaslExchange, response: bytes | None) -> LoginFailed:
     """A failure, which ends the exchange."""
     found = step(exchange, response)
-    assert isinstance(found, Failed), found
+    assert isinstance(found, LoginFailed), found
     assert found.verdict is False
-    assert step(exchange, b"") == Failed(Why.MALFORMED, "a response out of order")
+    assert step(exchange, b"") == LoginFailed(FailureReason.MALFORMED, "a response out of order")
     return found
 
 
@@ -187,29 +187,29 @@ def test_a_user_comes_in_by_scram_and_knows_that_the_broker_is_the_right_one() -
     client, exchange = Client("anna", "pencil"), begun("SCRAM-SHA-256")
     assert exchange.user == ""
     first = step(exchange, client.first())
-    assert isinstance(first, Challenge)
+    assert isinstance(first, LoginChallenge)
     assert first.verdict is None
     assert exchange.user == "anna"
     last = step(exchange, client.final(first.data))
-    assert isinstance(last, Challenge)
+    assert isinstance(last, LoginChallenge)
     assert last.verdict is True
     assert client.proves(last.data)
-    assert step(exchange, b"") == Done("anna", verdict=None)
-    assert failed(exchange, b"").why is Why.MALFORMED
+    assert step(exchange, b"") == LoginDone("anna", verdict=None)
+    assert failed(exchange, b"").why is FailureReason.MALFORMED
 
 
 def test_another_clients_library_comes_in_too() -> None:
     client, exchange = ScramClient(["SCRAM-SHA-256"], "anna", "pencil"), begun("SCRAM-SHA-256")
     client.set_server_first(answer(exchange, client.get_client_first().encode()).decode())
     client.set_server_final(answer(exchange, client.get_client_final().encode()).decode())
-    assert step(exchange, b"") == Done("anna", verdict=None)
+    assert step(exchange, b"") == LoginDone("anna", verdict=None)
 
 
 def test_the_client_may_wait_for_a_challenge_before_it_begins() -> None:
     client, exchange = Client("anna", "pencil"), begun("SCRAM-SHA-256")
-    assert step(exchange, None) == Challenge(b"")
+    assert step(exchange, None) == LoginChallenge(b"")
     assert client.proves(answer(exchange, client.final(answer(exchange, client.first()))))
-    assert step(exchange, None) == Done("anna", verdict=None)
+    assert step(exchange, None) == LoginDone("anna", verdict=None)
 
 
 def test_a_client_that_would_bind_a_channel_if_it_could_comes_in() -> None:
@@ -226,7 +226,7 @@ def test_extensions_that_may_be_ignored_are() -> None:
 def test_a_name_with_characters_that_scram_escapes() -> None:
     client, exchange = Client("a,b=c", "pencil"), begun("SCRAM-SHA-256", mechanisms(People(**{"a,b=c": ANNA})))
     answer(exchange, client.final(answer(exchange, client.first())))
-    assert step(exchange, b"") == Done("a,b=c", verdict=None)
+    assert step(exchange, b"") == LoginDone("a,b=c", verdict=None)
 
 
 def test_a_wrong_password_does_not_come_in() -> None:
@@ -258,14 +258,14 @@ def test_unknown_users_are_like_the_known_ones_also_where_those_differ() -> None
     people = People()
     for number in range(10):
         salt = bytes(64) if number < 3 else bytes(12)
-        people.users[f"user{number}"] = Stored(4_096 + number, salt, bytes(32), bytes(32))
+        people.users[f"user{number}"] = PasswordVerifier(4_096 + number, salt, bytes(32), bytes(32))
     shapes = {(iterations, len(salt)) for salt, iterations in (seen(mechanisms(people), f"x{at}") for at in range(300))}
     assert shapes == set(people.shapes)
     assert seen(mechanisms(People()), "bert")[1] == password_verifiers.ITERATIONS
 
 
 def test_when_users_come_few_of_the_unknown_ones_change() -> None:
-    people = People(**{f"user{at}": Stored(FAST + at % 2, bytes(16), b"", b"") for at in range(100)})
+    people = People(**{f"user{at}": PasswordVerifier(FAST + at % 2, bytes(16), b"", b"") for at in range(100)})
     before = [seen(mechanisms(people), f"x{at}")[1] for at in range(200)]
     people.users["another"] = ANNA
     after = [seen(mechanisms(people), f"x{at}")[1] for at in range(200)]
@@ -275,44 +275,44 @@ def test_when_users_come_few_of_the_unknown_ones_change() -> None:
 @pytest.mark.parametrize(
     ("first", "why"),
     [
-        (b"", Why.MALFORMED),
-        (b"n", Why.MALFORMED),
-        (b"n,,", Why.MALFORMED),
-        (b"n,", Why.MALFORMED),
-        (b",,n=anna,r=abc", Why.MALFORMED),
-        (b"N,,n=anna,r=abc", Why.MALFORMED),
-        (b"n=anna,r=abc", Why.MALFORMED),
-        (b"n,a=anna,n=anna,r=abc", Why.MALFORMED),
-        (b"n,a=bert,n=anna,r=abc", Why.MALFORMED),
-        (b"p=,,n=anna,r=abc", Why.UNSUPPORTED),
-        (b"p=tls-unique,,n=anna,r=abc", Why.UNSUPPORTED),
-        (b"p=tls-exporter,,n=anna,r=abc", Why.UNSUPPORTED),
-        (b"p=nothing,,n=anna,r=abc", Why.UNSUPPORTED),
-        (b"n,,m=x,n=anna,r=abc", Why.UNSUPPORTED),
-        (b"n,,n=anna", Why.MALFORMED),
-        (b"n,,r=abc", Why.MALFORMED),
-        (b"n,,r=abc,n=anna", Why.MALFORMED),
-        (b"n,,n=,r=abc", Why.MALFORMED),
-        (b"n,,n=anna,r=", Why.MALFORMED),
-        (b"n,,n=anna,r=a b", Why.MALFORMED),
-        (b"n,,n=anna,r=abc\x7f", Why.MALFORMED),
-        ("n,,n=anna,r=\xe9".encode(), Why.MALFORMED),
-        (b"n,,n=anna,r=abc,", Why.MALFORMED),
-        (b"n,,n=anna,r=abc,x", Why.MALFORMED),
-        (b"n,,n=anna,r=abc,x=1,x=2", Why.MALFORMED),
-        (b"n,,n=anna,r=abc,1=2", Why.MALFORMED),
-        (b"n,,n=an=na,r=abc", Why.MALFORMED),
-        (b"n,,n=an=2cna,r=abc", Why.MALFORMED),
-        (b"n,,n=an\0na,r=abc", Why.MALFORMED),
-        (b"n,,n=an\x07na,r=abc", Why.MALFORMED),
-        ("n,,n=\xad,r=abc".encode(), Why.MALFORMED),
-        ("n,,n=\N{LOCK},r=abc".encode(), Why.MALFORMED),
-        (b"n,,n=anna\xff,r=abc", Why.MALFORMED),
-        (b"n,,n=anna,r=\xed\xb2\x80", Why.MALFORMED),
-        (b"n,,n=anna,r=" + b"a" * (MAX_SCRAM - 11), Why.MALFORMED),
+        (b"", FailureReason.MALFORMED),
+        (b"n", FailureReason.MALFORMED),
+        (b"n,,", FailureReason.MALFORMED),
+        (b"n,", FailureReason.MALFORMED),
+        (b",,n=anna,r=abc", FailureReason.MALFORMED),
+        (b"N,,n=anna,r=abc", FailureReason.MALFORMED),
+        (b"n=anna,r=abc", FailureReason.MALFORMED),
+        (b"n,a=anna,n=anna,r=abc", FailureReason.MALFORMED),
+        (b"n,a=bert,n=anna,r=abc", FailureReason.MALFORMED),
+        (b"p=,,n=anna,r=abc", FailureReason.UNSUPPORTED),
+        (b"p=tls-unique,,n=anna,r=abc", FailureReason.UNSUPPORTED),
+        (b"p=tls-exporter,,n=anna,r=abc", FailureReason.UNSUPPORTED),
+        (b"p=nothing,,n=anna,r=abc", FailureReason.UNSUPPORTED),
+        (b"n,,m=x,n=anna,r=abc", FailureReason.UNSUPPORTED),
+        (b"n,,n=anna", FailureReason.MALFORMED),
+        (b"n,,r=abc", FailureReason.MALFORMED),
+        (b"n,,r=abc,n=anna", FailureReason.MALFORMED),
+        (b"n,,n=,r=abc", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=a b", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=abc\x7f", FailureReason.MALFORMED),
+        ("n,,n=anna,r=\xe9".encode(), FailureReason.MALFORMED),
+        (b"n,,n=anna,r=abc,", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=abc,x", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=abc,x=1,x=2", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=abc,1=2", FailureReason.MALFORMED),
+        (b"n,,n=an=na,r=abc", FailureReason.MALFORMED),
+        (b"n,,n=an=2cna,r=abc", FailureReason.MALFORMED),
+        (b"n,,n=an\0na,r=abc", FailureReason.MALFORMED),
+        (b"n,,n=an\x07na,r=abc", FailureReason.MALFORMED),
+        ("n,,n=\xad,r=abc".encode(), FailureReason.MALFORMED),
+        ("n,,n=\N{LOCK},r=abc".encode(), FailureReason.MALFORMED),
+        (b"n,,n=anna\xff,r=abc", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=\xed\xb2\x80", FailureReason.MALFORMED),
+        (b"n,,n=anna,r=" + b"a" * (MAX_SCRAM - 11), FailureReason.MALFORMED),
     ],
 )
-def test_a_first_message_that_is_none_fails(first: bytes, why: Why) -> None:
+def test_a_first_message_that_is_none_fails(first: bytes, why: FailureReason) -> None:
     assert failed(begun("SCRAM-SHA-256"), first).why is why
 
 
@@ -340,33 +340,33 @@ def proof(final: bytes) -> str:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda final: b"", Why.MALFORMED),
-        (lambda final: None, Why.MALFORMED),
-        (lambda final: final[:-1], Why.MALFORMED),
-        (lambda final: final + b"=", Why.MALFORMED),
-        (lambda final: final + b",x=1", Why.MALFORMED),
-        (lambda final: final + final, Why.MALFORMED),
-        (lambda final: final + b"\xff", Why.MALFORMED),
-        (lambda final: final + b"," * MAX_SCRAM, Why.MALFORMED),
-        (lambda final: final.rpartition(b",")[0], Why.MALFORMED),
-        (lambda final: swapped(final, proof(final), "!" * 44), Why.MALFORMED),
-        (lambda final: swapped(final, proof(final), "\xe9"), Why.MALFORMED),
-        (lambda final: swapped(final, proof(final), "AAAA"), Why.CREDENTIALS),
-        (lambda final: swapped(final, proof(final), b64encode(bytes(32)).decode()), Why.CREDENTIALS),
-        (lambda final: swapped(final, ",r=", ",r=x"), Why.MALFORMED),
-        (lambda final: swapped(final, ",p=", "x,p="), Why.MALFORMED),
-        (lambda final: swapped(final, ",p=", ",x=1,p="), Why.CREDENTIALS),
-        (lambda final: swapped(final, ",p=", ",m=1,p="), Why.UNSUPPORTED),
-        (lambda final: swapped(final, "c=biws", "c=eSws"), Why.MALFORMED),
-        (lambda final: swapped(final, "c=biws", "c=biw"), Why.MALFORMED),
-        (lambda final: swapped(final, "c=biws,", ""), Why.MALFORMED),
-        (lambda final: swapped(final, "c=biws", "c=cD10bHMtdW5pcXVlLCw="), Why.MALFORMED),
-        (lambda final: b"n,,n=anna,r=abc", Why.MALFORMED),
+        (lambda final: b"", FailureReason.MALFORMED),
+        (lambda final: None, FailureReason.MALFORMED),
+        (lambda final: final[:-1], FailureReason.MALFORMED),
+        (lambda final: final + b"=", FailureReason.MALFORMED),
+        (lambda final: final + b",x=1", FailureReason.MALFORMED),
+        (lambda final: final + final, FailureReason.MALFORMED),
+        (lambda final: final + b"\xff", FailureReason.MALFORMED),
+        (lambda final: final + b"," * MAX_SCRAM, FailureReason.MALFORMED),
+        (lambda final: final.rpartition(b",")[0], FailureReason.MALFORMED),
+        (lambda final: swapped(final, proof(final), "!" * 44), FailureReason.MALFORMED),
+        (lambda final: swapped(final, proof(final), "\xe9"), FailureReason.MALFORMED),
+        (lambda final: swapped(final, proof(final), "AAAA"), FailureReason.CREDENTIALS),
+        (lambda final: swapped(final, proof(final), b64encode(bytes(32)).decode()), FailureReason.CREDENTIALS),
+        (lambda final: swapped(final, ",r=", ",r=x"), FailureReason.MALFORMED),
+        (lambda final: swapped(final, ",p=", "x,p="), FailureReason.MALFORMED),
+        (lambda final: swapped(final, ",p=", ",x=1,p="), FailureReason.CREDENTIALS),
+        (lambda final: swapped(final, ",p=", ",m=1,p="), FailureReason.UNSUPPORTED),
+        (lambda final: swapped(final, "c=biws", "c=eSws"), FailureReason.MALFORMED),
+        (lambda final: swapped(final, "c=biws", "c=biw"), FailureReason.MALFORMED),
+        (lambda final: swapped(final, "c=biws,", ""), FailureReason.MALFORMED),
+        (lambda final: swapped(final, "c=biws", "c=cD10bHMtdW5pcXVlLCw="), FailureReason.MALFORMED),
+        (lambda final: b"n,,n=anna,r=abc", FailureReason.MALFORMED),
     ],
 )
 @pytest.mark.parametrize("user", ["anna", "bert"])
 def test_a_last_message_that_is_none_fails_whoever_it_is(
-    user: str, change: Callable[[bytes], bytes | None], why: Why
+    user: str, change: Callable[[bytes], bytes | None], why: FailureReason
 ) -> None:
     client, exchange = Client(user, "pencil"), begun("SCRAM-SHA-256")
     assert failed(exchange, change(client.final(answer(exchange, client.first())))).why is why
@@ -377,18 +377,18 @@ def test_a_proof_from_another_exchange_is_worth_nothing() -> None:
     final = client.final(answer(exchange, client.first()))
     other = begun("SCRAM-SHA-256")
     answer(other, client.first())
-    assert failed(other, final).why is Why.MALFORMED
+    assert failed(other, final).why is FailureReason.MALFORMED
     assert client.proves(answer(exchange, final))
 
 
 def test_the_last_challenge_is_answered_by_nothing_else_than_an_empty_response() -> None:
     client, exchange = Client("anna", "pencil"), begun("SCRAM-SHA-256")
     answer(exchange, client.final(answer(exchange, client.first())))
-    assert failed(exchange, b"x").why is Why.MALFORMED
+    assert failed(exchange, b"x").why is FailureReason.MALFORMED
 
 
 @pytest.mark.parametrize("replaced", [None, password_verifiers.of("pencil", FAST)])
-def test_a_user_who_is_taken_away_meanwhile_does_not_come_in(replaced: Stored | None) -> None:
+def test_a_user_who_is_taken_away_meanwhile_does_not_come_in(replaced: PasswordVerifier | None) -> None:
     def change() -> None:
         people.users = {} if replaced is None else {"anna": replaced}
 
@@ -411,14 +411,14 @@ def test_a_user_who_is_taken_away_meanwhile_does_not_come_in(replaced: Stored | 
 def test_a_user_comes_in_by_plain() -> None:
     for authorisation in (b"", b"anna"):
         exchange = begun("PLAIN")
-        assert step(exchange, authorisation + b"\0anna\0pencil") == Done("anna")
+        assert step(exchange, authorisation + b"\0anna\0pencil") == LoginDone("anna")
         assert exchange.user == "anna"
 
 
 def test_plain_may_wait_for_an_empty_challenge() -> None:
     exchange = begun("PLAIN")
-    assert step(exchange, None) == Challenge(b"")
-    assert step(exchange, b"\0anna\0pencil") == Done("anna")
+    assert step(exchange, None) == LoginChallenge(b"")
+    assert step(exchange, b"\0anna\0pencil") == LoginDone("anna")
 
 
 @pytest.mark.parametrize("response", [b"\0anna\0Pencil", b"\0bert\0pencil", b"\0\xc3\xa9*\0pencil", b"\0anna\0\x07"])
@@ -447,7 +447,7 @@ def test_a_password_that_is_longer_than_any_is_wrong() -> None:
     ],
 )
 def test_a_response_that_is_none_of_plain_fails(response: bytes) -> None:
-    assert failed(begun("PLAIN"), response).why is Why.MALFORMED
+    assert failed(begun("PLAIN"), response).why is FailureReason.MALFORMED
 
 
 @pytest.mark.parametrize("user", ["anna", "carl"])
@@ -478,9 +478,9 @@ def test_a_step_before_the_outcome_of_the_last_is_out_of_order_and_does_no_harm(
     threads = Thread()
     exchange = begun("PLAIN", mechanisms(in_thread=threads))
     waiting = exchange.step(b"\0anna\0pencil")
-    assert step(exchange, b"\0anna\0pencil") == Failed(Why.MALFORMED, "a response out of order")
+    assert step(exchange, b"\0anna\0pencil") == LoginFailed(FailureReason.MALFORMED, "a response out of order")
     threads.work()
-    assert outcome(waiting) == Done("anna")
+    assert outcome(waiting) == LoginDone("anna")
 
 
 def test_few_passwords_are_checked_at_once_and_the_others_in_turn() -> None:
@@ -497,7 +497,7 @@ def test_few_passwords_are_checked_at_once_and_the_others_in_turn() -> None:
     for _ in range(5):
         assert len(threads.jobs) <= CHECKS
         threads.work()
-    assert done == [(number, Done("anna")) for number in range(5)]
+    assert done == [(number, LoginDone("anna")) for number in range(5)]
 
 
 def test_there_is_a_bound_to_what_waits() -> None:
@@ -512,17 +512,17 @@ def test_there_is_a_bound_to_what_waits() -> None:
     (failure,) = refused
     assert isinstance(failure.value, Refusal)
     assert failure.value.reason is Reason.LIMIT
-    assert failed(exchange, b"\0anna\0pencil").why is Why.MALFORMED
+    assert failed(exchange, b"\0anna\0pencil").why is FailureReason.MALFORMED
     threads.work()
     begun("PLAIN", among).step(b"\0anna\0pencil").addBoth(done.append)
     while threads.jobs:
         threads.work()
-    assert done == [Done("anna")] * (CHECKS + MAX_WAITING + 1)
+    assert done == [LoginDone("anna")] * (CHECKS + MAX_WAITING + 1)
 
 
 def test_who_gives_up_makes_room_at_once_unless_the_check_has_begun() -> None:
     threads = Thread()
-    checks = Checks(threads)
+    checks = PasswordChecks(threads)
     results: list[object] = []
     running = [checks.run(str, number).addBoth(results.append) for number in range(CHECKS)]
     waiting = [checks.run(str, 100 + number).addBoth(results.append) for number in range(MAX_WAITING)]
@@ -544,7 +544,7 @@ def test_a_check_that_breaks_makes_room_and_is_told() -> None:
     def broken(*arguments: object) -> Deferred[Any]:
         raise RuntimeError("no thread")
 
-    checks = Checks(broken)
+    checks = PasswordChecks(broken)
     for _ in range(CHECKS + MAX_WAITING + 1):
         failures: list[Failure] = []
         checks.run(str).addErrback(failures.append)
@@ -559,7 +559,7 @@ class InThreads(TestCase):
         threads: list[threading.Thread] = []
 
         class Watched(People):
-            def find(self, name: str) -> Stored | None:
+            def find(self, name: str) -> PasswordVerifier | None:
                 threads.append(threading.current_thread())
                 return super().find(name)
 
@@ -570,8 +570,8 @@ class InThreads(TestCase):
 
             return deferToThread(run)
 
-        def ended(found: Outcome) -> None:
-            self.assertEqual(found, Done("anna"))
+        def ended(found: LoginOutcome) -> None:
+            self.assertEqual(found, LoginDone("anna"))
             looked, checked, looked_again = threads
             self.assertIs(looked, looked_again)
             self.assertIsNot(looked, checked)
@@ -586,11 +586,11 @@ class InThreads(TestCase):
 def test_a_key_comes_in_as_its_user() -> None:
     for response in (b"", b"anna"):
         exchange = begun("EXTERNAL")
-        assert step(exchange, response) == Done("anna")
+        assert step(exchange, response) == LoginDone("anna")
         assert exchange.user == "anna"
     exchange = begun("EXTERNAL")
-    assert step(exchange, None) == Challenge(b"")
-    assert step(exchange, None) == Done("anna")
+    assert step(exchange, None) == LoginChallenge(b"")
+    assert step(exchange, None) == LoginDone("anna")
 
 
 @pytest.mark.parametrize("response", [b"bert", b"ANNA", b"anna\0", b" "])
@@ -600,7 +600,7 @@ def test_a_key_does_not_come_in_as_somebody_else(response: bytes) -> None:
 
 @pytest.mark.parametrize("response", [b"\xff", b"a" * (MAX_RESPONSE + 1)])
 def test_a_response_that_is_no_name_fails(response: bytes) -> None:
-    assert failed(begun("EXTERNAL"), response).why is Why.MALFORMED
+    assert failed(begun("EXTERNAL"), response).why is FailureReason.MALFORMED
 
 
 def test_a_key_that_is_not_allowed_any_more_does_not_come_in() -> None:
@@ -608,7 +608,7 @@ def test_a_key_that_is_not_allowed_any_more_does_not_come_in() -> None:
     exchange = Mechanisms(None, maybeDeferred, b"", keys.get).begin("EXTERNAL", False, "KEY")
     assert exchange is not None
     keys.clear()
-    assert failed(exchange, b"").why is Why.CREDENTIALS
+    assert failed(exchange, b"").why is FailureReason.CREDENTIALS
 
 
 # ANONYMOUS
@@ -617,16 +617,16 @@ def test_a_key_that_is_not_allowed_any_more_does_not_come_in() -> None:
 def test_anybody_comes_in_as_nobody() -> None:
     for response in (b"", b"sirhc", "\u0442".encode() * MAX_TRACE):
         exchange = begun("ANONYMOUS")
-        assert step(exchange, response) == Done("", response.decode())
+        assert step(exchange, response) == LoginDone("", response.decode())
         assert exchange.user == ""
     exchange = begun("ANONYMOUS")
-    assert step(exchange, None) == Challenge(b"")
-    assert step(exchange, b"") == Done("")
+    assert step(exchange, None) == LoginChallenge(b"")
+    assert step(exchange, b"") == LoginDone("")
 
 
 def test_a_trace_cannot_write_into_the_log_what_it_wants() -> None:
     with capturedLogs() as events:
-        assert step(begun("ANONYMOUS"), "a\n\x1b[2J\u202e{x}\u2028".encode()) == Done("", "a??[2J?{x}?")
+        assert step(begun("ANONYMOUS"), "a\n\x1b[2J\u202e{x}\u2028".encode()) == LoginDone("", "a??[2J?{x}?")
     (event,) = events
     assert event["log_level"] is LogLevel.debug
     assert formatEvent(event) == "somebody came in as anonymous, who calls itself 'a??[2J?{x}?'"
@@ -634,7 +634,7 @@ def test_a_trace_cannot_write_into_the_log_what_it_wants() -> None:
 
 @pytest.mark.parametrize("response", [b"\xff", b"a" * (MAX_TRACE + 1), b"a" * (MAX_RESPONSE + 1)])
 def test_a_trace_that_is_none_fails(response: bytes) -> None:
-    assert failed(begun("ANONYMOUS"), response).why is Why.MALFORMED
+    assert failed(begun("ANONYMOUS"), response).why is FailureReason.MALFORMED
 
 
 # anything
@@ -654,11 +654,11 @@ def test_whatever_comes_has_an_outcome(mechanism: str, given: list[bytes | None]
     for response in given:
         found = step(exchange, response)
         if over:
-            assert found == Failed(Why.MALFORMED, "a response out of order")
-        over = over or not isinstance(found, Challenge)
-        if isinstance(found, Done) and mechanism == "SCRAM-SHA-256":
+            assert found == LoginFailed(FailureReason.MALFORMED, "a response out of order")
+        over = over or not isinstance(found, LoginChallenge)
+        if isinstance(found, LoginDone) and mechanism == "SCRAM-SHA-256":
             raise AssertionError("that was no proof")
-        if isinstance(found, Failed):
+        if isinstance(found, LoginFailed):
             found.text.encode()
 
 
@@ -672,4 +672,4 @@ def test_whatever_is_changed_in_a_last_message_it_does_not_come_in(data: st.Data
     found = step(exchange, final)
     # The last bits of a BASE64 text may stand for nothing.
     same = user == "anna" and final[:-2] == good[:-2] and len(final) == len(good)
-    assert isinstance(found, Failed) or final == good or same
+    assert isinstance(found, LoginFailed) or final == good or same

@@ -9,7 +9,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.sessions.send_window import Window
+from broker.wires.mtl.sessions.send_window import SendWindow
 
 
 @attrs.frozen(eq=False)
@@ -17,8 +17,8 @@ class Thing:
     size: int = 1
 
 
-def window_of(*sequences: int, most: int = 100, most_bytes: int = 1_000) -> tuple[Window[Thing], dict[int, Thing]]:
-    window: Window[Thing] = Window(most, most_bytes)
+def window_of(*sequences: int, most: int = 100, most_bytes: int = 1_000) -> tuple[SendWindow[Thing], dict[int, Thing]]:
+    window: SendWindow[Thing] = SendWindow(most, most_bytes)
     things = {sequence: Thing() for sequence in sequences}
     for sequence, thing in things.items():
         window.add(sequence, thing)
@@ -54,7 +54,7 @@ def test_K02_answers_to_what_was_never_sent_are_for_nothing() -> None:
 
 
 def test_K10_there_is_room_until_so_many_are_outstanding() -> None:
-    window: Window[Thing] = Window(2, 1_000)
+    window: SendWindow[Thing] = SendWindow(2, 1_000)
     assert window.room
     assert window.add(1, Thing())
     assert not window.add(2, Thing())
@@ -64,7 +64,7 @@ def test_K10_there_is_room_until_so_many_are_outstanding() -> None:
 
 
 def test_K10_there_is_room_until_there_are_so_many_bytes() -> None:
-    window: Window[Thing] = Window(100, 1_000)
+    window: SendWindow[Thing] = SendWindow(100, 1_000)
     assert window.add(1, Thing(999))
     assert not window.add(2, Thing(5_000))
     window.answered(1, False)
@@ -85,7 +85,7 @@ def test_in_the_end_all_that_is_outstanding_comes_back_in_order() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "skip", "one", "many"]), st.integers(0, 30)), max_size=60))
 def test_windows_do_as_a_plain_list_would(steps: list[tuple[str, int]]) -> None:
-    window: Window[Thing] = Window(5, 20)
+    window: SendWindow[Thing] = SendWindow(5, 20)
     plain: dict[int, Thing] = {}
     sequence = last = 0
     for what, number in steps:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS
-from broker.wires.mtl.sessions.control import MAX_BEHIND
+from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
+from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM
-from broker.wires.mtl.sessions.sessions import SHARE, key_of
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,
@@ -45,12 +45,12 @@ def _no_failures() -> Iterator[None]:
 
 
 def closed_farm(sessions: int = 100, **settings: Any) -> ControlFarm:
-    """Where users have to log in."""
+    """A farm whose users must log in."""
     return ControlFarm(Users(alice="pencil", bob="rubber"), sessions=sessions, **settings)
 
 
 def waiting(farm: ControlFarm | None = None) -> ControlPeer:
-    """Somebody whose password is being checked."""
+    """A peer whose password is being checked."""
     peer = (farm or closed_farm()).peer(HERE)
     peer.open()
     peer.say("Authorize", plain("alice", "pencil"))

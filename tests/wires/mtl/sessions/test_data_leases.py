@@ -15,9 +15,10 @@ from twisted.logger import capturedLogs
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
 from broker.core.model import Rights
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Principal, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import Grant
+from broker.wires.mtl.sessions.settings import MtlSettings
 
 KEY = "k" * 40
 OTHER_KEY = "o" * 40
@@ -39,7 +40,7 @@ class Table:
         self.clock = Clock()
         self.clock.advance(1_795_246_600.0)
         self.leases = Leases(self.clock)
-        self.data = DataLeases(self.leases, Settings(**settings))
+        self.data = DataLeases(self.leases, MtlSettings(**settings))
         self.ended: list[str] = []
         self.data.ended = self.ended.append
 
@@ -51,7 +52,7 @@ class Table:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left: no lease, no count, no deadline."""
+        """True if nothing is left: no lease, no count, no deadline."""
         kept = (
             value for name, value in vars(self.data).items() if name not in ("settings", "ended", "_leases", "_expired")
         )
@@ -64,11 +65,11 @@ def somebody(user: str = "alice", key: str = "") -> Principal:
 
 def grant(principal: Principal) -> Grant:
     profile: Any = None  # leases do not look at it
-    return Grant(principal, Side.READER, profile, (), Confirm.NONE, 100)
+    return Grant(principal, Side.READER, profile, (), ConfirmMode.NONE, 100)
 
 
 def limited(table: Table, principal: Principal, session: object = "session") -> str:
-    """Why another lease is refused."""
+    """The reason for which another lease is refused."""
     with pytest.raises(Refusal) as caught:
         table.issue(principal, session)
     assert caught.value.reason is Reason.LIMIT

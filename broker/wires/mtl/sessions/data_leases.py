@@ -24,8 +24,9 @@ from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases
-from broker.wires.mtl.sessions.grants import Grant, Principal
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.principals import Principal
+from broker.wires.mtl.sessions.profile_interface import Grant
+from broker.wires.mtl.sessions.settings import MtlSettings
 
 TOKEN_BYTES = 24
 """Random bytes of a token: nobody guesses 192 bits, and their 32 characters fit into a short string."""
@@ -41,7 +42,7 @@ class DataLeases:
 
     log = Logger()
 
-    def __init__(self, leases: ILeases, settings: Settings) -> None:
+    def __init__(self, leases: ILeases, settings: MtlSettings) -> None:
         self.settings = settings
         self.ended: Callable[[str], object] = _nothing
         self._leases = leases

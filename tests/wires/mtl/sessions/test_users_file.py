@@ -14,16 +14,16 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from broker.wires.mtl.sessions import accounts
-from broker.wires.mtl.sessions.accounts import CHECK, MAX_FILE, MAX_PROBLEMS, Accounts, BadUsers, parse
-from broker.wires.mtl.sessions.password_verifiers import Stored
+from broker.wires.mtl.sessions import users_file
+from broker.wires.mtl.sessions.password_verifiers import PasswordVerifier
+from broker.wires.mtl.sessions.users_file import CHECK, MAX_FILE, MAX_PROBLEMS, BadUsers, UsersFile, parse
 
-A, B, C = (Stored(4_096 + number, bytes(16), bytes([number]) * 32, bytes(32)) for number in range(3))
+A, B, C = (PasswordVerifier(4_096 + number, bytes(16), bytes([number]) * 32, bytes(32)) for number in range(3))
 
 NAME_RULE = "a user's name has letters, digits and _ . @ + = : , - only"
 
 
-def text(**users: Stored) -> str:
+def text(**users: PasswordVerifier) -> str:
     return "".join(f"{name} {kept.text()}\n" for name, kept in users.items())
 
 
@@ -101,7 +101,7 @@ def test_any_text_is_users_or_mistakes(content: str) -> None:
 @given(
     st.dictionaries(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:,-]{0,9}", fullmatch=True), st.sampled_from([A, B, C]))
 )
-def test_what_is_written_is_read_as_it_was(users: dict[str, Stored]) -> None:
+def test_what_is_written_is_read_as_it_was(users: dict[str, PasswordVerifier]) -> None:
     assert parse(text(**users)) == users
 
 
@@ -113,11 +113,11 @@ class Noticed:
 
     def __init__(self, path: Path, in_thread: Callable[..., Deferred[Any]] = maybeDeferred) -> None:
         self.clock = Clock()
-        self.accounts = Accounts(str(path), self.clock, in_thread)
+        self.accounts = UsersFile(str(path), self.clock, in_thread)
         self.gone: list[frozenset[str]] = []
         self.accounts.changed.append(self.gone.append)
 
-    def users(self) -> dict[str, Stored | None]:
+    def users(self) -> dict[str, PasswordVerifier | None]:
         return {name: self.accounts.find(name) for name in self.accounts}
 
     def check(self, times: int = 1) -> list[str]:
@@ -253,10 +253,10 @@ def test_a_change_that_the_stamp_does_not_show_is_found_by_the_second_reading(pa
 def test_a_file_that_did_not_change_is_not_read_again(path: Path) -> None:
     noticed = Noticed(path)
     noticed.check(2)
-    seen = accounts.first(str(path))
-    sure = accounts.look(str(path), seen, now=False)
+    seen = users_file.first(str(path))
+    sure = users_file.look(str(path), seen, now=False)
     assert sure.sure
-    assert accounts.look(str(path), sure, now=False) is sure
+    assert users_file.look(str(path), sure, now=False) is sure
     assert noticed.gone == []
 
 
@@ -381,7 +381,7 @@ def test_after_a_stop_nothing_is_read_and_nobody_waits(path: Path) -> None:
     assert done == [None]
     noticed.accounts.refresh().addCallback(done.append)
     put(path, text(carl=C))
-    calls[0].callback(accounts.first(str(path)))
+    calls[0].callback(users_file.first(str(path)))
     assert noticed.users() == {"anna": A, "bert": B}
     noticed.accounts.refresh().addCallback(done.append)
     assert done == [None, None, None]

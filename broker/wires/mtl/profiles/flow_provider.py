@@ -29,18 +29,18 @@ MAX_BODY = 65_536
 """Bytes of a descriptor, or of a report of a load: the texts of a descriptor may have a thousand characters each."""
 
 
-class LoadReport(msgspec.Struct, frozen=True):
+class LoadBody(msgspec.Struct, frozen=True):
     """How much a provider has to do."""
 
     load: float
 
 
-_read_load = msgspec.json.Decoder(LoadReport).decode
+_read_load = msgspec.json.Decoder(LoadBody).decode
 
 T = TypeVar("T")
 
 
-class Provider:
+class FlowProvider:
     """What a flow is in the registry: nothing until it offers something or reports a load.
 
     ``rights`` are its user's. ``label`` is the provider's where its first descriptor has none, ``address`` where it
@@ -58,16 +58,12 @@ class Provider:
 
     def offer(self, service: Service) -> None:
         """Offer a service, in the place of one of the same name. Raises `Refusal`, and then nothing has changed."""
-        problem = self._registry.problem(service, self._rights)
-        if problem is not None:
-            raise problem  # now: later the one before it would have been withdrawn
+        self._registry.check(service, self._rights)  # now: later the one before it would have been withdrawn
         service = attrs.evolve(service, provider=self._joined(service.label))
         if self._services.get(service.name) == service:
             return
         self.withdraw(service.name)
-        refusals = self._registry.offer([service], self._rights)
-        if refusals:
-            raise refusals[0]
+        self._registry.offer([service], self._rights)
         self._services[service.name] = service
 
     def withdraw(self, name: str) -> None:

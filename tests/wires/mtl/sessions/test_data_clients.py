@@ -17,14 +17,14 @@ from broker.net.interfaces.router import Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Ping, Pong, Response
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions.data import PINGS_TOGETHER
-from broker.wires.mtl.sessions.grants import Confirm, Side
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.data_flow import PINGS_TOGETHER
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import REPLIES, Keeping, MtlFarm, MtlPeer
 
-BEAT = Settings().heartbeat
-PATIENCE = BEAT * Settings().dead_after
+BEAT = MtlSettings().heartbeat
+PATIENCE = BEAT * MtlSettings().dead_after
 AROUND = BEAT / PINGS_TOGETHER + 2 * TICK + SLACK
 TAIL = wire.make_tail("a")
 TEST_TAIL = wire.make_tail(RESOURCE)
@@ -42,7 +42,7 @@ def farm(warnings: list[str]) -> MtlFarm:
 
 
 def lasts(farm: MtlFarm, peer: MtlPeer, most: float = 100.0) -> float:
-    """How long it takes from now on until the flows of that peer are over."""
+    """The seconds until the flows of that peer end."""
     start = farm.clock.seconds()
     while peer.client is not None:
         farm.clock.advance(TICK)
@@ -51,7 +51,7 @@ def lasts(farm: MtlFarm, peer: MtlPeer, most: float = 100.0) -> float:
 
 
 def wait_for(farm: MtlFarm, peer: MtlPeer, command: wire.Command, most: float = 100.0) -> float:
-    """How long it takes until that comes, and nothing else before."""
+    """The seconds until that message comes, with no other before it."""
     start = farm.clock.seconds()
     while not (taken := peer.take()):
         farm.clock.advance(TICK)
@@ -73,10 +73,10 @@ def test_H06_a_silent_client_is_sent_a_ping_after_a_heartbeat(farm: MtlFarm) -> 
 
 def test_H06_how_long_a_heartbeat_is_can_be_set() -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(heartbeat=0.5, dead_after=4))
+        farm = MtlFarm(MtlSettings(heartbeat=0.5, dead_after=4))
         peer = farm.reader()
         assert wait_for(farm, peer, Ping()) == pytest.approx(0.5, abs=AROUND)
-        farm.data.use(Settings(heartbeat=2.0))
+        farm.data.use(MtlSettings(heartbeat=2.0))
         peer.say(*wire.PONG)
         farm.wait(0.6)
         assert wait_for(farm, peer, Ping()) == pytest.approx(1.4, abs=AROUND)
@@ -220,7 +220,7 @@ def test_T06_what_finds_no_room_is_tried_once(farm: MtlFarm) -> None:
 
 def test_a_reader_that_missed_too_much_is_over() -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(drops=100))
+        farm = MtlFarm(MtlSettings(drops=100))
         slow, other, writer = farm.reader(), farm.reader(), farm.writer()
         slow.stop_reading()
         for number in range(99):
@@ -241,7 +241,7 @@ def test_a_reader_that_missed_too_much_is_over() -> None:
 
 def test_what_it_missed_long_ago_does_not_count() -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(drops=100, stuck=10.0))
+        farm = MtlFarm(MtlSettings(drops=100, stuck=10.0))
         slow, writer = farm.reader(), farm.writer()
         for _ in range(5):
             slow.stop_reading()
@@ -264,8 +264,8 @@ def test_what_it_missed_long_ago_does_not_count() -> None:
 
 def test_a_client_without_any_room_for_too_long_is_over() -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(stuck=20.0))
-        reader, writer = farm.reader(), farm.writer("a", profile=farm.keeping, confirm=Confirm.FULL)
+        farm = MtlFarm(MtlSettings(stuck=20.0))
+        reader, writer = farm.reader(), farm.writer("a", profile=farm.keeping, confirm=ConfirmMode.FULL)
         other = farm.writer()
         for peer in (reader, writer):
             peer.stop_reading()
@@ -287,7 +287,7 @@ def test_a_client_without_any_room_for_too_long_is_over() -> None:
 def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
     """Also where its queue is never half empty, so that no room is reported."""
     with nothing_fails():
-        farm = MtlFarm(Settings(stuck=20.0, drops=10**6))
+        farm = MtlFarm(MtlSettings(stuck=20.0, drops=10**6))
         reader, writer = farm.reader(), farm.writer()
         taken = 0
         for number in range(30):
@@ -316,7 +316,7 @@ def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
 
 def test_the_time_without_room_counts_from_the_last_room_on() -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(stuck=20.0))
+        farm = MtlFarm(MtlSettings(stuck=20.0))
         reader, writer = farm.reader(), farm.writer()
         for _ in range(2):
             reader.stop_reading()
@@ -479,7 +479,7 @@ def test_a_profile_can_end_a_flow(farm: MtlFarm) -> None:
 
 def test_a_flow_that_is_over_is_sent_nothing(farm: MtlFarm) -> None:
     peer = keeper(farm)
-    peer.lease(farm.lease(Side.WRITER, "a", profile=farm.keeping, confirm=Confirm.FULL))
+    peer.lease(farm.lease(Side.WRITER, "a", profile=farm.keeping, confirm=ConfirmMode.FULL))
     reader, writer = peer.reading, peer.writing
     farm.data.end(reader, "finished")
     assert reader.send(TAIL, b"x") is Sent.GONE
@@ -520,7 +520,7 @@ def test_a_profile_that_hears_of_room_may_end_another_that_had_none(farm: MtlFar
 
 def test_a_client_that_is_over_before_it_is_ended_for_another_reason_ends_once() -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(drops=1))
+        farm = MtlFarm(MtlSettings(drops=1))
         for how in ("finished", "closed"):
             peer = keeper(farm)
             peer.stop_reading()
@@ -575,6 +575,6 @@ def test_when_all_are_over_nothing_is_left(farm: MtlFarm) -> None:
     assert len(farm.data_leases) == 0
     assert len(farm.leases) == 0
     assert farm.clock.getDelayedCalls() == []
-    assert farm.data._voice._full == {}
+    assert farm.data._outbound._full == {}
     kept = {name: value for name, value in vars(farm.data).items() if isinstance(value, dict) and value}
     assert set(kept) == {"_commands"}

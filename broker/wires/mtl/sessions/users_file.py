@@ -8,7 +8,7 @@ Rules:
 - It is read at the start, which fails if it cannot be used. Nothing is fatal afterwards: the last good accounts stay,
   and the log says what is wrong, once.
 - Every `CHECK` seconds its stamp is compared. It is read when two looks in a row found the same new stamp, since it may
-  be met while it is written. `Accounts.refresh` reads it at once.
+  be met while it is written. `UsersFile.refresh` reads it at once.
 - All of this happens in a thread, one look at a time; the reactor thread gets a finished table.
 """
 
@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.wires.mtl.sessions import password_verifiers
-from broker.wires.mtl.sessions.password_verifiers import MAX_USER, Stored, is_user
+from broker.wires.mtl.sessions.password_verifiers import MAX_USER, PasswordVerifier, is_user
 
 CHECK = 1.0
 """Seconds between looks at the file's stamp: a new user gets in two seconds after the file was written."""
@@ -53,9 +53,9 @@ class BadUsers(ValueError):
         return "; ".join(str(sentence) for sentence in self.args)
 
 
-def parse(text: str) -> dict[str, Stored]:
+def parse(text: str) -> dict[str, PasswordVerifier]:
     """The users in the text of a file. Raises `BadUsers`, whose sentences begin with the numbers of lines."""
-    users: dict[str, Stored] = {}
+    users: dict[str, PasswordVerifier] = {}
     lines: dict[str, int] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -77,7 +77,7 @@ def parse(text: str) -> dict[str, Stored]:
     return users
 
 
-def parsed(path: str, text: str) -> dict[str, Stored]:
+def parsed(path: str, text: str) -> dict[str, PasswordVerifier]:
     """The users in the text of that file. Raises `BadUsers`, whose sentences begin with the path."""
     try:
         return parse(text)
@@ -90,7 +90,7 @@ def is_comment(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
 
 
-def _user(line: str) -> tuple[str, Stored]:
+def _user(line: str) -> tuple[str, PasswordVerifier]:
     """The user in a line. Raises ValueError."""
     words = line.split()
     if len(words) != 2:
@@ -169,12 +169,12 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 @attrs.frozen
-class Seen:
+class UsersSeen:
     """What is known of a file. Never changed afterwards, since the next look reads it in a thread."""
 
     stamp: Stamp
     """What the last look found: `_UNKNOWN` where there was none to find."""
-    users: Mapping[str, Stored]
+    users: Mapping[str, PasswordVerifier]
     """The last good ones."""
     shapes: tuple[tuple[int, int], ...]
     """See `broker.wires.mtl.sessions.sasl.Users`."""
@@ -184,13 +184,13 @@ class Seen:
     """Why the file cannot be used now."""
 
 
-def first(path: str) -> Seen:
+def first(path: str) -> UsersSeen:
     """What is in the file at the start. Raises `BadUsers`."""
     text, stamp = _read(path)
     return _seen(stamp, parsed(path, text))
 
 
-def look(path: str, before: Seen, now: bool) -> Seen:
+def look(path: str, before: UsersSeen, now: bool) -> UsersSeen:
     """What is known of the file after another look. With ``now`` it is read whatever its stamp."""
     if not now:
         try:
@@ -216,16 +216,16 @@ def look(path: str, before: Seen, now: bool) -> Seen:
     return _seen(stamp, users, sure=not now)
 
 
-def _seen(stamp: Stamp, users: Mapping[str, Stored], sure: bool = False) -> Seen:
-    return Seen(stamp, users, tuple(sorted((kept.iterations, len(kept.salt)) for kept in users.values())), sure)
+def _seen(stamp: Stamp, users: Mapping[str, PasswordVerifier], sure: bool = False) -> UsersSeen:
+    return UsersSeen(stamp, users, tuple(sorted((kept.iterations, len(kept.salt)) for kept in users.values())), sure)
 
 
-def _bad(before: Seen, error: BadUsers, stamp: Stamp = _UNKNOWN, sure: bool = False) -> Seen:
+def _bad(before: UsersSeen, error: BadUsers, stamp: Stamp = _UNKNOWN, sure: bool = False) -> UsersSeen:
     """What is known after a look that found nothing of use. Without a stamp the file is read again soon."""
     return attrs.evolve(before, stamp=stamp, sure=sure, problems=error.args)
 
 
-class Accounts:
+class UsersFile:
     """The users in the file ``path``, now and while it changes.
 
     ``in_thread`` runs a function with arguments in a thread and returns a Deferred of its result. Raises `BadUsers` if
@@ -250,7 +250,7 @@ class Accounts:
         self.log.info("{count} users are in {path}", count=len(self._seen.users), path=path)
         self._timer: IDelayedCall | None = clock.callLater(CHECK, self._look)
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str) -> PasswordVerifier | None:
         """What is kept of that user's password, None if there is no such user."""
         return self._seen.users.get(name)
 
@@ -287,7 +287,7 @@ class Accounts:
         self._looking = True
         self._served, self._waiting = self._waiting, []
 
-        def looked(seen: Seen) -> None:
+        def looked(seen: UsersSeen) -> None:
             if not self._stopped:
                 self._take(seen)
 
@@ -312,7 +312,7 @@ class Accounts:
             self._timer.cancel()
         self._timer = None
 
-    def _take(self, seen: Seen) -> None:
+    def _take(self, seen: UsersSeen) -> None:
         before, self._seen = self._seen, seen
         if seen.problems != before.problems:
             for text in seen.problems:

@@ -27,50 +27,42 @@ from typing import Any
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases
-from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
+from broker.net.interfaces.router import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
-from broker.wires.mtl.sessions.flows import WIRE, Client, ReaderFlow, Voice, WriterFlow
-from broker.wires.mtl.sessions.grants import Confirm, Grant, Side
-from broker.wires.mtl.sessions.leases import DataLeases
-from broker.wires.mtl.sessions.profile_interface import Reader, Writer
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
+from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.settings import MtlSettings
 
 PINGS_TOGETHER = 64
 """Moments of a heartbeat at which clients are checked and Pings go out, so that thousands of silent flows wake the
 broker a few times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
 
 
-class Data:
+class DataFlow:
     """All data flows. It is the `Conversation` of their ROUTER, and the `Flows` of profiles."""
 
     log = Logger()
 
-    def __init__(
-        self,
-        router: NumberingRouter,
-        leases: ILeases,
-        data_leases: DataLeases,
-        complaints: Complaints,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, router: NumberingRouter, context: FlowContext) -> None:
         self._router = router
-        self._leases = leases
-        self._data_leases = data_leases
-        self._complaints = complaints
-        self._voice = Voice(router, leases, complaints, settings, self._end)
-        self.fan_out = self._voice.fan_out
-        """See `broker.wires.mtl.sessions.profile_interface.Flows`."""
-        self.use(settings)
+        self._leases = context.leases
+        self._data_leases = context.data_leases
+        self._complaints = context.complaints
+        self._outbound = DataOutbound(router, context, self._end)
+        self.fan_out = self._outbound.fan_out
+        """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
+        self.use(context.settings)
         self.received = 0
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, DataClient] = {}
         """By the numbers of their connections."""
-        self._tokens: dict[str, Client] = {}
+        self._tokens: dict[str, DataClient] = {}
         self._tails = wire.Tails()
         self._tails_of_strangers = wire.Tails()
         """Apart, so that peers without a lease cost the writers nothing."""
-        self._commands: dict[type, Callable[[Client, Any], None]] = {
+        self._commands: dict[type, Callable[[DataClient, Any], None]] = {
             wire.Content: self._content,
             wire.Confirm: self._confirm,
             wire.Reject: self._reject,
@@ -81,7 +73,7 @@ class Data:
             wire.Pong: self._pong,
             wire.Response: self._response,
         }
-        data_leases.ended = self._revoked
+        context.data_leases.ended = self._revoked
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -110,11 +102,11 @@ class Data:
 
     def room(self, identity: bytes) -> None:
         """A peer for which a message was refused has room again."""
-        self._voice.room(identity)
+        self._outbound.room(identity)
 
     # from profiles
 
-    def end(self, flow: Reader | Writer, why: str) -> None:
+    def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
         """End the flow of a client, and its other one."""
         assert isinstance(flow, ReaderFlow | WriterFlow)
         if not flow.client.over:
@@ -122,7 +114,7 @@ class Data:
 
     # from the leases
 
-    def check(self, client: Client, now: float) -> float | None:
+    def check(self, client: DataClient, now: float) -> float | None:
         """Do what is due for a client. Returns the time of the next check, None when it is over."""
         over = client.heard + self._patience + self._leases.slack
         if now >= over:
@@ -132,15 +124,15 @@ class Data:
         said = client.sent if reader is None else max(client.sent, reader.sent)
         beat = min(client.heard, said) + self._heartbeat
         if now >= beat:
-            self._voice.ping(client)
+            self._outbound.ping(client)
             beat = now + self._heartbeat
         return min(over, self._together(beat))
 
     # from the operator
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: MtlSettings) -> None:
         """Take other settings."""
-        self._voice.settings = settings
+        self._outbound.settings = settings
         self._max_summoned = settings.max_summoned
         self._max_names = settings.max_names
         self._heartbeat = settings.heartbeat
@@ -148,9 +140,9 @@ class Data:
 
     def counts(self) -> dict[str, int]:
         """The counters that are kept here, by name."""
-        return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._voice.delivered}
+        return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._outbound.delivered}
 
-    def clients(self) -> Iterable[Client]:
+    def clients(self) -> Iterable[DataClient]:
         """All clients, the oldest first."""
         return self._clients.values()
 
@@ -172,13 +164,13 @@ class Data:
         else:
             self._complaints.count("mtl_ignored", type(command).__name__.lower())
 
-    def _lease_again(self, client: Client, command: wire.Lease) -> None:
+    def _lease_again(self, client: DataClient, command: wire.Lease) -> None:
         self._lease(client, client.identity, client.connection, command)
 
-    def _lease(self, client: Client | None, identity: bytes, connection: int, command: wire.Lease) -> None:
+    def _lease(self, client: DataClient | None, identity: bytes, connection: int, command: wire.Lease) -> None:
         token = command.lease
         if client is not None and self._tokens.get(token) is client:
-            self._voice.answer(client, wire.response(command.sequence, wire.OK))
+            self._outbound.answer(client, wire.response(command.sequence, wire.OK))
             return
         grant = self._data_leases.take(token, identity, self._router.key())
         why = "" if grant is not None else "a data lease that is none, or that of somebody else"
@@ -194,32 +186,32 @@ class Data:
         if client is None:
             client = self._admit(identity, connection)
         self._begin(client, grant, token)
-        self._voice.answer(client, wire.response(command.sequence, wire.OK))
+        self._outbound.answer(client, wire.response(command.sequence, wire.OK))
 
-    def _admit(self, identity: bytes, connection: int) -> Client:
+    def _admit(self, identity: bytes, connection: int) -> DataClient:
         now = self._leases.now
-        client = Client(self, identity, connection, self._router.sender().address, now)
+        client = DataClient(self, identity, connection, self._router.sender().address, now)
         client.lease = self._leases.hold(client, self._together(now + self._heartbeat))
         self._clients[connection] = client
         return client
 
-    def _begin(self, client: Client, grant: Grant, token: str) -> None:
+    def _begin(self, client: DataClient, grant: Grant, token: str) -> None:
         flow: ReaderFlow | WriterFlow
         if grant.side is Side.READER:
-            flow = client.reader = ReaderFlow(client, grant, token, self._voice)
+            flow = client.reader = ReaderFlow(client, grant, token, self._outbound)
         else:
-            flow = client.writer = WriterFlow(client, grant, token, self._voice)
+            flow = client.writer = WriterFlow(client, grant, token, self._outbound)
             flow.names.update(_names(grant))
         self._tokens[token] = client
         self._complaints.count("mtl_flows", grant.side.value)
         grant.profile.joined(flow)
 
-    def _end(self, client: Client, why: str) -> None:
+    def _end(self, client: DataClient, why: str) -> None:
         self._leases.look()  # what profiles do now may be the end of a connection, outside of a quantum
         client.over = True
         del self._clients[client.connection]
         client.lease.cancel()
-        self._voice.forget(client)
+        self._outbound.forget(client)
         flows = client.flows()
         for flow in flows:
             del self._tokens[flow.token]
@@ -240,7 +232,7 @@ class Data:
 
     # Contents
 
-    def _content(self, client: Client, content: wire.Content) -> None:
+    def _content(self, client: DataClient, content: wire.Content) -> None:
         writer = client.writer
         if writer is None:
             refusal = Refusal(Reason.FORBIDDEN, "a Content without a data lease for writing")
@@ -267,14 +259,14 @@ class Data:
         self._complain(writer.client, refusal)
         writer.reject(sequence, recycle=False)
 
-    def _confirm(self, client: Client, command: wire.Confirm) -> None:
+    def _confirm(self, client: DataClient, command: wire.Confirm) -> None:
         reader = _confirmed(client, command.sequence)
         if reader is None:
             self._complaints.count("mtl_ignored", "confirm")
         else:
             reader.grant.profile.confirmed(reader, command.sequence, command.multiple)
 
-    def _reject(self, client: Client, command: wire.Reject) -> None:
+    def _reject(self, client: DataClient, command: wire.Reject) -> None:
         reader = _confirmed(client, command.sequence)
         if reader is None:
             self._complaints.count("mtl_ignored", "reject")
@@ -283,7 +275,7 @@ class Data:
 
     # the other commands
 
-    def _summon(self, client: Client, command: wire.Summon) -> None:
+    def _summon(self, client: DataClient, command: wire.Summon) -> None:
         name = command.resource
         try:
             reader = _reader(client, name)
@@ -298,10 +290,10 @@ class Data:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return
         reader.summoned[name] = None
-        self._voice.answer(client, wire.response(command.sequence, wire.OK))
+        self._outbound.answer(client, wire.response(command.sequence, wire.OK))
         reader.grant.profile.summon(reader, name, command.body)
 
-    def _dismiss(self, client: Client, command: wire.Dismiss) -> None:
+    def _dismiss(self, client: DataClient, command: wire.Dismiss) -> None:
         name = command.resource
         try:
             reader = _reader(client, name)
@@ -312,20 +304,20 @@ class Data:
             return
         del reader.summoned[name]
         reader.grant.profile.dismiss(reader, name)
-        self._voice.answer(client, wire.response(command.sequence, wire.OK))
+        self._outbound.answer(client, wire.response(command.sequence, wire.OK))
 
-    def _ping(self, client: Client, command: wire.Ping) -> None:
-        self._voice.answer(client, wire.PONG)
+    def _ping(self, client: DataClient, command: wire.Ping) -> None:
+        self._outbound.answer(client, wire.PONG)
         self._beat(client)
 
-    def _pong(self, client: Client, command: wire.Pong) -> None:
+    def _pong(self, client: DataClient, command: wire.Pong) -> None:
         self._beat(client)
 
-    def _beat(self, client: Client) -> None:
+    def _beat(self, client: DataClient) -> None:
         for flow in client.flows():
             flow.grant.profile.heartbeat(flow)
 
-    def _response(self, client: Client, command: wire.Response) -> None:
+    def _response(self, client: DataClient, command: wire.Response) -> None:
         self._complaints.count("mtl_ignored", "response")
 
     # what is wrong
@@ -340,11 +332,11 @@ class Data:
         if self._router.reply(identity, wire.response(sequence, wire.FORBIDDEN)) is Sent.FULL:
             self._complaints.count("mtl_dropped", "answer")
 
-    def _refuse(self, client: Client, sequence: int, refusal: Refusal, code: bytes) -> None:
+    def _refuse(self, client: DataClient, sequence: int, refusal: Refusal, code: bytes) -> None:
         self._complain(client, refusal)
-        self._voice.answer(client, wire.response(sequence, code))
+        self._outbound.answer(client, wire.response(sequence, code))
 
-    def _complain(self, client: Client, refusal: Refusal) -> None:
+    def _complain(self, client: DataClient, refusal: Refusal) -> None:
         refusal.summary = f"{client}: {refusal.summary}"
         self._complaints.add(WIRE, client.address, refusal)
 
@@ -354,7 +346,7 @@ class Data:
         return math.ceil(due / grain) * grain
 
 
-def _has(client: Client, side: Side) -> bool:
+def _has(client: DataClient, side: Side) -> bool:
     return (client.reader if side is Side.READER else client.writer) is not None
 
 
@@ -382,7 +374,7 @@ def _allow(writer: WriterFlow, name: str, most: int) -> str:
     return name
 
 
-def _reader(client: Client, name: str) -> ReaderFlow:
+def _reader(client: DataClient, name: str) -> ReaderFlow:
     """The flow of a Summon or Dismiss. Raises `Refusal` if it has none, or not for that resource."""
     reader = client.reader
     if reader is None:
@@ -392,9 +384,9 @@ def _reader(client: Client, name: str) -> ReaderFlow:
     return reader
 
 
-def _confirmed(client: Client, sequence: int) -> ReaderFlow | None:
+def _confirmed(client: DataClient, sequence: int) -> ReaderFlow | None:
     """The flow in which a Content with that sequence is to be confirmed, if there is one."""
     reader = client.reader
-    if reader is None or reader.grant.confirm is not Confirm.FULL or not 0 < sequence <= reader.sequence:
+    if reader is None or reader.grant.confirm is not ConfirmMode.FULL or not 0 < sequence <= reader.sequence:
         return None
     return reader

@@ -9,8 +9,8 @@ Rules:
   there is no room for an answer either does not read at all. It is ended, since a lost answer would keep it waiting for
   ever.
 - A Content has the reader's next sequence, from 1 on. A Content that is refused has used its number up.
-- After a refusal the transport reports when the client has room again (`Voice.room`), and the profile of its reader is
-  called. There is no second attempt before: the transport itself writes before it refuses a message.
+- After a refusal the transport reports when the client has room again (`DataOutbound.room`), and the profile of its
+  reader is called. There is no second attempt before: the transport itself writes before it refuses a message.
 - A client is ended when its reader missed too many Contents, not counting those from before a long time without a loss;
   and when it took no message for too long while there was no room.
 - No client is ended during a delivery, but with the next tick of the leases: profiles are not called back while they
@@ -26,11 +26,12 @@ from typing import Any, Protocol
 from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILease, ILeases
-from broker.net.interfaces.router import Complaints, NumberingRouter, Part, Sent
+from broker.core.interfaces import ILease
+from broker.net.interfaces.router import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.sessions.grants import Confirm, Grant
-from broker.wires.mtl.sessions.settings import Settings
+from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.principals import ConfirmMode
+from broker.wires.mtl.sessions.profile_interface import Grant
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
@@ -42,21 +43,21 @@ _UNNUMBERED = wire.content_header(0, b"")
 """The header of a Content up to its tail, with a sequence that the transport replaces."""
 
 
-class Keeper(Protocol):
+class ClientTable(Protocol):
     """The table that a client is in."""
 
-    def check(self, client: Client, now: float) -> float | None:
+    def check(self, client: DataClient, now: float) -> float | None:
         """Do what is due for it."""
 
 
-class Client:
+class DataClient:
     """One DEALER, as long as it has a flow. ``connection`` is the number of its connection."""
 
     __slots__ = (
         "address", "connection", "heard", "identity", "keeper", "lease", "over", "reader", "sent", "writer",
     )  # fmt: skip
 
-    def __init__(self, keeper: Keeper, identity: bytes, connection: int, address: str, now: float) -> None:
+    def __init__(self, keeper: ClientTable, identity: bytes, connection: int, address: str, now: float) -> None:
         self.keeper = keeper
         self.identity = identity
         self.connection = connection
@@ -83,10 +84,10 @@ class Client:
 
 
 class ReaderFlow:
-    """A flow to a client. See `broker.wires.mtl.sessions.profile_interface.Reader`."""
+    """A flow to a client. See `broker.wires.mtl.sessions.profile_interface.ProfileReader`."""
 
     __slots__ = (
-        "_voice",
+        "_outbound",
         "address",
         "client",
         "dropped",
@@ -101,8 +102,8 @@ class ReaderFlow:
         "token",
     )
 
-    def __init__(self, client: Client, grant: Grant, token: str, voice: Voice) -> None:
-        self._voice = voice
+    def __init__(self, client: DataClient, grant: Grant, token: str, outbound: DataOutbound) -> None:
+        self._outbound = outbound
         self.client = client
         self.grant = grant
         self.token = token
@@ -123,30 +124,30 @@ class ReaderFlow:
         self.sequence = sequence = self.sequence + 1
         if self.client.over:
             return Sent.GONE
-        voice = self._voice
-        sent = voice.router.send(self.identity, (wire.content_header(sequence, tail), body))
+        outbound = self._outbound
+        sent = outbound.router.send(self.identity, (wire.content_header(sequence, tail), body))
         if sent is Sent.SENT:
-            self.sent = voice.leases.now
-            voice.delivered += 1
+            self.sent = outbound.leases.now
+            outbound.delivered += 1
         elif sent is Sent.FULL:
-            voice.starve(self)
+            outbound.starve(self)
         return sent
 
 
 class WriterFlow:
-    """A flow from a client. See `broker.wires.mtl.sessions.profile_interface.Writer`."""
+    """A flow from a client. See `broker.wires.mtl.sessions.profile_interface.ProfileWriter`."""
 
-    __slots__ = ("_voice", "address", "client", "confirmed", "grant", "identity", "last", "names", "place", "token")
+    __slots__ = ("_outbound", "address", "client", "confirmed", "grant", "identity", "last", "names", "place", "token")
 
-    def __init__(self, client: Client, grant: Grant, token: str, voice: Voice) -> None:
-        self._voice = voice
+    def __init__(self, client: DataClient, grant: Grant, token: str, outbound: DataOutbound) -> None:
+        self._outbound = outbound
         self.client = client
         self.grant = grant
         self.token = token
         self.identity = client.identity
         self.address = client.address
         self.place: Any = None
-        self.confirmed = grant.confirm is Confirm.FULL
+        self.confirmed = grant.confirm is ConfirmMode.FULL
         self.last = -1
         """The highest sequence that came. It counts where Contents are confirmed."""
         self.names: dict[str, str] = {}
@@ -155,17 +156,17 @@ class WriterFlow:
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """Confirm a Content, or all up to it."""
         if self.confirmed:
-            self._voice.answer(self.client, wire.confirm(sequence, multiple))
+            self._outbound.answer(self.client, wire.confirm(sequence, multiple))
 
     def reject(self, sequence: int, *, recycle: bool) -> None:
         """Refuse a Content."""
         if self.confirmed:
-            self._voice.answer(self.client, wire.reject(sequence, recycle=recycle))
+            self._outbound.answer(self.client, wire.reject(sequence, recycle=recycle))
         elif not recycle:
-            self._voice.answer(self.client, wire.response(sequence, wire.BAD_REQUEST))
+            self._outbound.answer(self.client, wire.response(sequence, wire.BAD_REQUEST))
 
 
-class Voice:
+class DataOutbound:
     """All messages that clients are sent. ``end`` ends a client, for a reason that is a word for counters."""
 
     log = Logger()
@@ -173,21 +174,19 @@ class Voice:
     def __init__(
         self,
         router: NumberingRouter,
-        leases: ILeases,
-        complaints: Complaints,
-        settings: Settings,
-        end: Callable[[Client, str], None],
+        context: FlowContext,
+        end: Callable[[DataClient, str], None],
     ) -> None:
         self.router = router
-        self.leases = leases
-        self._complaints = complaints
-        self.settings = settings
+        self.leases = context.leases
+        self._complaints = context.complaints
+        self.settings = context.settings
         self._end = end
         self.delivered = 0
         """The number of Contents that were sent, each counted once for each reader."""
-        self._full: dict[bytes, _Full] = {}
+        self._full: dict[bytes, _FullClient] = {}
         """Clients without room, by identity."""
-        self._doomed: dict[Client, str] = {}
+        self._doomed: dict[DataClient, str] = {}
         """Clients that are to be ended, and the reasons."""
 
     # Contents
@@ -214,7 +213,7 @@ class Voice:
 
     # everything else
 
-    def answer(self, client: Client, frames: Sequence[Part]) -> None:
+    def answer(self, client: DataClient, frames: Sequence[Part]) -> None:
         """Send an answer, which may wait for room."""
         if client.over:
             return
@@ -225,7 +224,7 @@ class Voice:
             self._complaints.count("mtl_dropped", "answer")
             self.doom(client, "unread")
 
-    def ping(self, client: Client) -> None:
+    def ping(self, client: DataClient) -> None:
         """Ask whether it is there."""
         sent = self.router.send(client.identity, wire.PING)
         if sent is Sent.SENT:
@@ -258,17 +257,17 @@ class Voice:
             except Exception:
                 self.log.failure("the profile {name} failed", name=reader.grant.profile.name)
 
-    def _no_room(self, client: Client) -> None:
+    def _no_room(self, client: DataClient) -> None:
         if client.identity in self._full or client.over:
             return
         now = self.leases.moment()
-        full = self._full[client.identity] = _Full(self._stuck, client, now)
+        full = self._full[client.identity] = _FullClient(self._stuck, client, now)
         full.lease = self.leases.hold(full, now + self.settings.stuck)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
         refusal.summary = f"{client}: {refusal.text}"
         self._complaints.add(WIRE, client.address, refusal)
 
-    def _stuck(self, full: _Full, now: float) -> float | None:
+    def _stuck(self, full: _FullClient, now: float) -> float | None:
         """End a client that took nothing for too long. Returns the time of the next check."""
         reader = full.client.reader
         if reader is not None:
@@ -281,7 +280,7 @@ class Voice:
 
     # clients that are over
 
-    def doom(self, client: Client, why: str) -> None:
+    def doom(self, client: DataClient, why: str) -> None:
         """Have it ended with the next tick."""
         if client.over:
             return
@@ -289,7 +288,7 @@ class Voice:
             self.leases.hold(_Task(self._end_doomed), self.leases.now)
         self._doomed.setdefault(client, why)
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: DataClient) -> None:
         """It is over."""
         full = self._full.pop(client.identity, None)
         if full is not None:
@@ -302,12 +301,12 @@ class Voice:
                 self._end(client, why)
 
 
-class _Full:
+class _FullClient:
     """A client without room. ``since`` is the time at which it last took a message, as far as is known, or had room."""
 
     __slots__ = ("_stuck", "client", "lease", "since")
 
-    def __init__(self, stuck: Callable[[_Full, float], float | None], client: Client, now: float) -> None:
+    def __init__(self, stuck: Callable[[_FullClient, float], float | None], client: DataClient, now: float) -> None:
         self._stuck = stuck
         self.client = client
         self.since = now

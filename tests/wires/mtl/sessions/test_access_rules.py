@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions.grants import Allowed, Side
-from broker.wires.mtl.sessions.rights import FREE, Names, Rule, Rulebook
+from broker.wires.mtl.sessions.access_rules import FREE, AccessPolicy, AccessRule, ResourceNames
+from broker.wires.mtl.sessions.principals import Permissions, Side
 
 R, W = Side.READER, Side.WRITER
 
@@ -19,20 +19,20 @@ words = st.text("ab*{}user:.-", max_size=8)
 
 def rule(
     users: str = "*", hosts: str = "*", read: str | None = "*", write: str | None = "*", offer: str | None = "*"
-) -> Rule:
+) -> AccessRule:
     """A rule with a pattern of each kind; None for none."""
     read_patterns, write_patterns, offer_patterns = (
         () if pattern is None else (pattern,) for pattern in (read, write, offer)
     )
-    return Rule((users,), (hosts,), read_patterns, write_patterns, offer_patterns)
+    return AccessRule((users,), (hosts,), read_patterns, write_patterns, offer_patterns)
 
 
-def allowed(rules: list[Rule], user: str = "anna", host: str = "/") -> Allowed:
-    return Rulebook(("/", "test", "test-anna"), rules).allowed(user, host)
+def allowed(rules: list[AccessRule], user: str = "anna", host: str = "/") -> Permissions:
+    return AccessPolicy(("/", "test", "test-anna"), rules).allowed(user, host)
 
 
 def may(pattern: str, profile: str, resource: str, user: str = "anna") -> bool:
-    """Whether that pattern allows it; the same must come out for reading and for writing."""
+    """True if that pattern allows it; the same must come out for reading and for writing."""
     reading = allowed([rule(read=pattern, write=None)], user)
     writing = allowed([rule(read=None, write=pattern)], user)
     assert not reading.may(W, profile, resource)
@@ -104,7 +104,7 @@ def test_patterns_mean_what_they_say(patterns: list[str], user: str, name: str) 
         if user or "{user}" not in pattern:
             begins, whole = pattern[-1:] == "*", pattern.removesuffix("*").replace("{user}", user)
             wanted = wanted or (name.startswith(whole) if begins else name == whole)
-    assert (name in Names.of(patterns, user)) == wanted
+    assert (name in ResourceNames.of(patterns, user)) == wanted
 
 
 # rules
@@ -127,14 +127,14 @@ def test_the_first_rule_that_names_the_user_counts_and_no_other() -> None:
 
 
 def test_a_rule_may_be_for_several_and_for_nobody() -> None:
-    rules = [Rule(("anna", "b?rt", "[cd]*"), ("*",), ("*",), (), ()), Rule(("",), ("*",), (), ("*",), ())]
+    rules = [AccessRule(("anna", "b?rt", "[cd]*"), ("*",), ("*",), (), ()), AccessRule(("",), ("*",), (), ("*",), ())]
     for user in ("anna", "bert", "dora"):
         assert allowed(rules, user).may(R, "topic", "t")
     assert allowed(rules, "").may(W, "topic", "t")
     assert not allowed(rules, "").may(R, "topic", "t")
 
 
-def refused(rules: list[Rule], user: str, host: str) -> str:
+def refused(rules: list[AccessRule], user: str, host: str) -> str:
     with pytest.raises(Refusal) as refusal:
         allowed(rules, user, host)
     assert refusal.value.reason is Reason.FORBIDDEN
@@ -194,7 +194,7 @@ def test_what_may_be_offered_has_the_patterns_of_the_shell() -> None:
 
 
 @pytest.mark.parametrize("rules", [[], [rule()], [rule(read="topic:*", write="topic:*")]])
-def test_the_brokers_own_topics_may_be_read_and_not_written_to(rules: list[Rule]) -> None:
+def test_the_brokers_own_topics_may_be_read_and_not_written_to(rules: list[AccessRule]) -> None:
     rights = allowed(rules)
     assert rights.may(R, "topic", "elkobroker.load")
     assert not rights.may(W, "topic", "elkobroker.load")
@@ -203,7 +203,7 @@ def test_the_brokers_own_topics_may_be_read_and_not_written_to(rules: list[Rule]
 
 
 @pytest.mark.parametrize("rules", [[], [rule()]])
-def test_nobody_works_for_the_brokers_own_services_or_offers_them(rules: list[Rule]) -> None:
+def test_nobody_works_for_the_brokers_own_services_or_offers_them(rules: list[AccessRule]) -> None:
     rights = allowed(rules)
     for profile, resource in product(("registry", "service"), ("service/elkobroker.x", "load/elkobroker.x")):
         assert not rights.may(W, profile, resource)
@@ -217,7 +217,7 @@ def test_nobody_works_for_the_brokers_own_services_or_offers_them(rules: list[Ru
 
 
 def test_rules_and_hosts_may_be_replaced() -> None:
-    book = Rulebook(("/",), [rule()])
+    book = AccessPolicy(("/",), [rule()])
     with pytest.raises(Refusal):
         book.allowed("anna", "test")
     before = book.allowed("anna", "/")
@@ -228,7 +228,7 @@ def test_rules_and_hosts_may_be_replaced() -> None:
 
 
 def test_rights_are_equal_where_the_same_is_allowed() -> None:
-    one = Rulebook(("/",), [rule("b*"), Rule(("anna",), ("/",), ("topic:a", "topic:{user}"), (), ("web",))])
-    two = Rulebook(("/", "test"), [Rule(("*",), ("*",), ("topic:anna", "topic:a", "topic:a"), (), ("web",))])
+    one = AccessPolicy(("/",), [rule("b*"), AccessRule(("anna",), ("/",), ("topic:a", "topic:{user}"), (), ("web",))])
+    two = AccessPolicy(("/", "test"), [AccessRule(("*",), ("*",), ("topic:anna", "topic:a", "topic:a"), (), ("web",))])
     assert one.allowed("anna", "/") == two.allowed("anna", "test")
     assert one.allowed("bert", "/") != two.allowed("bert", "/")

@@ -15,10 +15,10 @@ from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.data import Pong, Response
 from broker.wires.mtl.codec.table import EMPTY
 from broker.wires.mtl.profiles.test import RESOURCE
-from broker.wires.mtl.sessions.grants import Confirm, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Reader
-from broker.wires.mtl.sessions.settings import Settings
-from broker.wires.mtl.sessions.shared_socket import Shared
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import ProfileReader
+from broker.wires.mtl.sessions.settings import MtlSettings
+from broker.wires.mtl.sessions.shared_socket import SharedSocket
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer
 
@@ -44,7 +44,7 @@ def forbidden(sequence: int) -> list[wire.Command]:
     return [Response(sequence, b"403")]
 
 
-def keeper(farm: MtlFarm, *resources: str, confirm: Confirm = Confirm.NONE) -> MtlPeer:
+def keeper(farm: MtlFarm, *resources: str, confirm: ConfirmMode = ConfirmMode.NONE) -> MtlPeer:
     """A reader of the profile that takes any resource."""
     return farm.reader(*resources, profile=farm.keeping, confirm=confirm)
 
@@ -180,7 +180,7 @@ class Heard:
 
 def test_D12_one_socket_can_carry_both_flows() -> None:
     control, data = Heard(), Heard()
-    both = Shared(control, data)
+    both = SharedSocket(control, data)
     request = [b"", b"Connection.Open", b"{}"]
     for frames in (list(wire.PING), request, [b"\1", *request], [b"", b"x"], [b"\x08"], [b"\x08", b"", b""]):
         both.receive(b"me", frames, 12)
@@ -312,11 +312,11 @@ def test_S06_S07_a_profile_hears_of_a_summon_after_its_answer_and_of_a_dismiss_b
     """So it may send at once, and what it keeps for the resource is gone in time."""
 
     class Looking(Keeping):
-        def summon(self, reader: Reader, resource: str, body: bytes = b"") -> None:
+        def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
             assert peer.take() == ok(5)
             super().summon(reader, resource)
 
-        def dismiss(self, reader: Reader, resource: str) -> None:
+        def dismiss(self, reader: ProfileReader, resource: str) -> None:
             assert peer.take() == []
             super().dismiss(reader, resource)
 
@@ -351,7 +351,7 @@ def test_S10_with_a_lease_for_all_any_resource_that_may_be_can_be_summoned(farm:
 
 
 def test_the_number_of_summoned_resources_is_bounded() -> None:
-    farm = MtlFarm(Settings(max_summoned=3))
+    farm = MtlFarm(MtlSettings(max_summoned=3))
     peer = keeper(farm)
     assert [peer.ask(*wire.summon(number, f"r{number}")) for number in range(3)] == [ok(0), ok(1), ok(2)]
     assert peer.ask(*wire.summon(5, "r5")) == bad(5)
@@ -374,7 +374,7 @@ def test_W04_with_several_the_name_is_needed(farm: MtlFarm, resources: tuple[str
     peer = farm.writer(*resources, profile=farm.keeping)
     peer.put(5, resource="")
     assert peer.take() == bad(5)
-    full = farm.writer(*resources, profile=farm.keeping, confirm=Confirm.FULL)
+    full = farm.writer(*resources, profile=farm.keeping, confirm=ConfirmMode.FULL)
     full.put(5, resource="")
     assert full.take() == [wire.Reject(5, False, False)]
     assert not [call for call in farm.keeping.calls if call[0] == "content"]
@@ -388,7 +388,7 @@ def test_W06_a_content_outside_the_lease_is_answered_and_not_delivered(farm: Mtl
     reader.take()
     for name, resources in (("b", ("a",)), ("not-allowed", ())):
         peer = farm.writer(*resources, profile=farm.keeping)
-        full = farm.writer(*resources, profile=farm.keeping, confirm=Confirm.FULL)
+        full = farm.writer(*resources, profile=farm.keeping, confirm=ConfirmMode.FULL)
         peer.put(5, resource=name)
         assert peer.take() == bad(5)
         full.put(5, resource=name)
@@ -401,7 +401,7 @@ def test_the_resources_of_a_writer_for_all_are_asked_for_once_and_a_bounded_numb
         def check(self, principal: Principal, side: Side, resource: str) -> None:
             self.calls.append(("check", resource))
 
-    farm = MtlFarm(Settings(max_names=3))
+    farm = MtlFarm(MtlSettings(max_names=3))
     profile = Asked(farm.data)
     peer = farm.writer(profile=profile)
     for name in "aabbccddaa":
@@ -492,7 +492,7 @@ def test_K01_without_confirmation_good_contents_are_answered_by_nothing(farm: Mt
 
 @pytest.mark.parametrize("frames", [wire.confirm(1), wire.confirm(0, True), wire.reject(1), wire.reject(9, True, True)])
 def test_K02_confirms_and_rejects_that_make_no_sense_are_ignored(farm: MtlFarm, frames: tuple[bytes, bytes]) -> None:
-    unconfirmed, confirmed = keeper(farm, "a"), keeper(farm, "a", confirm=Confirm.FULL)
+    unconfirmed, confirmed = keeper(farm, "a"), keeper(farm, "a", confirm=ConfirmMode.FULL)
     unconfirmed.say(*wire.summon(2, "a"))
     farm.keeping.give("a", b"x")
     unconfirmed.take()
@@ -504,12 +504,12 @@ def test_K02_confirms_and_rejects_that_make_no_sense_are_ignored(farm: MtlFarm, 
 
 
 def test_K03_every_content_of_a_confirmed_writer_is_confirmed_once(farm: MtlFarm) -> None:
-    peer = farm.writer("a", profile=farm.keeping, confirm=Confirm.FULL)
+    peer = farm.writer("a", profile=farm.keeping, confirm=ConfirmMode.FULL)
     for number in (0, 1, 2, 7, 2**64 - 1):
         peer.put(number, resource="a")
         assert peer.take() == [wire.Confirm(number, False)]
     farm.keeping.confirming = False
-    late = farm.writer("a", profile=farm.keeping, confirm=Confirm.FULL)
+    late = farm.writer("a", profile=farm.keeping, confirm=ConfirmMode.FULL)
     for number in range(5):
         late.put(number, resource="a")
     late.writing.confirm(3, multiple=True)
@@ -518,7 +518,7 @@ def test_K03_every_content_of_a_confirmed_writer_is_confirmed_once(farm: MtlFarm
 
 
 def test_K03_a_sequence_that_does_not_rise_is_rejected(farm: MtlFarm) -> None:
-    peer = farm.writer("a", profile=farm.keeping, confirm=Confirm.FULL)
+    peer = farm.writer("a", profile=farm.keeping, confirm=ConfirmMode.FULL)
     for number, rises in ((5, True), (5, False), (4, False), (6, True), (0, False)):
         peer.put(number, resource="a")
         assert peer.take() == [wire.Confirm(number, False) if rises else wire.Reject(number, False, False)]
@@ -528,7 +528,7 @@ def test_K03_a_sequence_that_does_not_rise_is_rejected(farm: MtlFarm) -> None:
 
 
 def test_K04_what_was_sent_can_be_confirmed_or_rejected(farm: MtlFarm) -> None:
-    peer = keeper(farm, "a", confirm=Confirm.FULL)
+    peer = keeper(farm, "a", confirm=ConfirmMode.FULL)
     peer.say(*wire.summon(2, "a"))
     for _ in range(5):
         farm.keeping.give("a", b"x")
@@ -715,7 +715,7 @@ def test_Z01_nothing_that_comes_makes_it_fail_and_a_good_peer_is_served(
     messages: list[tuple[int, bytes, bytes]],
 ) -> None:
     with nothing_fails():
-        farm = MtlFarm(Settings(drops=5))
+        farm = MtlFarm(MtlSettings(drops=5))
         peers = everybody(farm)
         reader, writer = farm.reader(), farm.writer()
         for number, header, body in messages:

@@ -1,4 +1,4 @@
-"""What is JSON and what is not, however long, deep or strange it is."""
+"""Recognition of JSON bodies of any length, depth and content."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.wires.mtl.codec.bodies import MAX_DEPTH, TooDeep, is_json, read
 from broker.wires.mtl.codec.faults import Fault, IllFormed
+from broker.wires.mtl.codec.json_body import MAX_DEPTH, TooDeep, is_json, read
 
 JSON: list[tuple[str, object]] = [
     ("{}", {}),

@@ -15,9 +15,9 @@ from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
 from broker.wires.mtl.codec.control import MAX_REQUEST, MAX_RESOURCES
-from broker.wires.mtl.sessions.control import WIRE
-from broker.wires.mtl.sessions.grants import Confirm, Side
-from broker.wires.mtl.sessions.rights import Rule
+from broker.wires.mtl.sessions.access_rules import AccessRule
+from broker.wires.mtl.sessions.control_flow import WIRE
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from broker.wires.mtl.sessions.sasl import ANONYMOUS, EXCHANGE_SECONDS, EXTERNAL, PLAIN, SCRAM
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
@@ -52,12 +52,12 @@ def users() -> Users:
 
 
 def closed_farm(**more: Any) -> ControlFarm:
-    """Where users have to log in."""
+    """A farm whose users must log in."""
     return ControlFarm(users(), **more)
 
 
 def ready() -> ControlPeer:
-    """Somebody who may begin, where nobody has to log in."""
+    """A peer that is ready, on a farm without logins."""
     return ControlFarm().peer().opened()
 
 
@@ -65,9 +65,9 @@ def working(profile: str = "shelf") -> ControlPeer:
     return ready().working(profile)
 
 
-def rule(who: str, hosts: str = "*", read: str = "*", write: str = "*") -> Rule:
+def rule(who: str, hosts: str = "*", read: str = "*", write: str = "*") -> AccessRule:
     """A rule, of patterns between spaces."""
-    return Rule((who,), tuple(hosts.split()), tuple(read.split()), tuple(write.split()), ("*",))
+    return AccessRule((who,), tuple(hosts.split()), tuple(read.split()), tuple(write.split()), ("*",))
 
 
 # G: framing
@@ -817,7 +817,7 @@ def test_L02_a_lease_gives_what_was_asked_for() -> None:
     assert grant is not None
     assert (grant.principal.user, grant.principal.host, grant.principal.key) == ("alice", "other", "")
     assert grant.profile is farm.shelf
-    assert (grant.side, grant.resources, grant.confirm) == (Side.WRITER, ("b", "a"), Confirm.FULL)
+    assert (grant.side, grant.resources, grant.confirm) == (Side.WRITER, ("b", "a"), ConfirmMode.FULL)
     assert farm.shelf.asked == [("alice", Side.WRITER, "b"), ("alice", Side.WRITER, "a")]
     assert farm.shelf.grants == [grant]
 
@@ -863,7 +863,7 @@ def test_L05_a_confirmation_that_the_profile_has_not_is_not_implemented(command:
 
 def test_L05_nor_is_a_side_that_it_has_not() -> None:
     peer = working()
-    peer.farm.shelf.confirms = {Side.WRITER: (Confirm.FULL,)}
+    peer.farm.shelf.confirms = {Side.WRITER: (ConfirmMode.FULL,)}
     for more in ({}, {"confirm": "none"}, {"confirm": "full"}):
         assert peer.reader(**more) == (501, {"status": "Not implemented"})
     assert peer.writer(confirm="none") == (501, {"status": "Not implemented"})
@@ -899,7 +899,7 @@ def test_L03_L09_leases_differ_and_cannot_be_guessed() -> None:
 
 def test_L10_who_says_nothing_of_confirmation_gets_the_profiles_way() -> None:
     peer = working()
-    for answer, confirm in ((peer.reader(), Confirm.FULL), (peer.writer(), Confirm.NONE)):
+    for answer, confirm in ((peer.reader(), ConfirmMode.FULL), (peer.writer(), ConfirmMode.NONE)):
         grant = peer.farm.data.take(answer[1]["lease"], b"data", "")
         assert grant is not None
         assert grant.confirm is confirm

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import attrs
 
 from broker.core.model import Rights
-
-if TYPE_CHECKING:
-    from broker.wires.mtl.sessions.profile_interface import Profile
 
 
 class Side(enum.Enum):
@@ -22,14 +19,14 @@ class Side(enum.Enum):
     """Contents come from the client."""
 
 
-class Confirm(enum.Enum):
+class ConfirmMode(enum.Enum):
     """Whether Contents of a flow are confirmed."""
 
     NONE = "none"
     FULL = "full"
 
 
-class Allowed(Protocol):
+class Permissions(Protocol):
     """What one user may do in one virtual host."""
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
@@ -50,24 +47,5 @@ class Principal:
 
     user: str
     host: str
-    allowed: Allowed
+    allowed: Permissions
     key: str = ""
-
-
-@attrs.frozen(eq=False)
-class Grant:
-    """What a data lease gives.
-
-    No ``resources``: all of the profile's. ``window`` counts for readers whose Contents are confirmed.
-    """
-
-    principal: Principal
-    side: Side
-    profile: Profile
-    resources: tuple[str, ...]
-    confirm: Confirm
-    window: int
-
-    def covers(self, resource: str) -> bool:
-        """Whether the lease is for that resource, as far as its own list says."""
-        return not self.resources or resource in self.resources

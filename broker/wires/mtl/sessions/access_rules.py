@@ -22,7 +22,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.model import OWN_PREFIX, Rights
-from broker.wires.mtl.sessions.grants import Side
+from broker.wires.mtl.sessions.principals import Side
 
 USER = "{user}"
 """What stands for the user's name in patterns."""
@@ -35,7 +35,7 @@ _OWN = tuple(prefix + OWN_PREFIX for prefix in ("", "service/", "load/"))
 
 
 @attrs.frozen
-class Rule:
+class AccessRule:
     """What some users may do."""
 
     users: tuple[str, ...]
@@ -46,14 +46,14 @@ class Rule:
 
 
 @attrs.frozen
-class Names:
+class ResourceNames:
     """A set of names: some exact, some by how they begin."""
 
     exact: frozenset[str]
     prefixes: tuple[str, ...]
 
     @classmethod
-    def of(cls, patterns: Iterable[str], user: str) -> Names:
+    def of(cls, patterns: Iterable[str], user: str) -> ResourceNames:
         """The names that these patterns mean for that user."""
         exact: set[str] = set()
         prefixes: dict[str, None] = {}
@@ -73,15 +73,15 @@ class Names:
         return name in self.exact or name.startswith(self.prefixes)
 
 
-ALL = Names.of(["*"], "")
+ALL = ResourceNames.of(["*"], "")
 
 
 @attrs.frozen
-class UserRights:
+class UserPermissions:
     """What one user may do in the virtual hosts that it may open. Two that allow the same are equal."""
 
-    read: Names
-    write: Names
+    read: ResourceNames
+    write: ResourceNames
     offers: Rights
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
@@ -91,22 +91,22 @@ class UserRights:
         return f"{profile}:{resource}" in (self.read if side is Side.READER else self.write)
 
 
-FREE = UserRights(ALL, ALL, Rights())
+FREE = UserPermissions(ALL, ALL, Rights())
 """What everybody may do where there are no rules."""
 
 
-class Rulebook:
+class AccessPolicy:
     """The virtual hosts that there are, and the rules. Both may be replaced while it is used."""
 
-    def __init__(self, hosts: Sequence[str], rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, hosts: Sequence[str], rules: Sequence[AccessRule] = ()) -> None:
         self.use(hosts, rules)
 
-    def use(self, hosts: Sequence[str], rules: Sequence[Rule]) -> None:
+    def use(self, hosts: Sequence[str], rules: Sequence[AccessRule]) -> None:
         """Take other hosts and rules. What was allowed before is not taken back by this."""
         self._hosts = frozenset(hosts)
         self._rules = tuple(rules)
 
-    def allowed(self, user: str, host: str) -> UserRights:
+    def allowed(self, user: str, host: str) -> UserPermissions:
         """What the user may do in that virtual host. Raises `Refusal` if it may not open it, or there is none."""
         if host in self._hosts:
             if not self._rules:
@@ -115,7 +115,9 @@ class Rulebook:
                 if any(fnmatchcase(user, pattern) for pattern in rule.users):
                     if any(fnmatchcase(host, pattern) for pattern in _shell(rule.hosts, user)):
                         offers = Rights(_shell(rule.offer, user))
-                        return UserRights(Names.of(rule.read, user), Names.of(rule.write, user), offers)
+                        return UserPermissions(
+                            ResourceNames.of(rule.read, user), ResourceNames.of(rule.write, user), offers
+                        )
                     break
         raise Refusal(Reason.FORBIDDEN, "there is no such virtual host for this user")
 
