@@ -216,7 +216,7 @@ def test_idle_and_begun_connections_end(tmp_path: Path) -> None:
         ends_in_order(daemon)
 
 
-def test_idle_connections_lock_nobody_out(tmp_path: Path) -> None:
+def test_idle_connections_lock_no_client_out(tmp_path: Path) -> None:
     with Daemon(tmp_path, "--config", configured(tmp_path, "idle = 600.0\nconnections = 20")) as daemon:
         with offered(daemon, "192.0.2.1:7000"), ExitStack() as held:
             for _ in range(60):

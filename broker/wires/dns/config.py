@@ -13,7 +13,7 @@ class Dns:
 
     enabled: bool = False
     endpoint: str = "tcp:9053:interface=127.0.0.1"
-    """Where both UDP and TCP are bound. Port 0 takes a free one."""
+    """Endpoint of both UDP and TCP. Port 0 takes a free one."""
     auth: Literal["open"] | None = None
     """DNS has no authentication. None: open on loopback; elsewhere it must be given."""
     domain: str = "elkobroker."

@@ -32,7 +32,7 @@ def _warnings(dns: Dns, resolves: Resolves) -> Iterator[str]:
     where = dns_place(dns)
     if not dns.enabled or where is None or where.loopback:
         return
-    yield f"dns: open: anybody who reaches {where.where} may find every service that has no secret"
+    yield f"dns: open: every program that reaches {where.where} may find every service that has no secret"
     if not dns.response_rate:
         yield "dns.response_rate: responses are not limited: with a forged address they can be made to flood a victim"
 

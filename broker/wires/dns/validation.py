@@ -59,7 +59,7 @@ def dns_problems(dns: Dns) -> Iterator[Problem]:
             yield Problem(
                 "dns.auth",
                 f"must be said, since {where.where} can be reached from elsewhere and DNS has no authentication: "
-                '"open", which answers anybody who reaches it',
+                '"open", which answers every program that reaches it',
             )
     if dns_domain(dns) is None:
         yield Problem("dns.domain", f"{dns.domain!r} is no domain name of less than {MAX_DOMAIN} characters")

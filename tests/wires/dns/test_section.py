@@ -58,7 +58,7 @@ def test_the_defaults_are_right() -> None:
         ({"stalled_after": 0.0}, ["dns.stalled_after"]),
     ],
 )
-def test_what_is_wrong(keys: dict[str, object], wrong: list[str]) -> None:
+def test_problems(keys: dict[str, object], wrong: list[str]) -> None:
     assert problems(**keys) == wrong
 
 
@@ -80,10 +80,10 @@ def test_the_summary() -> None:
     assert line.endswith("responses by udp 50 a second for each address")
 
 
-def test_warnings_are_of_what_is_reached_from_elsewhere() -> None:
+def test_only_an_endpoint_outside_loopback_has_warnings() -> None:
     assert warnings() == warnings(enabled=True) == warnings(enabled=True, response_rate=0.0) == []
     assert warnings(enabled=True, endpoint=ELSEWHERE, auth="open") == [
-        "dns: open: anybody who reaches 192.0.2.1:53 may find every service that has no secret"
+        "dns: open: every program that reaches 192.0.2.1:53 may find every service that has no secret"
     ]
     found = warnings(enabled=True, endpoint=ELSEWHERE, auth="open", response_rate=0.0)
     assert [warning.split(":")[0] for warning in found] == ["dns", "dns.response_rate"]

@@ -49,7 +49,7 @@ class Response:
 
 @attrs.frozen
 class Encoded:
-    """The bytes of a response. ``truncated`` tells that records are missing, and that TC says so."""
+    """The bytes of a response. ``truncated``: records are missing, and TC is set."""
 
     data: bytes
     truncated: bool

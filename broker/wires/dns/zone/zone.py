@@ -182,7 +182,7 @@ class _Owner:
 
 
 def strings(service: Service) -> tuple[bytes, ...]:
-    """Return what TXT tells of a service: the name with its case, protocol, hostport, provider, label. A value that
+    """Return the strings of a service in TXT: the name with its case, protocol, hostport, provider, label. A value that
     does not fit into a string is left out."""
     about = {
         "name": service.name,
