@@ -222,7 +222,7 @@ def _terms(config: Dns) -> Terms:
 
 
 def _rates(config: Dns) -> ResponseRates:
-    return ResponseRates(config.rate, config.burst, config.limit_loopback)
+    return ResponseRates(config.response_rate, config.response_burst, config.limit_loopback)
 
 
 def _limits(config: Dns, room: int) -> ConnectionLimits:

@@ -16,8 +16,8 @@ RANGES: dict[str, tuple[float, float]] = {
     # 0 keeps resolvers from caching; after an hour nothing is current
     "ttl": (0, 3_600),
     # 0 is no limit
-    "rate": (0, 1_000_000),
-    "burst": (1, 1_000_000),
+    "response_rate": (0, 1_000_000),
+    "response_burst": (1, 1_000_000),
     # as those of a listener
     "connections": (1, 1_000_000),
     "connections_per_address": (0, 1_000_000),

@@ -10,7 +10,7 @@ from broker.core.errors import Malformed, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.dns.codec.framing import framed
 from broker.wires.dns.codec.query import decode
-from broker.wires.dns.codec.response import MAX_STREAMED, failed
+from broker.wires.dns.codec.response import MAX_STREAMED
 from broker.wires.dns.sessions.responder import Responder
 
 
@@ -28,9 +28,8 @@ class StreamSession:
         try:
             query = decode(message)
         except Malformed as malformed:
-            answer = failed(message)
+            answer = self._responder.unreadable(message)
             if answer is not None:
-                self._responder.count("formerr")
                 self._peer.write(framed(answer))
             self.refuse(malformed)
             return
