@@ -1,8 +1,8 @@
-"""All services of the registry as the profile "registry" shows them: one *entry* for each provider, name and protocol.
+"""Catalogue of services for the profile "registry": one *entry* for each provider, name and protocol.
 
-The registry may have the same service of the same provider more than once; the entry is the one that was offered last.
-The board follows the changes of the registry, in their order, so that it never needs to look through all services for
-those of a name. It takes some 500 bytes for each.
+The registry may have several services of the same provider, name and protocol; the entry is the last one offered. The
+catalogue applies the changes of the registry in their order, so a name is found without a search through all services.
+It takes some 500 bytes for each service.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ EntryKey = tuple[int, str, str]
 
 
 def key_of(service: Service) -> EntryKey:
-    """What tells an entry from others."""
+    """Return the key of the entry of a service."""
     return service.provider, service.name, service.protocol
 
 
 @attrs.frozen
 class EntryChange:
-    """What a change has done to an entry: what it is ``now`` (None: it is gone), and was ``before`` (None: it is new).
+    """Effect of a change on an entry: what it was ``before`` (None: it is new), and is ``now`` (None: it was removed).
 
-    They are the same object where nobody sees a difference.
+    Both are the same object if the change is invisible.
     """
 
     before: Service | None
@@ -44,14 +44,14 @@ class Catalogue:
     # changes
 
     def offered(self, service: Service) -> EntryChange:
-        """A service came."""
+        """Apply the offer of a service."""
         same = self._same(service)
         protocols = self._names.setdefault(service.name, {}).setdefault(service.provider, {})
         protocols[service.protocol] = (*same, service)
         return EntryChange(same[-1] if same else None, service)
 
     def withdrawn(self, service: Service) -> EntryChange:
-        """A service went."""
+        """Apply the withdrawal of a service."""
         same = self._same(service)
         if not same:
             return EntryChange(None, None)
@@ -69,7 +69,7 @@ class Catalogue:
         return EntryChange(same[-1], None)
 
     def amended(self, service: Service) -> EntryChange:
-        """A service is like this now: the first of those of its name, protocol and provider."""
+        """Apply an amendment: it replaces the first service of its name, protocol and provider."""
         same = self._same(service)
         if not same:
             return EntryChange(None, None)
@@ -84,10 +84,10 @@ class Catalogue:
         provider, name, protocol = key
         return self._names.get(name, {}).get(provider, {}).get(protocol, ())
 
-    # what there is
+    # queries
 
     def entries(self, name: str | None = None) -> Iterator[Service]:
-        """All entries, or those of a name."""
+        """Return all entries, or those of a name."""
         for providers in self._names.values() if name is None else [self._names.get(name, {})]:
             for protocols in providers.values():
                 for same in protocols.values():
@@ -103,7 +103,7 @@ class Catalogue:
         return len(self._find(key))
 
     def providers(self, name: str) -> Iterable[int]:
-        """Who offers a service of that name."""
+        """Return the providers of a service of that name."""
         return self._names.get(name, {}).keys()
 
     def offered_by(self, provider: int, name: str) -> int:
@@ -111,5 +111,5 @@ class Catalogue:
         return sum(map(len, self._names.get(name, {}).get(provider, {}).values()))
 
     def offers(self, provider: int, name: str) -> bool:
-        """Whether that provider offers a service of that name."""
+        """Return True if that provider offers a service of that name."""
         return provider in self._names.get(name, ())

@@ -1,11 +1,11 @@
-"""What flows of MTL put into the registry: a flow is a provider, from its first word on until it ends.
+"""Data flows as providers of the registry. A flow is a provider from its first offer or report until it ends.
 
 Rules:
-- What is offered is a descriptor of the very name that the resource says, with a hostport.
-- A flow offers a name once: a second offer takes the place of the first, and one that says the same changes nothing.
-  One that is refused leaves the first where it was.
-- There may be no password in a descriptor: the registry would have to keep it from readers, but not from who asks by
-  Elko.
+- An offer is a descriptor with a hostport, whose name is that of the resource.
+- A flow offers each name once: a further offer replaces the former one; an equal one changes nothing. A refused offer
+  leaves the former one in place.
+- A descriptor must not have a password: the registry would have to hide it from readers of MTL, but not from peers that
+  ask by Elko.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from broker.net.interfaces.router import Part
 from broker.wires.common.descriptors import offered, read_offer
 
 WIRE = "mtl"
-"""How the registry calls where providers come from, and the label of one that says none and has no name."""
+"""Wire of the providers in the registry, and the label of a provider without label and user."""
 
 MAX_BODY = 65_536
 """Bytes of a descriptor, or of a report of a load: the texts of a descriptor may have a thousand characters each."""
 
 
 class LoadBody(msgspec.Struct, frozen=True):
-    """How much a provider has to do."""
+    """Report of the load of a provider."""
 
     load: float
 
@@ -41,10 +41,9 @@ T = TypeVar("T")
 
 
 class FlowProvider:
-    """What a flow is in the registry: nothing until it offers something or reports a load.
+    """A flow in the registry. It joins with its first offer or report.
 
-    ``rights`` are its user's. ``label`` is the provider's where its first descriptor has none, ``address`` where it
-    comes from.
+    ``rights`` are those of its user. ``label`` is used if its first descriptor has none.
     """
 
     def __init__(self, registry: IRegistry, rights: Rights, label: str, address: str) -> None:
@@ -57,8 +56,8 @@ class FlowProvider:
         self.id: int | None = None
 
     def offer(self, service: Service) -> None:
-        """Offer a service, in the place of one of the same name. Raises `Refusal`, and then nothing has changed."""
-        self._registry.check(service, self._rights)  # now: later the one before it would have been withdrawn
+        """Offer a service in place of the one of the same name. Raises `Refusal`; nothing has changed then."""
+        self._registry.check(service, self._rights)  # before the former service is withdrawn
         service = attrs.evolve(service, provider=self._joined(service.label))
         if self._services.get(service.name) == service:
             return
@@ -67,12 +66,12 @@ class FlowProvider:
         self._services[service.name] = service
 
     def withdraw(self, name: str) -> None:
-        """Offer that no longer. Harmless if it is not offered."""
+        """Withdraw the service of that name. No-op if there is none."""
         if self.id is not None and self._services.pop(name, None) is not None:
             self._registry.withdraw(self.id, (name,))
 
     def load(self, load: float) -> None:
-        """Report the load. Raises `Refusal` for one that is none."""
+        """Report the load. Raises `Refusal` for an invalid one."""
         self._registry.load(self._joined(None), load)
 
     def heartbeat(self) -> None:
@@ -81,7 +80,7 @@ class FlowProvider:
             self._registry.beat(self.id)
 
     def leave(self) -> None:
-        """The flow is over."""
+        """Leave the registry, when the flow ends."""
         if self.id is not None:
             self._registry.leave(self.id)
 
@@ -92,7 +91,7 @@ class FlowProvider:
 
 
 def read_service(body: Part, name: str) -> Service:
-    """The service of that name that a body describes, as nobody's yet. Raises `Refusal`."""
+    """Return the service of that name that a body describes, without provider. Raises `Refusal`."""
     service = offered(_decoded(read_offer, body, "the body is no descriptor of a service"), 0)
     if service is None or service.name != name:
         raise Refusal(Reason.PARAMETER, "the descriptor has no hostport, or is of another service")
@@ -102,7 +101,7 @@ def read_service(body: Part, name: str) -> Service:
 
 
 def read_load(body: Part) -> float:
-    """The load that a body reports. Raises `Refusal`."""
+    """Return the load that a body reports. Raises `Refusal`."""
     return checked_load(_decoded(_read_load, body, 'a load is reported by {"load": NUMBER}').load)
 
 

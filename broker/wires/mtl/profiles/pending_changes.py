@@ -1,17 +1,16 @@
-"""What one reader of the profile "registry" is still to be told by one resource.
+"""Pending changes of one resource for one reader of the profile "registry".
 
 Rules:
-- There is one *entry* for each service of a provider, and for each provider's load. First the reader is told all that
-  there are, the *snapshot*; then that this was all; then what changes.
-- An entry that changes before the snapshot has reached it is told in it as it is by then, or left out if it is gone.
-- What waits for the reader is at most one event for each entry, the newest. It keeps the place of the one before, so
-  that an entry which changes all the time is told for all that, and keeps no other waiting.
-- Of an entry that the reader was never told of it is not told that it is gone. Of one that it was told of it is, in the
-  place of whatever else waited.
-- Nothing is sent while something waits that came before it.
+- Each service of a provider is an *entry*, and so is the load of each provider. The reader is sent all entries, the
+  *snapshot*; then a mark of its end; then the changes.
+- An entry that changes before it is sent in the snapshot is sent in its new state, or left out if it was removed.
+- Changes are coalesced: at most one event waits for each entry, the newest. It keeps the place of the former one, so
+  that an entry which changes all the time is sent nevertheless, and delays no other.
+- The removal of an entry is sent only if the reader was sent the entry. It takes the place of any waiting event.
+- Events are sent in order: none overtakes a waiting one.
 
-A view holds the entries of the snapshot that are still to be told, eight bytes each, and one event for each that has
-changed since. When the reader has been told everything it holds nothing.
+A value holds the unsent entries of the snapshot, eight bytes each, and one event for each entry that has changed since.
+Once everything is sent, it is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ V = TypeVar("V")
 
 @attrs.define(eq=False)
 class EntryEvent(Generic[V]):
-    """Something to tell of an entry. ``name`` says what has happened, in the profile's words.
+    """Event of an entry. ``name`` is its kind, as the profile defines it.
 
     ``subject`` is what the entry is now; with ``gone``, what it was at last. ``new`` says that it was none before.
     ``encoded``, and the ``epoch`` in it, are for the sender: the same event goes to many readers.
@@ -43,7 +42,7 @@ class EntryEvent(Generic[V]):
     epoch: int = 0
 
     def called(self, name: str) -> EntryEvent[V]:
-        """The same, as another kind of event."""
+        """Return the event as another kind."""
         return (
             self if name == self.name else EntryEvent(self.key, name, self.revision, self.subject, self.new, self.gone)
         )
@@ -68,21 +67,21 @@ class PendingChanges(Generic[V]):
         missed: Iterable[EntryEvent[V]] = (),
     ) -> None:
         self._snapshot: deque[V] | None = deque(entries)
-        """None when its end has been told."""
+        """None once its end is sent."""
         self._shown = shown
         self._send = send
         self._waiting: dict[Hashable, tuple[EntryEvent[V], bool]] = {event.key: (event, event.new) for event in missed}
-        """Events, and whether the reader does not know the entry."""
+        """Events by entry, each with True if the reader was not sent the entry."""
         self.blocked = False
-        """There was no room for what is next."""
+        """True if the next event found no room."""
 
     def __len__(self) -> int:
-        """About how much there still is to be told."""
+        """Return the approximate number of unsent events."""
         snapshot = self._snapshot
         return len(self._waiting) + (0 if snapshot is None else len(snapshot) + 1)
 
     def tell(self, event: EntryEvent[V]) -> None:
-        """Something happened to an entry."""
+        """Send the event of an entry, or coalesce it with the waiting one."""
         if self._snapshot is None and not self._waiting:
             if self._send(event, True):
                 return
@@ -97,11 +96,11 @@ class PendingChanges(Generic[V]):
         elif event.gone:
             del self._waiting[event.key]
         else:
-            # For the reader, it begins with this.
+            # The reader never saw the entry, so its first event keeps the kind of the one that was not sent.
             self._waiting[event.key] = (event.called(before[0].name), True)
 
     def serve(self, most: int) -> int:
-        """Send what waits, up to so many, as far as there is room. Returns how many were sent."""
+        """Send up to ``most`` waiting events while there is room. Returns the number sent."""
         self.blocked = False
         sent = 0
         while sent < most and (self._waiting or self._snapshot is not None):
@@ -112,7 +111,7 @@ class PendingChanges(Generic[V]):
         return sent
 
     def _serve_snapshot(self) -> bool:
-        """Send the next entry of the snapshot, or its end."""
+        """Send the next entry of the snapshot, or its end. Returns False without room."""
         snapshot = self._snapshot
         assert snapshot is not None
         while snapshot:

@@ -1,10 +1,10 @@
-"""Where callers get their replies: a box for each reader flow that asked for one, with an address nobody can guess.
+"""Reply inboxes: one for each reader flow that asked for it, with an address that cannot be guessed.
 
 Rules:
-- A box is open while its reader has summoned it. What comes for one that is not, or is no more, is refused.
-- A reply that finds no room at its reader waits, behind those before it: a bounded number of them, and of bytes. When
-  the box is closed they are lost.
-- A reply is for the oldest request with its correlation-id that none was seen for.
+- An inbox is open while its reader has summoned it. Replies to any other are refused.
+- A reply that finds no room at its reader waits behind those before it: a bounded number of them, and of bytes. Waiting
+  replies are lost when the inbox is closed.
+- A reply belongs to the oldest unanswered request with its correlation-id.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from broker.wires.mtl.sessions.principals import Principal
 from broker.wires.mtl.sessions.profile_interface import ProfileReader
 
 OVERHEAD = 200
-"""Bytes that a reply which waits takes beside its own."""
+"""Bytes that a waiting reply takes beside its own."""
 
 
 class ReplyInbox:
-    """The box of a reader. Its address ends with ``token``."""
+    """The inbox of a reader. Its address ends with ``token``."""
 
     def __init__(self, reader: ProfileReader, token: str, store: ByteBudget, max_backlog: int) -> None:
         self._reader = reader
         self._store = store
         self._max_backlog = max_backlog
         self._names: dict[str, None] = {}
-        """As what its reader has summoned it."""
+        """Names by which its reader has summoned it: ``reply``, the full address, or both."""
         self._backlog: deque[tuple[bytes, Part]] = deque()
         self._expected: dict[str, dict[int, ServiceRequest]] = {}
-        """Requests without a reply, by correlation-id and order."""
+        """Unanswered requests, by correlation-id and order."""
         self.token = token
 
     @property
     def principal(self) -> Principal:
-        """Whose it is."""
+        """The owner of the inbox."""
         return self._reader.grant.principal
 
     def __len__(self) -> int:
-        """How many replies wait."""
+        """Return the number of waiting replies."""
         return len(self._backlog)
 
     @property
@@ -52,16 +52,16 @@ class ReplyInbox:
         return sum(map(len, self._expected.values()))
 
     def open(self, name: str) -> None:
-        """Its reader summoned it by that name."""
+        """Open the inbox by a name that its reader has summoned."""
         self._names[name] = None
 
     def close(self, name: str) -> int:
-        """Its reader dismissed it by that name. Returns how many replies are lost."""
+        """Close the inbox by a name. Returns the number of replies lost."""
         self._names.pop(name, None)
         return 0 if self._names else self.clear()
 
     def clear(self) -> int:
-        """Nothing more is sent. Returns how many replies are lost."""
+        """Close the inbox by all names. Returns the number of replies lost."""
         lost = len(self._backlog)
         self._names.clear()
         while self._backlog:
@@ -71,7 +71,7 @@ class ReplyInbox:
     # replies
 
     def post(self, properties: bytes, body: Part) -> None:
-        """Send a reply, or let it wait. Raises `Refusal`: UNKNOWN_TARGET if nobody reads it, LIMIT if too many wait."""
+        """Send a reply, or let it wait. Raises `Refusal`: UNKNOWN_TARGET without reader, LIMIT if too many wait."""
         if not self._names:
             raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
         if not self._backlog and self._send(properties, body):
@@ -81,7 +81,7 @@ class ReplyInbox:
         self._backlog.append((properties, body))
 
     def flush(self) -> None:
-        """There is room at its reader."""
+        """Send waiting replies while its reader has room."""
         while self._backlog and self._send(*self._backlog[0]):
             self._shorten()
 
@@ -94,17 +94,17 @@ class ReplyInbox:
     # requests
 
     def expect(self, request: ServiceRequest) -> None:
-        """A reply to that may come."""
+        """Expect a reply to a request."""
         self._expected.setdefault(request.correlation, {})[request.order] = request
 
     def forget(self, request: ServiceRequest) -> None:
-        """None is expected any more. Harmless if none was."""
+        """Expect no reply to a request any more. No-op if none was expected."""
         same = self._expected.get(request.correlation)
         if same is not None and same.pop(request.order, None) is not None and not same:
             del self._expected[request.correlation]
 
     def expected(self, correlation: str) -> ServiceRequest | None:
-        """What a reply with that correlation-id is for."""
+        """Return the request that a reply with that correlation-id answers, or None."""
         same: dict[int, Any] = self._expected.get(correlation, {})
         return next(iter(same.values()), None)
 

@@ -1,6 +1,6 @@
-"""The last values of topics, for whoever comes later: a bounded number of them, and of bytes.
+"""Retained values: the last Content of topics, for later readers. Their number and size are bounded.
 
-A value for which there is no room is refused: none goes to make room for another, since nobody would notice.
+A value that finds no room is refused. None is evicted for another, since no client would notice the loss.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import attrs
 
 @attrs.frozen
 class RetainedValue:
-    """A Content as it is sent: its tail and its body."""
+    """A Content as it is sent: tail and body."""
 
     tail: bytes
     body: bytes
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return len(self.tail) + len(self.body)
 
 
@@ -35,7 +35,7 @@ class RetainedBounds:
 
 
 class RetainedValues:
-    """The values, by topic."""
+    """Retained values, by topic."""
 
     def __init__(self, bounds: RetainedBounds) -> None:
         self._bounds = bounds
@@ -46,11 +46,11 @@ class RetainedValues:
         return len(self._values)
 
     def get(self, topic: Hashable) -> RetainedValue | None:
-        """The last value of a topic, if it has one."""
+        """Return the retained value of a topic, or None."""
         return self._values.get(topic)
 
     def fits(self, topic: Hashable, size: int) -> bool:
-        """Whether there is room for a value of so many bytes, in the place of the last one."""
+        """Return True if a value of that size can replace the former one of the topic."""
         bounds = self._bounds
         old = self._values.get(topic)
         if old is None:
@@ -58,13 +58,13 @@ class RetainedValues:
         return self.bytes - old.size + size <= bounds.bytes
 
     def put(self, topic: Hashable, value: RetainedValue) -> None:
-        """Keep a value, in the place of the last one. There must be room for it."""
+        """Store a value in place of the former one. It must fit (`fits`)."""
         self.drop(topic)
         self._values[topic] = value
         self.bytes += value.size
 
     def drop(self, topic: Hashable) -> None:
-        """The topic has no last value any more. Harmless if it had none."""
+        """Remove the value of a topic. No-op if it has none."""
         old = self._values.pop(topic, None)
         if old is not None:
             self.bytes -= old.size

@@ -1,9 +1,10 @@
-"""The profile "test" of RFC 11: what any writer sends goes to all readers, at once or never.
+"""The profile "test" of RFC 11: fan-out of each Content to all readers, at once or never.
 
 Rules:
 - There is one resource, ``resource``, in each virtual host. Contents are never confirmed.
-- A Content goes to all who have summoned the resource, with its properties as they are. It always names the resource.
-- Nothing is kept: who summons later does not get it, and who reads too slowly misses it.
+- A Content is fanned out to all readers that have summoned the resource, with unchanged properties. It always names
+  the resource.
+- Nothing is stored: later readers do not get it, and slow ones miss it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profil
 RESOURCE = "resource"
 
 _NAMED = make_tail(RESOURCE, b"")
-"""What a tail begins with that names it; one that does not, begins with one byte less."""
+"""Prefix of a tail with the name. A tail without it has an empty name there, one zero byte."""
 
 
 class FanOutProfile:
-    """See `Profile`. The ``place`` of a flow are the readers of its virtual host."""
+    """See `broker.wires.mtl.sessions.profile_interface.Profile`. ``place`` has the readers of the virtual host."""
 
     name = "test"
     confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
@@ -34,7 +35,7 @@ class FanOutProfile:
     def __init__(self, flows: DataFlows) -> None:
         self._flows = flows
         self._readers: dict[str, dict[ProfileReader, None]] = {}
-        """By virtual host: those who have summoned the resource."""
+        """Readers that have summoned the resource, by virtual host."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource != RESOURCE:
@@ -59,7 +60,7 @@ class FanOutProfile:
         """No-op: flows of this profile are no providers."""
 
     def room(self, reader: ProfileReader) -> None:
-        """Nothing waits for it."""
+        """No-op: no Content waits."""
 
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         readers = writer.place
@@ -68,13 +69,13 @@ class FanOutProfile:
             self._flows.fan_out(readers, tail, content.body)
 
     def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """None is awaited."""
+        """No-op: Contents are not confirmed."""
 
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """None is awaited."""
+        """No-op: Contents are not confirmed."""
 
     def counts(self) -> Mapping[str, int]:
         return {}
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """No-op: nothing is stored."""

@@ -1,15 +1,14 @@
-"""Which virtual hosts a user may open, and what of them the user may read, write and offer.
+"""Access rules: the virtual hosts that a user may open, and the resources that they may read, write and offer there.
 
 Rules:
-- The first rule whose patterns match the user's name counts, and no other. Who did not have to say who it is has the
-  empty name.
-- A resource is written ``PROFILE:RESOURCE``. A pattern of one is exact, or a beginning that ends with ``*``. Users,
-  virtual hosts and the names of services have shell patterns (``*``, ``?``, ``[...]``), with case.
-- ``{user}`` in a pattern of resources, hosts or services stands for the user's name. Such a pattern matches nothing
-  where there is no name.
-- Where there are rules, what none of them allows is refused. Where there are none, everything is allowed to everybody.
-- A virtual host that is not there is refused as one that the user may not open.
-- The broker's own names may be read as any others; nobody writes to them, works for them, or offers them.
+- The first rule whose patterns match the name of the user applies, and no other. An anonymous user has the empty name.
+- A resource is written ``PROFILE:RESOURCE``. Its pattern is exact, or a prefix that ends with ``*``. Users, virtual
+  hosts and names of services have shell patterns (``*``, ``?``, ``[...]``), which are case-sensitive.
+- ``{user}`` in a pattern of resources, hosts or services is replaced by the name of the user. Such a pattern matches
+  nothing for an anonymous user.
+- If there are rules, all that none of them allows is refused. Without rules, everything is allowed.
+- An unknown virtual host is refused like a forbidden one.
+- Resources of the broker itself may be read as others. No user may write to them, process their requests or offer them.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from broker.core.model import OWN_PREFIX, Rights
 from broker.wires.mtl.sessions.principals import Side
 
 USER = "{user}"
-"""What stands for the user's name in patterns."""
+"""Placeholder of the user's name in patterns."""
 
 _SERVICE = "service"
-"""The profile whose readers work for services: what they read they offer."""
+"""The profile whose readers process requests: they offer the services that they read."""
 
 _OWN = tuple(prefix + OWN_PREFIX for prefix in ("", "service/", "load/"))
-"""How the broker's own resources begin: topics and queues by name, services and their load with what they are."""
+"""Prefixes of the broker's own resources: topics and queues have the bare name, services and loads a prefix."""
 
 
 @attrs.frozen
 class AccessRule:
-    """What some users may do."""
+    """Permissions of some users in some virtual hosts."""
 
     users: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -47,20 +46,20 @@ class AccessRule:
 
 @attrs.frozen
 class ResourceNames:
-    """A set of names: some exact, some by how they begin."""
+    """A set of names: exact ones, and prefixes."""
 
     exact: frozenset[str]
     prefixes: tuple[str, ...]
 
     @classmethod
     def of(cls, patterns: Iterable[str], user: str) -> ResourceNames:
-        """The names that these patterns mean for that user."""
+        """Return the names that match these patterns for that user."""
         exact: set[str] = set()
         prefixes: dict[str, None] = {}
         for pattern in patterns:
             if not user and USER in pattern:
-                continue  # it would come to mean everybody's
-            # before the user's name is put in, which may end with anything
+                continue  # "user.{user}.*" would match the resources of all users
+            # Before the name of the user is inserted, which may end with "*".
             prefix = pattern.endswith("*")
             name = pattern.removesuffix("*").replace(USER, user)
             if prefix:
@@ -78,36 +77,36 @@ ALL = ResourceNames.of(["*"], "")
 
 @attrs.frozen
 class UserPermissions:
-    """What one user may do in the virtual hosts that it may open. Two that allow the same are equal."""
+    """Permissions of one user. Equal values allow the same: a reload compares them."""
 
     read: ResourceNames
     write: ResourceNames
     offers: Rights
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
-        """Whether the user may read that resource of that profile, or write to it."""
+        """Return True if the user may read that resource of that profile, or write to it."""
         if resource.startswith(_OWN) and (side is Side.WRITER or profile == _SERVICE):
             return False
         return f"{profile}:{resource}" in (self.read if side is Side.READER else self.write)
 
 
 FREE = UserPermissions(ALL, ALL, Rights())
-"""What everybody may do where there are no rules."""
+"""Permissions of all users where there are no rules."""
 
 
 class AccessPolicy:
-    """The virtual hosts that there are, and the rules. Both may be replaced while it is used."""
+    """The virtual hosts and the access rules. Both may be replaced at any time."""
 
     def __init__(self, hosts: Sequence[str], rules: Sequence[AccessRule] = ()) -> None:
         self.use(hosts, rules)
 
     def use(self, hosts: Sequence[str], rules: Sequence[AccessRule]) -> None:
-        """Take other hosts and rules. What was allowed before is not taken back by this."""
+        """Apply other hosts and rules. Access given before is revoked by `ControlFlow.review`, not here."""
         self._hosts = frozenset(hosts)
         self._rules = tuple(rules)
 
     def allowed(self, user: str, host: str) -> UserPermissions:
-        """What the user may do in that virtual host. Raises `Refusal` if it may not open it, or there is none."""
+        """Return the permissions of the user in that virtual host. Raises `Refusal` if it is unknown or forbidden."""
         if host in self._hosts:
             if not self._rules:
                 return FREE
@@ -123,5 +122,5 @@ class AccessPolicy:
 
 
 def _shell(patterns: Iterable[str], user: str) -> tuple[str, ...]:
-    """Shell patterns, as they are for that user."""
+    """Return shell patterns with the name of the user inserted; its special characters match themselves."""
     return tuple(pattern.replace(USER, escape(user)) for pattern in patterns if user or USER not in pattern)

@@ -1,21 +1,21 @@
-"""The clients of the data flow: the state of each, and all messages that they are sent.
+"""Clients of the data flow: the state of each, and all messages that they are sent.
 
 A client is one DEALER on one connection. It has a reader flow, a writer flow, or both; they end together.
 
-Rules:
-- Messages reach a client in the order of the calls. A Content is handed to the transport at once or refused: none waits
-  here. So no Content follows the answer to a Dismiss.
-- An *answer* (Response, Confirm, Reject, Pong) may wait in the transport where a Content is refused. A client for which
-  there is no room for an answer either does not read at all. It is ended, since a lost answer would keep it waiting for
-  ever.
-- A Content has the reader's next sequence, from 1 on. A Content that is refused has used its number up.
-- After a refusal the transport reports when the client has room again (`DataOutbound.room`), and the profile of its
-  reader is called. There is no second attempt before: the transport itself writes before it refuses a message.
-- A client is ended when its reader missed too many Contents, not counting those from before a long time without a loss;
-  and when it took no message for too long while there was no room.
-- No client is ended during a delivery, but with the next tick of the leases: profiles are not called back while they
+Invariants:
+- Messages reach a client in the order of the calls. The transport accepts a Content at once or refuses it; none is
+  queued here. So no Content follows the answer to a Dismiss.
+- An *answer* (Response, Confirm, Reject, Pong) may wait in the transport where a Content is refused. A client that has
+  no room for an answer does not read at all: it is ended, since it would wait forever for the lost answer.
+- A Content has the next sequence of the reader, from 1 on. A refused Content has used its number, so that the client
+  sees a gap.
+- After a refusal, the transport reports when the client has room again (`DataOutbound.room`), and the profile of its
+  reader is called. No attempt is made before: the transport itself writes before it refuses a message.
+- A client is ended when its reader missed too many Contents (a long time without loss resets the count), or when it
+  accepted no message for too long while it had no room.
+- Clients are ended in the next tick of the leases, never during a delivery: profiles must not be called back while they
   send.
-- A message for which there is no connection is dropped: the end of that connection is reported by itself.
+- A message without a connection is dropped: the transport reports the end of that connection separately.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ WIRE = "mtl"
 """The name of the wire in counters and logs."""
 
 _SEQUENCE_AT = 1
-"""The place of the sequence in a header: behind the type."""
+"""Offset of the sequence in a header: it follows the type."""
 
 _UNNUMBERED = wire.content_header(0, b"")
-"""The header of a Content up to its tail, with a sequence that the transport replaces."""
+"""Header of a Content up to its tail. The transport replaces the sequence: one buffer serves all readers."""
 
 
 class ClientTable(Protocol):
-    """The table that a client is in."""
+    """Table of clients, which checks them at their deadlines."""
 
     def check(self, client: DataClient, now: float) -> float | None:
-        """Do what is due for it."""
+        """Ping or end a client; see `broker.wires.mtl.sessions.data_flow.DataFlow.check`."""
 
 
 class DataClient:
-    """One DEALER, as long as it has a flow. ``connection`` is the number of its connection."""
+    """One DEALER while it has a flow. ``connection`` is the number of its connection."""
 
     __slots__ = (
         "address", "connection", "heard", "identity", "keeper", "lease", "over", "reader", "sent", "writer",
@@ -67,15 +67,15 @@ class DataClient:
         self.writer: WriterFlow | None = None
         self.heard = now
         self.sent = now
-        """The time of the last message to it that was no Content. Both are in the leases' time."""
+        """Time of the last message to it other than a Content. Both times are those of the leases."""
         self.over = False
 
     def flows(self) -> list[ReaderFlow | WriterFlow]:
-        """The flows that it has."""
+        """Return its flows."""
         return [flow for flow in (self.reader, self.writer) if flow is not None]
 
     def check(self, now: float) -> float | None:
-        """Do what is due."""
+        """Run the check of the table."""
         return self.keeper.check(self, now)
 
     def __str__(self) -> str:
@@ -117,10 +117,10 @@ class ReaderFlow:
         """The number of Contents that it missed lately, the last of them at ``dropped_at``."""
         self.dropped_at = 0.0
         self.starved = False
-        """A Content was refused since its profile was last told of room."""
+        """True if a Content was refused since the profile was last called for room."""
 
     def send(self, tail: bytes, body: Part) -> Sent:
-        """Send one Content. The profile decides about one that is refused."""
+        """Send one Content. The profile decides about a refused one."""
         self.sequence = sequence = self.sequence + 1
         if self.client.over:
             return Sent.GONE
@@ -149,9 +149,9 @@ class WriterFlow:
         self.place: Any = None
         self.confirmed = grant.confirm is ConfirmMode.FULL
         self.last = -1
-        """The highest sequence that came. It counts where Contents are confirmed."""
+        """Highest sequence received. Used where Contents are confirmed."""
         self.names: dict[str, str] = {}
-        """The resources that its Contents may be for, by what they say."""
+        """Resources that its Contents may be for, by the name that they give."""
 
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """Confirm a Content, or all up to it."""
@@ -167,7 +167,7 @@ class WriterFlow:
 
 
 class DataOutbound:
-    """All messages that clients are sent. ``end`` ends a client, for a reason that is a word for counters."""
+    """Sender of all messages to clients. ``end`` ends a client for a reason, which names a counter."""
 
     log = Logger()
 
@@ -183,16 +183,16 @@ class DataOutbound:
         self.settings = context.settings
         self._end = end
         self.delivered = 0
-        """The number of Contents that were sent, each counted once for each reader."""
+        """Number of Contents sent, counted for each reader."""
         self._full: dict[bytes, _FullClient] = {}
         """Clients without room, by identity."""
         self._doomed: dict[DataClient, str] = {}
-        """Clients that are to be ended, and the reasons."""
+        """Clients to be ended in the next tick, and the reasons."""
 
     # Contents
 
     def fan_out(self, readers: Collection[ReaderFlow], tail: bytes, body: Part) -> None:
-        """Send the same Content to many readers. Those without room miss it."""
+        """Send the same Content to many readers. It is dropped for those without room."""
         failed = self.router.send_each(readers, _UNNUMBERED + tail, _SEQUENCE_AT, body, self.leases.now)
         self.delivered += len(readers) - len(failed)
         for reader, why in failed:
@@ -211,10 +211,10 @@ class DataOutbound:
             self.doom(reader.client, "slow")
         self.starve(reader)
 
-    # everything else
+    # answers and Pings
 
     def answer(self, client: DataClient, frames: Sequence[Part]) -> None:
-        """Send an answer, which may wait for room."""
+        """Send an answer, which may wait in the transport."""
         if client.over:
             return
         sent = self.router.reply(client.identity, frames)
@@ -225,10 +225,11 @@ class DataOutbound:
             self.doom(client, "unread")
 
     def ping(self, client: DataClient) -> None:
-        """Ask whether it is there."""
+        """Send a Ping."""
         sent = self.router.send(client.identity, wire.PING)
         if sent is Sent.SENT:
             client.sent = now = self.leases.now
+            # The transport accepted a message, so the client reads again, if slowly.
             full = self._full.get(client.identity)
             if full is not None:
                 full.since = now
@@ -238,16 +239,16 @@ class DataOutbound:
     # clients without room
 
     def starve(self, reader: ReaderFlow) -> None:
-        """A Content for that reader was refused."""
+        """Note that a Content for that reader was refused."""
         reader.starved = True
         self._no_room(reader.client)
 
     def room(self, identity: bytes) -> None:
-        """The client of that identity has room again, if there is one that had none."""
+        """Resume a client that has room again. No-op for any other identity."""
         full = self._full.pop(identity, None)
         if full is None:
             return
-        self.leases.look()  # the transport calls this outside of a quantum
+        self.leases.look()  # the transport calls this outside of a quantum, so the time has to be set
         full.lease.cancel()
         reader = full.client.reader
         if reader is not None and reader.starved:
@@ -268,7 +269,7 @@ class DataOutbound:
         self._complaints.add(WIRE, client.address, refusal)
 
     def _stuck(self, full: _FullClient, now: float) -> float | None:
-        """End a client that took nothing for too long. Returns the time of the next check."""
+        """End a client that accepted nothing for too long. Returns the time of the next check."""
         reader = full.client.reader
         if reader is not None:
             full.since = max(full.since, reader.sent)
@@ -278,10 +279,10 @@ class DataOutbound:
         self.doom(full.client, "stuck")
         return None
 
-    # clients that are over
+    # the end of clients
 
     def doom(self, client: DataClient, why: str) -> None:
-        """Have it ended with the next tick."""
+        """End a client in the next tick. The first reason counts."""
         if client.over:
             return
         if not self._doomed:
@@ -289,7 +290,7 @@ class DataOutbound:
         self._doomed.setdefault(client, why)
 
     def forget(self, client: DataClient) -> None:
-        """It is over."""
+        """Release what is stored of a client that has ended."""
         full = self._full.pop(client.identity, None)
         if full is not None:
             full.lease.cancel()
@@ -302,7 +303,7 @@ class DataOutbound:
 
 
 class _FullClient:
-    """A client without room. ``since`` is the time at which it last took a message, as far as is known, or had room."""
+    """A client without room. ``since`` is the last time at which it is known to have accepted a message or had room."""
 
     __slots__ = ("_stuck", "client", "lease", "since")
 
@@ -313,12 +314,12 @@ class _FullClient:
         self.lease: ILease
 
     def check(self, now: float) -> float | None:
-        """See whether it took anything meanwhile."""
+        """Check if it accepted anything meanwhile."""
         return self._stuck(self, now)
 
 
 class _Task:
-    """A call to be made, on a lease."""
+    """A call on a lease."""
 
     def __init__(self, check: Callable[[float], float | None]) -> None:
         self.check = check

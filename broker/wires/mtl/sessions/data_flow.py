@@ -1,21 +1,37 @@
-"""The data flow: data leases, Summon and Dismiss, Contents and their answers, heartbeats.
+"""Data flow: data leases, Summon and Dismiss, Contents and their answers, heartbeats.
+
+States of a connection, and what its commands lead to. "403" is a Response with that code; what is ignored is counted.
+
+    command           without flow       with reader             with writer            with both
+    Lease (reader)    reader, or 403     403                     both, or 403           403
+    Lease (writer)    writer, or 403     both, or 403            403                    403
+    Summon, Dismiss   403                200, or 400             400                    200, or 400
+    Content           403                403                     to the profile         to the profile
+    Ping              403, sequence 0    Pong                    Pong                   Pong
+    Confirm, Reject   ignored            to the profile (1)      ignored                to the profile (1)
+    Pong              ignored            sign of life            sign of life           sign of life
+    Response          ignored            ignored                 ignored                ignored
+
+    (1) where the Contents of the reader are confirmed, and that sequence was sent; else ignored
+
+Every flow of a connection ends together with the others: when the connection closes, after some heartbeats without a
+frame, when the lease is revoked, or when the client does not read. The state is then "without flow". The end is not
+announced (RFC 11 has no command for it): the next command of the client is answered by 403.
 
 Rules:
-- A client begins with a Lease, and may have one for reading and one for writing. A peer without one is answered 403 to
-  every command that is answered at all; to a Ping too, with the sequence 0 and without a Pong, so that the client of a
-  broker that was started again notices. A second lease for the same side is refused, and lost.
-- A Summon is answered before any Content of the resource. A Dismiss is answered after the profile has heard of it, and
-  then there is no Content of the resource any more.
-- A Content names its resource, but where there is only one that it could be for. What is wrong with one that is well
-  formed is told by a Reject where Contents are confirmed, and else by a Response with its sequence. Where they are
-  confirmed, their sequences rise.
-- Confirms and Rejects of what was never sent, or where none were agreed, are ignored without a word. So are Responses,
-  which no client sends. What is ill-formed is dropped. All of these are counted.
-- Any frame is a sign of life. A client that says nothing is sent a Ping after one heartbeat, as is one that was sent
-  nothing; after some heartbeats without a frame it is over.
-- A client belongs to one connection, and its flows end when that closes. The number of a connection never comes again,
-  so a later connection with the same identity has to begin with a Lease.
-- The end of a flow is not announced: the client is answered 403 to its next command.
+- A Ping without flow is answered by 403 rather than a Pong, so that the client of a restarted broker notices.
+- A second Lease for the same side is refused, and its lease is lost. A repeated Lease, of the lease in use, is answered
+  by 200: it changes nothing.
+- A Summon is answered before any Content of the resource. A Dismiss is answered after the profile has processed it; no
+  Content of the resource follows.
+- A Content names its resource; the name may be empty if there is only one. An invalid Content is answered by a Reject
+  where Contents are confirmed, and else by a Response with its sequence. Where they are confirmed, sequences rise.
+- Confirms and Rejects of unknown sequences are ignored, as is a Response, which only servers send. Ill-formed commands
+  are dropped. All of them are counted.
+- Any frame is a sign of life. A client is sent a Ping after one heartbeat in which it sent nothing, or was sent
+  nothing.
+- Flows belong to the number of a connection, which is never reused: a later connection with the same identity has to
+  begin with a Lease.
 """
 
 from __future__ import annotations
@@ -37,8 +53,8 @@ from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, Pr
 from broker.wires.mtl.sessions.settings import MtlSettings
 
 PINGS_TOGETHER = 64
-"""Moments of a heartbeat at which clients are checked and Pings go out, so that thousands of silent flows wake the
-broker a few times a second. No Ping is later by more than a sixty-fourth of the heartbeat."""
+"""Slots of a heartbeat in which Pings are sent: thousands of silent flows then wake the broker a few times a second. A
+Ping is late by a sixty-fourth of the heartbeat at most."""
 
 
 class DataFlow:
@@ -61,7 +77,7 @@ class DataFlow:
         self._tokens: dict[str, DataClient] = {}
         self._tails = wire.Tails()
         self._tails_of_strangers = wire.Tails()
-        """Apart, so that peers without a lease cost the writers nothing."""
+        """A cache of its own: peers without a lease cannot evict the entries of writers."""
         self._commands: dict[type, Callable[[DataClient, Any], None]] = {
             wire.Content: self._content,
             wire.Confirm: self._confirm,
@@ -81,7 +97,7 @@ class DataFlow:
     # from the transport
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message: the frames after the identity, and the number of its connection."""
+        """Process one message: the frames after the identity, and the number of its connection."""
         client = self._clients.get(connection)
         if client is None:
             self._meet(identity, frames, connection)
@@ -95,19 +111,19 @@ class DataFlow:
         self._commands[type(command)](client, command)
 
     def closed(self, connection: int) -> None:
-        """A connection ended, and its flows with it."""
+        """End the flows of a connection that closed."""
         client = self._clients.get(connection)
         if client is not None:
             self._end(client, "closed")
 
     def room(self, identity: bytes) -> None:
-        """A peer for which a message was refused has room again."""
+        """Resume sending to a peer that has room again after a refusal."""
         self._outbound.room(identity)
 
     # from profiles
 
     def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
-        """End the flow of a client, and its other one."""
+        """End both flows of a client."""
         assert isinstance(flow, ReaderFlow | WriterFlow)
         if not flow.client.over:
             self._end(flow.client, why)
@@ -115,12 +131,14 @@ class DataFlow:
     # from the leases
 
     def check(self, client: DataClient, now: float) -> float | None:
-        """Do what is due for a client. Returns the time of the next check, None when it is over."""
+        """Ping or end a client. Returns the time of the next check, None if it has ended."""
+        # The slack covers stamps that are as old as the last tick, in a busy broker.
         over = client.heard + self._patience + self._leases.slack
         if now >= over:
             self._end(client, "dead")
             return None
         reader = client.reader
+        # Contents are counted by the reader alone, which saves a write for each on the fast path.
         said = client.sent if reader is None else max(client.sent, reader.sent)
         beat = min(client.heard, said) + self._heartbeat
         if now >= beat:
@@ -131,7 +149,7 @@ class DataFlow:
     # from the operator
 
     def use(self, settings: MtlSettings) -> None:
-        """Take other settings."""
+        """Apply other settings."""
         self._outbound.settings = settings
         self._max_summoned = settings.max_summoned
         self._max_names = settings.max_names
@@ -139,17 +157,17 @@ class DataFlow:
         self._patience = settings.heartbeat * settings.dead_after
 
     def counts(self) -> dict[str, int]:
-        """The counters that are kept here, by name."""
+        """Return the counters of the data flow."""
         return {"mtl_contents.received": self.received, "mtl_contents.delivered": self._outbound.delivered}
 
     def clients(self) -> Iterable[DataClient]:
-        """All clients, the oldest first."""
+        """Return all clients, the oldest first."""
         return self._clients.values()
 
-    # clients that begin and end
+    # begin and end of flows
 
     def _meet(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take a message of a peer that has no flow, or has none any more."""
+        """Process a message of a connection without flow."""
         try:
             command = wire.parse(frames, self._tails_of_strangers)
         except IllFormed as fault:
@@ -207,12 +225,14 @@ class DataFlow:
         grant.profile.joined(flow)
 
     def _end(self, client: DataClient, why: str) -> None:
-        self._leases.look()  # what profiles do now may be the end of a connection, outside of a quantum
+        # The transport reports the end of a connection outside of a quantum: the time has to be set for profiles.
+        self._leases.look()
         client.over = True
         del self._clients[client.connection]
         client.lease.cancel()
         self._outbound.forget(client)
         flows = client.flows()
+        # All tables first: a profile that fails, or sends to other clients, must not find half an end.
         for flow in flows:
             del self._tokens[flow.token]
             self._data_leases.release(flow.token)
@@ -225,7 +245,7 @@ class DataFlow:
         self.log.debug("the data flows of {client} ended: {why}", client=client, why=why)
 
     def _revoked(self, token: str) -> None:
-        """A lease in use was taken back."""
+        """End the flows of a lease that was revoked."""
         client = self._tokens.get(token)
         if client is not None:
             self._end(client, "revoked")
@@ -279,6 +299,7 @@ class DataFlow:
         name = command.resource
         try:
             reader = _reader(client, name)
+            # The fan-out keeps one entry for each reader: a second Summon would double its Contents, or do nothing.
             if name in reader.summoned:
                 raise Refusal(Reason.PARAMETER, "a Summon of what is summoned already")
             most = self._max_summoned
@@ -290,6 +311,7 @@ class DataFlow:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return
         reader.summoned[name] = None
+        # Before the profile: it may send Contents at once, and the answer must precede them.
         self._outbound.answer(client, wire.response(command.sequence, wire.OK))
         reader.grant.profile.summon(reader, name, command.body)
 
@@ -320,14 +342,14 @@ class DataFlow:
     def _response(self, client: DataClient, command: wire.Response) -> None:
         self._complaints.count("mtl_ignored", "response")
 
-    # what is wrong
+    # refusals
 
     def _ill_formed(self, address: str, fault: IllFormed) -> None:
         self._complaints.count("mtl_ill_formed", fault.fault.value)
         self._complaints.add(WIRE, address, fault)
 
     def _turn_away(self, identity: bytes, sequence: int, why: str) -> None:
-        """Refuse a command of a peer of which nothing is kept."""
+        """Refuse a command on a connection without flow. Nothing is stored about it."""
         self._complaints.add(WIRE, self._router.sender().address, Refusal(Reason.FORBIDDEN, why))
         if self._router.reply(identity, wire.response(sequence, wire.FORBIDDEN)) is Sent.FULL:
             self._complaints.count("mtl_dropped", "answer")
@@ -341,7 +363,7 @@ class DataFlow:
         self._complaints.add(WIRE, client.address, refusal)
 
     def _together(self, due: float) -> float:
-        """That time or a little later: many Pings are due at the same moments."""
+        """Return that time rounded up to a slot: many Pings are then due at the same time."""
         grain = self._heartbeat / PINGS_TOGETHER
         return math.ceil(due / grain) * grain
 
@@ -351,7 +373,7 @@ def _has(client: DataClient, side: Side) -> bool:
 
 
 def _names(grant: Grant) -> dict[str, str]:
-    """The resources of a lease for writing, by what its Contents may say."""
+    """Return the resources of a lease for writing, by the names that Contents may give."""
     names = {name: name for name in grant.resources}
     sole = grant.resources if grant.resources else (grant.profile.sole,)
     if len(sole) == 1 and sole[0] is not None:
@@ -375,7 +397,7 @@ def _allow(writer: WriterFlow, name: str, most: int) -> str:
 
 
 def _reader(client: DataClient, name: str) -> ReaderFlow:
-    """The flow of a Summon or Dismiss. Raises `Refusal` if it has none, or not for that resource."""
+    """Return the flow of a Summon or Dismiss. Raises `Refusal` without one, or if it does not cover the resource."""
     reader = client.reader
     if reader is None:
         raise Refusal(Reason.PARAMETER, "a Summon or Dismiss without a data lease for reading")
@@ -385,7 +407,7 @@ def _reader(client: DataClient, name: str) -> ReaderFlow:
 
 
 def _confirmed(client: DataClient, sequence: int) -> ReaderFlow | None:
-    """The flow in which a Content with that sequence is to be confirmed, if there is one."""
+    """Return the flow that a Confirm or Reject of that sequence is for, None if nothing was sent by that number."""
     reader = client.reader
     if reader is None or reader.grant.confirm is not ConfirmMode.FULL or not 0 < sequence <= reader.sequence:
         return None

@@ -1,16 +1,14 @@
-"""Data leases: what the control flow gives, and the data flow takes.
+"""Data leases: the control flow issues them, the data flow uses them.
 
 Rules:
-- A token is 24 random bytes in text. It is looked up in a dictionary, which does not tell by its time how much of a
-  guess was right: a guess is compared with a token only where all 64 bits of their hashes agree, and nobody outside
-  knows the key of the hash.
-- A lease belongs to the principal that it was given to, and to the CURVE key of its connection: whoever has another
-  key cannot use it. With its first use it belongs to the identity that used it, and to no other. That one may use it
-  again.
-- One that nobody uses ends after its time. One that is used ends with its flow (`DataLeases.release`), or when the
-  principal loses its access (`DataLeases.revoke`): then those who serve the flow are told.
-- A session has a limited number of leases, used or not, and so has a user in all its sessions; whoever has no name is
-  held to the former only. Of unused leases there is a limited number in all: beyond it the oldest ends early.
+- A token is 24 random bytes in text. Looking it up in a dictionary does not reveal by its time how much of a guess is
+  right: a guess is compared with a token only if all 64 bits of their hashes agree, and the key of the hash is secret.
+- A lease belongs to the principal that it was issued to, and to the CURVE key of that connection: a peer with another
+  key cannot use it. Its first use binds it to the identity of that peer, which may use it again.
+- An unused lease ends after its time. A used lease ends with its flow (`DataLeases.release`), or when the principal
+  loses its access (`DataLeases.revoke`): then the data flow is notified.
+- A session has a limited number of leases, used or not, and so has a user in all sessions; an anonymous user is limited
+  by session only. The number of unused leases is limited in total: beyond it, the oldest ends early.
 """
 
 from __future__ import annotations
@@ -29,15 +27,16 @@ from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.settings import MtlSettings
 
 TOKEN_BYTES = 24
-"""Random bytes of a token: nobody guesses 192 bits, and their 32 characters fit into a short string."""
+"""Random bytes of a token: 192 bits cannot be guessed, and their 32 characters fit into a short string."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class DataLeases:
-    """All data leases. Control issues them, Data takes them; ``ended`` is for Data to set.
+    """All data leases.
 
-    ``ended`` is called with the token of each lease in use that is revoked. `take` gives nothing for it any more.
+    ``ended``, which the data flow sets, is called with the token of each used lease that is revoked. The lease has
+    ended by then: `take` returns None for it.
     """
 
     log = Logger()
@@ -48,7 +47,7 @@ class DataLeases:
         self._leases = leases
         self._by_token: dict[str, _DataLease] = {}
         self._unused: dict[str, _DataLease] = {}
-        """The oldest first."""
+        """Oldest first."""
         self._by_principal: dict[Principal, dict[str, _DataLease]] = {}
         self._of_session: Counter[Hashable] = Counter()
         self._of_user: Counter[str] = Counter()
@@ -59,17 +58,17 @@ class DataLeases:
 
     @property
     def unused(self) -> int:
-        """How many nobody has used yet."""
+        """Number of unused leases."""
         return len(self._unused)
 
     def counts(self) -> dict[str, int]:
-        """What is counted here, by name."""
+        """Return the counters of leases."""
         return {"mtl_leases.expired": self._expired}
 
     # from the control flow
 
     def issue(self, grant: Grant, session: Hashable) -> str:
-        """A new lease; returns its token. Raises `Refusal` LIMIT. ``session`` is who asks, for the count."""
+        """Issue a lease, and return its token. ``session`` is the one it is counted for. Raises `Refusal` LIMIT."""
         user, settings = grant.principal.user, self.settings
         if self._of_session[session] >= settings.leases:
             raise Refusal(Reason.LIMIT, f"a session may have {settings.leases} data leases, and no more")
@@ -88,12 +87,13 @@ class DataLeases:
         return token
 
     def principals(self) -> Collection[Principal]:
-        """All who have leases."""
+        """Return the principals that have leases."""
         return self._by_principal.keys()
 
     def revoke(self, principals: Collection[Principal]) -> None:
-        """These lose all that they have."""
+        """End all leases of these principals."""
         lost = [lease for principal in principals for lease in self._by_principal.get(principal, {}).values()]
+        # All tables first: what the data flow calls at the end of a flow must find no lease of these principals.
         for lease in lost:
             self._forget(lease)
         for lease in lost:
@@ -106,9 +106,9 @@ class DataLeases:
     # from the data flow
 
     def take(self, token: str, identity: bytes, key: str) -> Grant | None:
-        """What the lease gives to the peer of that identity and CURVE key ("" without CURVE); None: it is forbidden.
+        """Use a lease. Returns its grant, or None if the peer of that identity and CURVE key may not use it.
 
-        From now on it is in use by that peer, until `release`.
+        ``key`` is "" without CURVE. The lease is in use by that peer until `release`.
         """
         lease = self._by_token.get(token)
         if lease is None or lease.grant.principal.key != key:
@@ -120,12 +120,12 @@ class DataLeases:
         return lease.grant if lease.identity == identity else None
 
     def release(self, token: str) -> None:
-        """The flow of that lease is over, and so is the lease. Harmless if it is over already."""
+        """End a lease together with its flow. No-op if it has ended already."""
         lease = self._by_token.get(token)
         if lease is not None:
             self._forget(lease)
 
-    # the ends
+    # end of leases
 
     def _expire(self, lease: _DataLease) -> None:
         self._expired += 1
@@ -146,7 +146,7 @@ class DataLeases:
 
 
 class _DataLease:
-    """One lease. ``unused`` is the deadline for its first use; ``identity`` who made that."""
+    """One lease. ``unused`` is the deadline of its first use; ``identity`` is the peer of that use, None before."""
 
     __slots__ = ("_expire", "grant", "identity", "session", "token", "unused")
 
@@ -159,17 +159,17 @@ class _DataLease:
         self.unused: ILease
 
     def check(self, now: float) -> float | None:
-        """It was not used in time."""
+        """End the lease at the deadline of its first use."""
         self._expire(self)
         return None
 
 
 def _less(counter: Counter[K], key: K) -> None:
-    """One less; who has none is not kept."""
+    """Subtract one, and drop keys that reach zero: the counter must not grow with every user of the past."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
 def _nothing(token: str) -> None:
-    """Nobody serves flows yet, so that none is in use."""
+    """No-op, until the data flow sets its own: no lease can be in use before."""

@@ -1,7 +1,7 @@
-"""What is kept of a password: enough to check it, and not enough to log in with.
+"""Password verifiers (RFC 5803): they allow to check a password, but not to log in.
 
-It is a line of text in the form that PostgreSQL uses, ``SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY``, the last
-three in BASE64.
+A verifier is a line of text in the form that PostgreSQL uses, ``SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY``,
+the last three in BASE64.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import attrs
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 
 NAME = "SCRAM-SHA-256"
-"""The mechanism that this is made for, and what the text begins with."""
+"""The mechanism of the verifier, and the prefix of its text."""
 
 ITERATIONS = 100_000
-"""How slowly a key is made of a password, for new ones. To check a password that comes in the clear (PLAIN) costs the
-broker 25 to 30 ms of a thread, and who tries passwords against a stolen file as much for each. SCRAM costs the broker
-nothing of it: there the client does that work."""
+"""PBKDF2 iterations of a new verifier. Checking a password in the clear (PLAIN) takes the broker 25 to 30 ms of a
+thread, and an attacker with a stolen file as much for each guess. SCRAM takes the broker nothing of it: the client
+computes the key."""
 
 MIN_ITERATIONS = 4_096
-"""Fewer are not taken: RFC 7677 wants so many at least, and clients refuse fewer."""
+"""Fewer iterations are refused: RFC 7677 requires so many, and clients refuse fewer."""
 
 MAX_ITERATIONS = 1_000_000
-"""More are not taken: each check of PLAIN would keep a thread busy for 0.3 s."""
+"""More iterations are refused: each check of PLAIN would take a thread 0.3 s."""
 
 SALT = 16
 """Bytes of a new salt: as PostgreSQL has them."""
 
 MIN_SALT = 12
-"""Shorter salts are not taken: some clients refuse them."""
+"""Shorter salts are refused: some clients refuse them."""
 
 MAX_SALT = 64
-"""Longer salts are not taken: they go out in a challenge, which is kept until it is answered."""
+"""Longer salts are refused: each is part of a challenge, which is stored until it is answered."""
 
 MAX_PASSWORD = 512
-"""Bytes of a password. Longer ones would not get through in one response of PLAIN."""
+"""Bytes of a password. A longer one would not fit into a response of PLAIN."""
 
 KEY = 32
 """Bytes of either key: a SHA-256."""
@@ -48,8 +48,8 @@ MAX_USER = 200
 """Characters of a user's name: as many as a key's name may have, since a key may stand for a user."""
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:,-]*")
-"""As for the names of keys: no blanks, and nothing that rules would read as a pattern. Being ASCII, a name is the same
-for everybody, however it was typed."""
+"""Form of a user's name, as of names of keys: no blanks, and nothing that access rules would read as a pattern. ASCII
+names have one encoding only, so they need no normalization."""
 
 _BASE64 = "[A-Za-z0-9+/]+={0,2}"
 _TEXT = re.compile(rf"{re.escape(NAME)}\$([1-9][0-9]{{0,9}}):({_BASE64})\$({_BASE64}):({_BASE64})")
@@ -58,17 +58,17 @@ _SCRAM = ScramMechanism(NAME)
 
 
 class BadPassword(ValueError):
-    """A password that cannot be used; the text says why, and does not show it."""
+    """A password that cannot be used. The text gives the reason, and does not show the password."""
 
 
 def is_user(name: str) -> bool:
-    """Whether a user may have this name."""
+    """Return True if a user may have this name."""
     return len(name) <= MAX_USER and _USER.fullmatch(name) is not None
 
 
 @attrs.frozen
 class PasswordVerifier:
-    """What is kept of one password."""
+    """The verifier of one password."""
 
     iterations: int
     salt: bytes = attrs.field(repr=False)
@@ -76,7 +76,7 @@ class PasswordVerifier:
     server_key: bytes = attrs.field(repr=False)
 
     def check(self, password: str) -> bool:
-        """Whether this is the password. It takes its time: for a thread."""
+        """Return True if this is the password. Slow (see `ITERATIONS`): call it in a thread."""
         try:
             _, stored_key, _, _ = _SCRAM.make_auth_info(password, self.iterations, self.salt)
         except ScramException:
@@ -84,17 +84,17 @@ class PasswordVerifier:
         return hmac.compare_digest(stored_key, self.stored_key)
 
     def text(self) -> str:
-        """As it stands in a file."""
+        """Return the text for a file."""
         salt, stored, server = (b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key))
         return f"{NAME}${self.iterations}:{salt}${stored}:{server}"
 
 
 def of(password: str, iterations: int = ITERATIONS) -> PasswordVerifier:
-    """What to keep of a new password. It takes its time. Raises `BadPassword`."""
+    """Return a verifier of a new password. Slow (see `ITERATIONS`). Raises `BadPassword`."""
     try:
         size = len(password.encode())
         salt = secrets.token_bytes(SALT)
-        # SASL leaves some characters out, perhaps all that there are.
+        # SASLprep (RFC 4013) removes some characters, perhaps all: such a password equals the empty one.
         nothing = _SCRAM.make_auth_info("", MIN_ITERATIONS, salt)
         if _SCRAM.make_auth_info(password, MIN_ITERATIONS, salt) == nothing:
             raise BadPassword("is empty")
@@ -107,7 +107,7 @@ def of(password: str, iterations: int = ITERATIONS) -> PasswordVerifier:
 
 
 def parse(text: str) -> PasswordVerifier:
-    """What a text says. Raises ValueError with a reason that shows nothing of it."""
+    """Parse the text of a verifier. Raises ValueError, whose reason shows nothing of the text."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise ValueError(f"is not of the form {NAME}$ITERATIONS:SALT$STOREDKEY:SERVERKEY")
@@ -123,7 +123,7 @@ def parse(text: str) -> PasswordVerifier:
 
 
 def _decoded(part: str) -> bytes:
-    """The bytes of a BASE64 text that is just as we would write it."""
+    """Decode BASE64 in its canonical form only. Raises ValueError."""
     try:
         data = b64decode(part, validate=True)
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Who a client is, and what a data lease lets it do."""
+"""Principals: the user that a session or a data lease belongs to, with their permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.core.model import Rights
 
 
 class Side(enum.Enum):
-    """What a data lease is for."""
+    """Direction of a data lease."""
 
     READER = "reader"
     """Contents go to the client."""
@@ -20,29 +20,31 @@ class Side(enum.Enum):
 
 
 class ConfirmMode(enum.Enum):
-    """Whether Contents of a flow are confirmed."""
+    """Confirmation of the Contents of a flow."""
 
     NONE = "none"
+    """Contents are not confirmed."""
     FULL = "full"
+    """Each Content is confirmed or rejected."""
 
 
 class Permissions(Protocol):
-    """What one user may do in one virtual host."""
+    """Permissions of one user in one virtual host."""
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
-        """Whether the user may read that resource of that profile, or write to it."""
+        """Return True if the user may read that resource of that profile, or write to it."""
 
     @property
     def offers(self) -> Rights:
-        """Which services the user may offer."""
+        """Services that the user may offer."""
 
 
 @attrs.frozen(eq=False)
 class Principal:
-    """Who a session acts for.
+    """A user in a virtual host, with their permissions.
 
-    ``user`` is "" for somebody who did not have to say who it is. ``host`` is the virtual host. ``key`` is the CURVE
-    public key of the connection that it authenticated by, "" without CURVE: its flows must have the same.
+    ``user`` is "" for an anonymous user. ``key`` is the CURVE public key of the connection that authenticated, ""
+    without CURVE: only data flows with the same key may use its leases.
     """
 
     user: str

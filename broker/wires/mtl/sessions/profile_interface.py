@@ -41,9 +41,9 @@ class Grant:
 
 
 class ProfileReader(Protocol):
-    """A flow that Contents go to. It is hashable, and lasts as long as the client's lease.
+    """Reader flow: Contents are sent to its client. It is hashable, and lasts as long as the lease of the client.
 
-    ``place`` is for the profile: whatever it wants to find with the flow.
+    ``place`` belongs to the profile: its state of the flow.
     """
 
     grant: Grant
@@ -58,13 +58,13 @@ class ProfileReader(Protocol):
     def send(self, tail: bytes, body: Part) -> Sent:
         """Send one Content, with the next sequence; afterwards ``sequence`` is that. See `DataFlows.fan_out` for many.
 
-        A Content that is not sent (FULL, GONE) has used its number up too, so that the client sees a gap. After FULL,
+        A Content that is not sent (FULL, GONE) has used its sequence too, so that the client sees a gap. After FULL,
         `Profile.room` is called when there is room again.
         """
 
 
 class ProfileWriter(Protocol):
-    """A flow that Contents come from. It is hashable, and lasts as long as the client's lease."""
+    """Writer flow: its client sends Contents. It is hashable, and lasts as long as the lease of the client."""
 
     grant: Grant
     identity: bytes
@@ -74,58 +74,58 @@ class ProfileWriter(Protocol):
     def __hash__(self) -> int: ...
 
     def confirm(self, sequence: int, multiple: bool = False) -> None:
-        """Confirm a Content, or all up to it. Nothing happens where the flow is not confirmed."""
+        """Confirm a Content, or all up to it. No-op if the flow is not confirmed."""
 
     def reject(self, sequence: int, *, recycle: bool) -> None:
-        """Refuse a Content: with ``recycle`` "not now, send it again", else "never".
+        """Refuse a Content: for now with ``recycle`` (the client sends it again), else for good.
 
-        Where the flow is not confirmed, the client gets a Response 400 for a Content that is refused for good, and
-        nothing for one that is only not taken now.
+        If the flow is not confirmed, the client is sent a Response 400 for a Content refused for good, and nothing for
+        one refused for now.
         """
 
 
 class DataFlows(Protocol):
-    """All data flows, as far as profiles need them."""
+    """The data flows, as profiles use them."""
 
     def fan_out(self, readers: Collection[Any], tail: bytes, body: Part) -> None:
-        """Send the same Content to many readers, each with its own next sequence: the fast way.
+        """Fan out: send the same Content to many readers, each with its own next sequence. Faster than single sends.
 
-        Readers that are too slow for it miss it, which is counted; those that miss too much are ended.
+        Readers without room miss it, which is counted; those that miss too many are ended.
         """
 
     def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
-        """End the flow of a client: its lease is over, what it had summoned is dismissed, and it hears 403 from now on.
+        """End the flow of a client with its lease and all that it has summoned. Its next command is answered by 403.
 
-        ``why`` is a word for counters.
+        ``why`` names a counter.
         """
 
 
 class Profile(Protocol):
-    """One profile. It serves all virtual hosts, and keeps them apart by ``grant.principal.host``."""
+    """One profile. It serves all virtual hosts, and separates them by ``grant.principal.host``."""
 
     name: str
-    """As clients choose it, in small letters."""
+    """Name by which clients choose it, in small letters."""
 
     confirms: Mapping[Side, tuple[ConfirmMode, ...]]
-    """How the Contents of each side may be confirmed: the first is what who says nothing gets."""
+    """Confirmations that each side may choose; the first is the default."""
 
     sole: str | None
-    """The one resource that there is, or None where there may be several."""
+    """The only resource of the profile, None if there may be several."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
-        """Raise `Refusal` if there can be no such resource (PARAMETER), or if it is not for this principal (FORBIDDEN).
+        """Raise `Refusal` if there is no such resource (PARAMETER), or if the principal may not use it (FORBIDDEN).
 
-        Called for each resource of a lease when it is asked for; of a lease for all, when a resource is first used.
+        Called for each resource of a lease when it is issued; of a lease for all, when a resource is first used.
         """
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
-        """What a client must be told beside its lease, as members of the reply."""
+        """Return further members of the reply to a client that is issued this lease."""
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
-        """A client began to use its lease."""
+        """Process the first use of a lease."""
 
     def left(self, flow: ProfileReader | ProfileWriter) -> None:
-        """The flow is over: `dismiss` is not called for what it had summoned. It must not be used afterwards."""
+        """Process the end of a flow, which must not be used afterwards. `dismiss` is not called for its resources."""
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         """Contents of that resource are wanted, and the client knows that they come: they may be sent at once.
@@ -134,25 +134,25 @@ class Profile(Protocol):
         """
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
-        """No Contents of that resource are wanted any more: none may be sent. What is unconfirmed stays so."""
+        """Stop sending Contents of that resource. Unconfirmed ones stay unconfirmed."""
 
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """Record a heartbeat of the flow's client, a Ping or a Pong, if the flow is a provider in the registry."""
 
     def room(self, reader: ProfileReader) -> None:
-        """A reader for which a Content was refused has room again, for many Contents."""
+        """Resume a reader that has room again after a refusal, for many Contents."""
 
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
-        """A Content came. ``resource`` is its name. Where the client left it out, ``content.tail`` does not have it."""
+        """Process a Content of a resource. ``content.tail`` lacks the name if the client left it out."""
 
     def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """The client took a Content safely, or all up to it. Numbers that are not outstanding are ignored."""
+        """Process the Confirm of a Content, or of all up to it. Ignore sequences that are not outstanding."""
 
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """The client does not take a Content, or all up to it; with ``recycle`` it is to be sent again."""
+        """Process the Reject of a Content, or of all up to it. With ``recycle``, it is to be sent again."""
 
     def counts(self) -> Mapping[str, int]:
-        """What is too frequent to be counted elsewhere."""
+        """Return the counters of the profile, by ``FAMILY.NAME``."""
 
     def close(self) -> None:
-        """The broker stops: settle what must be settled."""
+        """Finish what the stop of the broker must not interrupt, and cancel all timers."""

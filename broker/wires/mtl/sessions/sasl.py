@@ -1,19 +1,27 @@
-"""SASL (RFC 4422) for the control flow of MTL: who a client is.
+"""SASL (RFC 4422) for the control flow: mechanisms that authenticate a client as a user.
+
+An exchange takes responses and returns outcomes, step by step. Its states are the methods that take the next response:
+
+    mechanism      states and the outcome of each; every other response is `LoginFailed`, and ends the exchange
+    SCRAM-SHA-256  first: challenge; final: challenge with the proof of the broker; end (empty response): done
+    PLAIN          first: done
+    EXTERNAL       first: done
+    ANONYMOUS      first: done
+    all            before the first response: an empty challenge, if the client sends no initial response
 
 Rules:
-- An exchange is begun with a mechanism that is offered on the connection, and goes on step by step: a response in, an
-  outcome out. `LoginDone` and `LoginFailed` end it; so does a response that is out of order, or too long.
-- In all mechanisms the client begins. Who sends no initial response (None) gets an empty challenge; b"" is a response.
-- SCRAM-SHA-256 (RFC 5802, RFC 7677): the broker's last message, which proves that it knows the user too, goes out as
-  one more challenge, to be answered by an empty response. There is no channel binding: ZeroMQ has no channel to bind.
-  An authorisation id is not taken here.
-- PLAIN (RFC 4616) is for connections that nobody can listen to. Its check is slow, so it happens in a thread.
-- EXTERNAL (RFC 4422, appendix A): the user is the one that the CURVE key of the connection stands for.
-- ANONYMOUS (RFC 4505): the trace is for the log.
-- In PLAIN and EXTERNAL an authorisation id may be given: it must be the user's own name.
-- A user who is not known is answered as one whose password is wrong: by the same steps with the same work, and each
-  time with the same salt and number of iterations, which might be those of a user.
-- A user who is taken away, or gets another password, in the middle of an exchange does not come in by it.
+- `LoginDone` and `LoginFailed` end an exchange. A response that is out of order, or too long, is `LoginFailed`.
+- In all mechanisms the client begins. No initial response (None) is answered by an empty challenge; b"" is a response.
+- SCRAM-SHA-256 (RFC 5802, RFC 7677): the last message of the broker, which proves that it knows the user too, is one
+  more challenge, since 201 has no member for it. There is no channel binding: ZeroMQ has no channel to bind. An
+  authorization identity is refused.
+- PLAIN (RFC 4616) is offered on secure connections. Its check is slow, so it runs in a thread.
+- EXTERNAL (RFC 4422, appendix A): the CURVE key of the connection authenticates the user.
+- ANONYMOUS (RFC 4505): the trace is logged only.
+- PLAIN and EXTERNAL accept an authorization identity, if it is the name of the user.
+- An unknown user is answered like a known one with a wrong password: by the same steps and the same work, and each time
+  with the same salt and number of iterations, which are those of a plausible user.
+- A user who is removed, or gets another password, during an exchange is not authenticated by it.
 """
 
 from __future__ import annotations
@@ -39,42 +47,43 @@ EXTERNAL = "EXTERNAL"
 ANONYMOUS = "ANONYMOUS"
 
 EXCHANGE_SECONDS = 30.0
-"""How long an exchange may take from its first response to its last: a program needs milliseconds for it, a person who
-is asked for a password in the middle longer. Whoever keeps the exchange forgets it then."""
+"""Seconds from the first response of an exchange to its last: a program needs milliseconds, a person who types the
+password meanwhile needs longer. The owner of the exchange ends it then."""
 
 MAX_RESPONSE = 1_024
 """Bytes of a response: two names and a password (PLAIN), or a trace, fit."""
 
 MAX_SCRAM = 512
-"""Bytes of a message of SCRAM: real ones have under 200. The first one and its answer, which may repeat most of it, are
-kept until the next one comes: some 2 KiB then, 3 KiB at most."""
+"""Bytes of a message of SCRAM: real ones have under 200. The first message and its answer, which repeats most of it,
+are stored until the next one: some 2 KiB, 3 KiB at most."""
 
 MAX_TRACE = 255
 """Characters of ANONYMOUS's trace (RFC 4505)."""
 
 CHECKS = 2
-"""Passwords that are checked at once: more would only take the processors from the rest of the broker."""
+"""Password checks that run at once: more would take processors from the rest of the broker."""
 
 MAX_WAITING = 100
-"""Checks that may wait for that: they take some 1.5 s, and clients do not wait much longer for an answer."""
+"""Password checks that may wait: they take some 1.5 s, and clients wait little longer for an answer."""
 
 
 class FailureReason(enum.Enum):
-    """Why an exchange failed. The value names the counter; it is stable."""
+    """Reason of a failed exchange. The value names the counter; it is stable."""
 
     MALFORMED = "malformed"
-    """A response that is none of the mechanism, or comes out of order."""
+    """The response is not valid in the mechanism, or is out of order."""
     UNSUPPORTED = "unsupported"
-    """Something of the mechanism that is not there: a channel binding, an extension that must be understood."""
+    """An optional part of the mechanism is missing: channel binding, or a mandatory extension."""
     CREDENTIALS = "credentials"
-    """An unknown user, a wrong password, or somebody who wants to be somebody else."""
+    """An unknown user, a wrong password, or the authorization identity of another user."""
 
 
 @attrs.frozen
 class LoginChallenge:
-    """The client has to answer this.
+    """A challenge, which the client has to answer.
 
-    ``verdict`` is what it tells the client of its credentials: None for nothing, True for right. `Delays` uses it.
+    ``verdict`` is what the challenge reveals about the credentials: None for nothing, True for "right". `Delays` uses
+    it.
     """
 
     data: bytes = attrs.field(repr=False)
@@ -83,7 +92,7 @@ class LoginChallenge:
 
 @attrs.frozen
 class LoginDone:
-    """The client is that user, "" for anybody. ``trace`` is what it says of itself, in characters that print."""
+    """The client is authenticated as that user, "" if anonymous. ``trace`` is its trace, in printable characters."""
 
     user: str
     trace: str = ""
@@ -92,7 +101,7 @@ class LoginDone:
 
 @attrs.frozen
 class LoginFailed:
-    """The client did not prove who it is. ``text`` is for people: it says nothing of whether there is such a user."""
+    """The client is not authenticated. ``text`` is for people: it does not reveal if there is such a user."""
 
     why: FailureReason
     text: str
@@ -102,7 +111,7 @@ class LoginFailed:
 LoginOutcome = LoginChallenge | LoginDone | LoginFailed
 
 WRONG = LoginFailed(FailureReason.CREDENTIALS, "the user or the password is wrong")
-"""To whoever does not come in by a name and a password, whatever was wrong with them."""
+"""Outcome of any wrong name or password: it does not reveal which of them is wrong."""
 
 NOT_YOURS = LoginFailed(FailureReason.CREDENTIALS, "the authorisation id is not the user's own name")
 
@@ -112,35 +121,36 @@ class SaslExchange(Protocol):
 
     mechanism: str
     user: str
-    """Who the client says it is, as far as that is known and a possible name; else ""."""
+    """Name that the client claims; "" while it is unknown, or if no user may have it."""
 
     def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
-        """Take the next response. None is for no response, as there may be none at first; later it is an empty one.
+        """Process the next response. None is the absence of an initial response; later it counts as an empty one.
 
-        Fails with `Refusal` LIMIT where too many passwords are being checked; then the exchange is over too. Cancel it
-        when nobody wants the outcome any more: the place of a check that has not begun becomes free. A step that comes
-        before the last one's outcome is out of order.
+        Fails with `Refusal` LIMIT if too many passwords are being checked; this ends the exchange, too. Cancelling the
+        Deferred frees the place of a check that has not begun. A step before the outcome of the last one is out of
+        order.
         """
 
 
 class Users(Protocol):
-    """Whose passwords are known."""
+    """Users with a password."""
 
     def find(self, name: str) -> PasswordVerifier | None:
-        """What is kept of that user's password, None if there is no such user."""
+        """Return the verifier of that user, None if unknown."""
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
-        """For each user the iterations and the length of the salt, in any fixed order."""
+        """Iterations and length of the salt of each user, in any fixed order."""
 
 
 class Mechanisms:
-    """What is offered, and the exchanges.
+    """The mechanisms on offer, and their exchanges.
 
-    Without ``users`` there are no passwords. ``in_thread`` runs a function with arguments in a thread and returns a
-    Deferred of its result. ``secret`` makes the salts of users that there are not; it should be the same after a
-    restart, or those users would be known by their salts. ``key_user`` gives the user that a CURVE key stands for.
-    ``anonymous`` lets in everybody, and may be changed at any time.
+    - ``users``: None if there are no passwords.
+    - ``in_thread`` calls a function with arguments in a thread, and returns a Deferred of its result.
+    - ``secret`` is the key of the salts of unknown users. It must outlast restarts: other salts would reveal them.
+    - ``key_user`` returns the user that a CURVE key authenticates, or None.
+    - ``anonymous`` offers ANONYMOUS; it may be changed at any time.
     """
 
     def __init__(
@@ -157,7 +167,7 @@ class Mechanisms:
         self.anonymous = anonymous
 
     def names(self, secure: bool, key: str) -> tuple[str, ...]:
-        """What is offered on a connection, the best for most first. ``secure``: nobody else can read it.
+        """Return the mechanisms for a connection, the preferred one first. ``secure``: no third party can read it.
 
         ``key`` is its CURVE key, "" without one.
         """
@@ -173,7 +183,7 @@ class Mechanisms:
         return tuple(names)
 
     def begin(self, mechanism: str, secure: bool, key: str) -> SaslExchange | None:
-        """Begin an exchange. None if the mechanism, a name in capitals, is not offered on such a connection."""
+        """Begin an exchange. Returns None if the mechanism (in capitals) is not offered on such a connection."""
         if mechanism not in self.names(secure, key):
             return None
         if mechanism == EXTERNAL:
@@ -187,24 +197,25 @@ class Mechanisms:
 
 
 class _VerifierLookup:
-    """What there is to check a password against, for every name."""
+    """Verifiers of all names: of known users, and made-up ones of unknown users."""
 
     def __init__(self, users: Users, secret: bytes) -> None:
         self._users = users
         self._secret = secret
 
     def look_up(self, name: str) -> tuple[PasswordVerifier, bool]:
-        """What is kept of the password, and whether it is that of a user."""
+        """Return the verifier for a name, and True if it is that of a known user."""
+        # Also for known users: the time must not tell them from unknown ones.
         never = self._never(name)
         stored = self._users.find(name)
         return (never, False) if stored is None else (stored, True)
 
     def stands(self, name: str, stored: PasswordVerifier) -> bool:
-        """Whether this is still the password of that user."""
+        """Return True if this is still the verifier of that user."""
         return self._users.find(name) == stored
 
     def _never(self, name: str) -> PasswordVerifier:
-        """What might be kept of a password of that user. No password fits it."""
+        """Return a made-up verifier, the same for a name each time. No password fits it."""
         iterations, size = ITERATIONS, SALT
         if shapes := self._users.shapes:
             # Like one of the users, and not soon like another one when users come and go.
@@ -219,7 +230,7 @@ class _VerifierLookup:
 
 @attrs.define(eq=False)
 class _WaitingCheck:
-    """A check that has not begun."""
+    """A password check that has not begun."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -227,7 +238,7 @@ class _WaitingCheck:
 
 
 class PasswordChecks:
-    """Runs functions in threads, `CHECKS` at once and the others in turn, `MAX_WAITING` of them."""
+    """Password checks in threads: `CHECKS` at once, and a queue of `MAX_WAITING` further ones."""
 
     def __init__(self, in_thread: Callable[..., Deferred[Any]]) -> None:
         self._in_thread = in_thread
@@ -235,7 +246,7 @@ class PasswordChecks:
         self._waiting: deque[_WaitingCheck] = deque()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        """Returns a Deferred of the result, which may be cancelled. Raises `Refusal` if too many are waiting."""
+        """Return a Deferred of the result, which may be cancelled. Raises `Refusal` LIMIT if the queue is full."""
         if self._running >= CHECKS and len(self._waiting) >= MAX_WAITING:
             raise Refusal(Reason.LIMIT, "too many passwords are being checked")
 
@@ -256,7 +267,7 @@ class PasswordChecks:
         self._running += 1
 
         def ended(result: Any) -> None:
-            # A thread cannot be stopped: also for a check that was cancelled, this is when it makes room.
+            # A thread cannot be stopped: a cancelled check, too, frees its place only when it ends.
             self._running -= 1
             self._next()
             if check.done.called:
@@ -275,7 +286,7 @@ _Step = Callable[[str], "LoginOutcome | Deferred[LoginOutcome]"]
 
 
 class _ExchangeSteps:
-    """An exchange: ``_next`` takes the next response, None where none is expected."""
+    """An exchange as a state machine: ``_next`` is the state, the method for the next response; None once it ended."""
 
     mechanism: str
     most = MAX_RESPONSE
@@ -287,6 +298,7 @@ class _ExchangeSteps:
 
     def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
         """See `SaslExchange`."""
+        # Ended, unless the step sets a further state: also while an outcome waits for a thread.
         take, self._next = self._next, None
         if take is None:
             return succeed(LoginFailed(FailureReason.MALFORMED, "a response out of order"))
@@ -308,7 +320,7 @@ class _ExchangeSteps:
 
 _SERVER = ScramMechanism(SCRAM)
 
-# What the standard calls it (RFC 5802, section 7).
+# Values of server-error (RFC 5802, section 7).
 
 _WRONG = "invalid-proof"
 
@@ -316,7 +328,7 @@ _UNSUPPORTED = ("extensions-not-supported", "channel-binding-not-supported", "un
 
 
 class _ScramExchange(_ExchangeSteps):
-    """SCRAM-SHA-256: client-first, server-first, client-final, server-final, and an empty response."""
+    """SCRAM-SHA-256: client-first, server-first, client-final, server-final, then an empty response."""
 
     mechanism = SCRAM
     most = MAX_SCRAM
@@ -326,7 +338,7 @@ class _ScramExchange(_ExchangeSteps):
         self._known = known
         self._server = _SERVER.make_server(self._look_up)
         self._stored: PasswordVerifier | None = None
-        """What is kept of the password of the user, None if there is no such user."""
+        """Verifier of the user, None if unknown."""
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         stored, known = self._known.look_up(name)
@@ -373,7 +385,7 @@ def _scram_failed(error: ScramException) -> LoginFailed:
 
 
 class _PlainExchange(_ExchangeSteps):
-    """PLAIN: the authorisation id, the user and the password, with zero bytes between them."""
+    """PLAIN: authorization identity, user and password, separated by zero bytes."""
 
     mechanism = PLAIN
 
@@ -403,7 +415,7 @@ class _PlainExchange(_ExchangeSteps):
 
 
 class _ExternalExchange(_ExchangeSteps):
-    """EXTERNAL: the key of the connection has proved it all."""
+    """EXTERNAL: the CURVE handshake has authenticated the user."""
 
     mechanism = EXTERNAL
 
@@ -421,7 +433,7 @@ class _ExternalExchange(_ExchangeSteps):
 
 
 class _AnonymousExchange(_ExchangeSteps):
-    """ANONYMOUS: anybody."""
+    """ANONYMOUS: no authentication."""
 
     mechanism = ANONYMOUS
 
@@ -434,5 +446,5 @@ class _AnonymousExchange(_ExchangeSteps):
         if len(response) > MAX_TRACE:
             return LoginFailed(FailureReason.MALFORMED, f"the trace has more than {MAX_TRACE} characters")
         printable = "".join(character if character.isprintable() else "?" for character in response)
-        self.log.debug("somebody came in as anonymous, who calls itself {trace!r}", trace=printable)
+        self.log.debug("an anonymous client logged in, with the trace {trace!r}", trace=printable)
         return LoginDone("", printable)

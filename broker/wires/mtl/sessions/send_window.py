@@ -1,12 +1,12 @@
-"""What a reader has been sent and has not answered yet.
+"""Send window: Contents that a reader was sent and has not answered yet.
 
 Rules:
-- A Content is outstanding from when it is sent until its first answer. Later answers are ignored, as are those to what
-  was never sent.
-- An answer to many covers all that is outstanding up to its sequence, also if that one was answered before; but its
-  sequence must be one that was sent.
-- There is room as long as fewer are outstanding than the window allows, of fewer bytes than it allows. So one Content
-  may go beyond the bytes: the largest can be sent, too.
+- A Content is outstanding from the time it is sent until its first answer. Further answers are ignored, as are answers
+  to sequences that were never sent.
+- An answer with ``multiple`` covers all outstanding Contents up to its sequence, even if that one was answered before.
+  Its sequence must be one that was sent.
+- The window has room while fewer Contents of fewer bytes are outstanding than it allows. So one Content may exceed the
+  bytes: otherwise the largest could never be sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Sized(Protocol):
-    """What is counted in bytes, and keeps its size."""
+    """Anything with a constant size in bytes."""
 
     @property
     def size(self) -> int: ...
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class SendWindow(Generic[T]):
-    """What is outstanding at one reader, by sequence: at most ``most``, and about ``most_bytes``."""
+    """Outstanding Contents of one reader, by sequence: at most ``most``, and about ``most_bytes``."""
 
     __slots__ = ("_last", "_most", "_most_bytes", "_outstanding", "bytes")
 
@@ -41,11 +41,11 @@ class SendWindow(Generic[T]):
 
     @property
     def room(self) -> bool:
-        """Whether another one may be sent."""
+        """True if another Content may be sent."""
         return len(self._outstanding) < self._most and self.bytes < self._most_bytes
 
     def add(self, sequence: int, thing: T) -> bool:
-        """Something was sent with that sequence, which is above those before. Returns whether there still is room."""
+        """Add a Content with a sequence above all before. Returns True if there is still room."""
         outstanding = self._outstanding
         outstanding[sequence] = thing
         self._last = sequence
@@ -53,12 +53,13 @@ class SendWindow(Generic[T]):
         return len(outstanding) < self._most and size < self._most_bytes
 
     def answered(self, sequence: int, multiple: bool) -> list[T]:
-        """An answer came. Returns what it is the first one for, in the order of sending."""
+        """Process an answer. Returns the Contents that it is the first answer to, in the order of sending."""
         outstanding = self._outstanding
         if multiple:
             if sequence > self._last:
                 return []
             covered = []
+            # The dictionary is in the order of sending, which is that of sequences: stop at the first one above.
             for each in outstanding:
                 if each > sequence:
                     break
@@ -74,7 +75,7 @@ class SendWindow(Generic[T]):
         return things
 
     def clear(self) -> list[T]:
-        """No answers will come. Returns what is outstanding, in the order of sending."""
+        """Empty the window. Returns the outstanding Contents, in the order of sending."""
         things = list(self._outstanding.values())
         self._outstanding.clear()
         self.bytes = 0

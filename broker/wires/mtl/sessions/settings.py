@@ -1,4 +1,4 @@
-"""What can be set of MTL, and what of it clients are told."""
+"""Settings of the flows, and the limits that clients are sent."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from broker.wires.mtl.codec import control, json_body, table
 
 @attrs.frozen
 class MtlSettings:
-    """How the wire behaves. Times are in seconds.
+    """Settings of both flows. Times in seconds, sizes in bytes.
 
-    A data peer that is silent for ``heartbeat`` is sent a Ping, and after ``dead_after`` of them without a word it is
-    gone. A lease that nobody uses ends after ``lease_ttl``.
-
-    A reader gets ``window`` Contents that it has not confirmed, or as many as it asks for up to ``most_window``; and
-    not more than ``window_bytes``. A reader that missed ``drops`` Contents, or takes nothing for ``stuck``, is ended.
-    A frame has ``max_message`` bytes at most.
-
-    There are ``sessions`` at once; each has at most ``leases``, and each user at most ``flows`` of them in all its
-    sessions. ``hosts`` are the virtual hosts. What MTL shares with other wires is in ``bridge``; the profiles that are
-    about nothing else, ``bridged``, are only there.
-
-    ``shared`` says that both flows go over one socket; ``endpoint`` is where to connect to for data, if that is not the
-    host of the control flow. ``open`` says that nobody has to say who it is, ``plain`` that passwords may come in the
-    clear from everywhere.
+    - ``heartbeat``: silence after which a data peer is sent a Ping. After ``dead_after`` heartbeats without a frame,
+      its flows end. An unused lease ends after ``lease_ttl``.
+    - ``window``: unconfirmed Contents that a reader may have; it may ask for up to ``most_window``. All of them have
+      about ``window_bytes`` together.
+    - ``drops``: missed Contents after which a reader is ended. ``stuck``: time without room after which it is.
+    - ``max_message``: size of one frame.
+    - ``sessions``: control sessions. ``leases``: data leases of one session. ``flows``: data leases of one user.
+    - ``hosts``: virtual hosts. ``bridge``: the host that shares topics and registry with other wires; the profiles
+      ``bridged`` exist only there.
+    - ``shared``: both flows use one socket. ``endpoint``: address of the data flow for clients, None for the host of
+      the control flow.
+    - ``open``: no authentication is needed. ``plain``: PLAIN is offered on connections that third parties can read.
     """
 
     heartbeat: float = 5.0
@@ -64,7 +62,7 @@ class MtlSettings:
     thousands with usual bodies."""
 
     def limits(self) -> dict[str, int]:
-        """What clients are told when they are ready. Times are in milliseconds here."""
+        """Return the limits that a client is sent with 201. Times in milliseconds."""
         return {
             "request": control.MAX_REQUEST,
             "depth": json_body.MAX_DEPTH,

@@ -1,4 +1,4 @@
-"""One ROUTER that carries both flows."""
+"""A ROUTER that carries both flows."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from broker.wires.mtl.codec.frames import is_data
 
 
 class SharedSocket:
-    """The conversation of that ROUTER, made of those of both flows."""
+    """Conversation of the ROUTER: passes each message to the conversation of its flow."""
 
     def __init__(self, control: Conversation, data: Conversation) -> None:
         self._control = control
         self._data = data
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message, which its frames show to be of one flow or the other."""
+        """Process one message. The number of frames, and the first one, tell the flow (`is_data`)."""
         flow = self._data if is_data(frames) else self._control
         flow.receive(identity, frames, connection)
 
     def closed(self, connection: int) -> None:
-        """A connection ended, and both flows on it."""
+        """End both flows of a connection that closed."""
         self._data.closed(connection)
         self._control.closed(connection)
 
     def room(self, identity: bytes) -> None:
-        """A peer has room again. It was refused a Content or a Ping: answers of the control flow are not refused so."""
+        """Report room to the data flow: only Contents and Pings are refused for lack of room."""
         self._data.room(identity)

@@ -1,15 +1,15 @@
-"""The users and what is kept of their passwords: those in a file, now and while it changes.
+"""Users and their password verifiers, read from a file at the start and whenever it changes.
 
 Rules:
-- The file has a line for each user: the name, blanks, and what is kept of the password
-  (`broker.wires.mtl.sessions.password_verifiers`). Empty lines, and those that begin with ``#``, are comments.
-- A file with a mistake anywhere is not used at all. Nor is one that others than its owner and its group may read, or
-  others than its owner may write.
-- It is read at the start, which fails if it cannot be used. Nothing is fatal afterwards: the last good accounts stay,
-  and the log says what is wrong, once.
-- Every `CHECK` seconds its stamp is compared. It is read when two looks in a row found the same new stamp, since it may
-  be met while it is written. `UsersFile.refresh` reads it at once.
-- All of this happens in a thread, one look at a time; the reactor thread gets a finished table.
+- Each line has a user: the name, blanks, and the verifier (`broker.wires.mtl.sessions.password_verifiers`). Empty
+  lines, and those that begin with ``#``, are comments.
+- A file with a mistake anywhere is not used at all. Nor is a file that may be read by others than its owner and group,
+  or written by others than its owner.
+- The start fails if the file cannot be used. Later errors are not fatal: the last good users stay, and the error is
+  logged once.
+- Every `CHECK` seconds the stamp of the file is compared. The file is read when two checks in a row find the same new
+  stamp, since it may be written during the first. `UsersFile.refresh` reads it at once.
+- Reading happens in a thread, one check at a time; the reactor thread is given a finished table.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from broker.wires.mtl.sessions import password_verifiers
 from broker.wires.mtl.sessions.password_verifiers import MAX_USER, PasswordVerifier, is_user
 
 CHECK = 1.0
-"""Seconds between looks at the file's stamp: a new user gets in two seconds after the file was written."""
+"""Seconds between checks of the stamp: a new user can log in two seconds after the file was written."""
 
 MAX_FILE = 4 * 1024 * 1024
-"""Bytes of the file: some 25,000 users. It is read whole, and this keeps a device or a wrong file out of memory."""
+"""Bytes of the file: some 25,000 users. It is read as a whole, so a device or a wrong file must not fill the memory."""
 
 MAX_PROBLEMS = 20
-"""Mistakes in a file that are told: a wrong file must not fill the log."""
+"""Mistakes in a file that are reported: a wrong file must not fill the log."""
 
 FORBIDDEN = stat.S_IWGRP | stat.S_IRWXO
-"""What a file's mode must not allow: who can read it can try passwords, and pose as the broker to its users."""
+"""Mode bits that must not be set: readers of the file could guess passwords, and impersonate the broker."""
 
 Stamp = tuple[int, int, int, int]
 """Times of modification and change, size, and inode."""
@@ -47,14 +47,14 @@ _UNKNOWN: Stamp = (0, 0, 0, 0)
 
 
 class BadUsers(ValueError):
-    """A users file that cannot be used. The arguments are sentences that say why, and show no secret."""
+    """A users file that cannot be used. The arguments are sentences with the reasons, and show no secret."""
 
     def __str__(self) -> str:
         return "; ".join(str(sentence) for sentence in self.args)
 
 
 def parse(text: str) -> dict[str, PasswordVerifier]:
-    """The users in the text of a file. Raises `BadUsers`, whose sentences begin with the numbers of lines."""
+    """Return the users in the text of a file. Raises `BadUsers`, whose sentences begin with the numbers of lines."""
     users: dict[str, PasswordVerifier] = {}
     lines: dict[str, int] = {}
     problems: list[str] = []
@@ -78,7 +78,7 @@ def parse(text: str) -> dict[str, PasswordVerifier]:
 
 
 def parsed(path: str, text: str) -> dict[str, PasswordVerifier]:
-    """The users in the text of that file. Raises `BadUsers`, whose sentences begin with the path."""
+    """Return the users in the text of that file. Raises `BadUsers`, whose sentences begin with the path."""
     try:
         return parse(text)
     except BadUsers as error:
@@ -86,12 +86,12 @@ def parsed(path: str, text: str) -> dict[str, PasswordVerifier]:
 
 
 def is_comment(line: str) -> bool:
-    """Whether a line has no user."""
+    """Return True for a line without a user."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
 def _user(line: str) -> tuple[str, PasswordVerifier]:
-    """The user in a line. Raises ValueError."""
+    """Return the user in a line. Raises ValueError."""
     words = line.split()
     if len(words) != 2:
         raise ValueError("a line has a user's name and what is kept of the password, and no more")
@@ -112,14 +112,14 @@ NO_NAME = (
 
 
 def read(path: str) -> str:
-    """The text of a users file. Raises `BadUsers`."""
+    """Return the text of a users file. Raises `BadUsers`."""
     return _read(path)[0]
 
 
 def _read(path: str) -> tuple[str, Stamp]:
-    """The text of a file and its stamp; that is `_UNKNOWN` if it changed meanwhile. Raises `BadUsers`."""
+    """Return the text of a file, and its stamp: `_UNKNOWN` if it changed meanwhile. Raises `BadUsers`."""
     try:
-        # A pipe with nobody at its other end would keep the reader waiting.
+        # O_NONBLOCK: opening a pipe without a writer would block.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             before = os.fstat(file)
@@ -152,7 +152,7 @@ def _check(path: str, status: os.stat_result) -> None:
 
 
 def _all_of(file: int) -> bytes:
-    """What is in a file, or a little more than may be."""
+    """Read a file up to one byte more than it may have."""
     parts: list[bytes] = []
     left = MAX_FILE + 1
     while left > 0 and (part := os.read(file, left)):
@@ -165,33 +165,33 @@ def _stamp(status: os.stat_result) -> Stamp:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
-# what one look finds
+# one check
 
 
 @attrs.frozen
 class UsersSeen:
-    """What is known of a file. Never changed afterwards, since the next look reads it in a thread."""
+    """Outcome of a check. Immutable, since the next check reads it in a thread."""
 
     stamp: Stamp
-    """What the last look found: `_UNKNOWN` where there was none to find."""
+    """Stamp at the last check, `_UNKNOWN` if it could not be found."""
     users: Mapping[str, PasswordVerifier]
-    """The last good ones."""
+    """The last good users."""
     shapes: tuple[tuple[int, int], ...]
     """See `broker.wires.mtl.sessions.sasl.Users`."""
     sure: bool = False
-    """It was read after two looks in a row had found this stamp."""
+    """True if the file was read after two checks in a row had found this stamp."""
     problems: tuple[str, ...] = ()
-    """Why the file cannot be used now."""
+    """Reasons why the file cannot be used now, as sentences."""
 
 
 def first(path: str) -> UsersSeen:
-    """What is in the file at the start. Raises `BadUsers`."""
+    """Read the file at the start. Raises `BadUsers`."""
     text, stamp = _read(path)
     return _seen(stamp, parsed(path, text))
 
 
 def look(path: str, before: UsersSeen, now: bool) -> UsersSeen:
-    """What is known of the file after another look. With ``now`` it is read whatever its stamp."""
+    """Check the file again. With ``now`` it is read whatever its stamp is."""
     if not now:
         try:
             stamp = _stamp(os.stat(path))
@@ -221,12 +221,12 @@ def _seen(stamp: Stamp, users: Mapping[str, PasswordVerifier], sure: bool = Fals
 
 
 def _bad(before: UsersSeen, error: BadUsers, stamp: Stamp = _UNKNOWN, sure: bool = False) -> UsersSeen:
-    """What is known after a look that found nothing of use. Without a stamp the file is read again soon."""
+    """Return the outcome of a check that failed. Without a stamp, the next check reads the file again."""
     return attrs.evolve(before, stamp=stamp, sure=sure, problems=error.args)
 
 
 class UsersFile:
-    """The users in the file ``path``, now and while it changes.
+    """The users in the file ``path``, which may change at any time.
 
     ``in_thread`` runs a function with arguments in a thread and returns a Deferred of its result. Raises `BadUsers` if
     the file cannot be used.
@@ -237,13 +237,13 @@ class UsersFile:
     def __init__(self, path: str, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]]) -> None:
         self.path = path
         self.changed: list[Callable[[frozenset[str]], object]] = []
-        """Called after a change, with the names of users that are gone, or have another password now."""
+        """Called after a change, with the names of users who were removed or have another password."""
         self._clock = clock
         self._in_thread = in_thread
         self._waiting: list[Deferred[None]] = []
-        """Who waits for the next look."""
+        """Callers of `refresh` that the next check serves."""
         self._served: list[Deferred[None]] = []
-        """Who waits for the look that goes on."""
+        """Callers of `refresh` that the check in progress serves."""
         self._looking = False
         self._stopped = False
         self._seen = first(path)
@@ -251,7 +251,7 @@ class UsersFile:
         self._timer: IDelayedCall | None = clock.callLater(CHECK, self._look)
 
     def find(self, name: str) -> PasswordVerifier | None:
-        """What is kept of that user's password, None if there is no such user."""
+        """Return the verifier of that user, None if unknown."""
         return self._seen.users.get(name)
 
     @property
@@ -266,7 +266,7 @@ class UsersFile:
         return len(self._seen.users)
 
     def refresh(self) -> Deferred[None]:
-        """Read the file now. Fires when that is done, also if it cannot be used."""
+        """Read the file now. Fires when it was read, also if it cannot be used."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         if self._stopped:
@@ -276,7 +276,7 @@ class UsersFile:
         return done
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking the file. Fires all Deferreds of `refresh`."""
         self._stopped = True
         self._unschedule()
         _fire(self._served)
@@ -285,6 +285,7 @@ class UsersFile:
     def _look(self) -> None:
         self._unschedule()
         self._looking = True
+        # Callers that come from here on are served by the next check: this one may have read the file already.
         self._served, self._waiting = self._waiting, []
 
         def looked(seen: UsersSeen) -> None:
@@ -337,6 +338,6 @@ class UsersFile:
 
 
 def _fire(waiting: list[Deferred[None]]) -> None:
-    """Tell all of them, each once."""
+    """Fire all of them. A callback may add or remove others."""
     while waiting:
         waiting.pop(0).callback(None)

@@ -629,7 +629,7 @@ def test_a_trace_cannot_write_into_the_log_what_it_wants() -> None:
         assert step(begun("ANONYMOUS"), "a\n\x1b[2J\u202e{x}\u2028".encode()) == LoginDone("", "a??[2J?{x}?")
     (event,) = events
     assert event["log_level"] is LogLevel.debug
-    assert formatEvent(event) == "somebody came in as anonymous, who calls itself 'a??[2J?{x}?'"
+    assert formatEvent(event) == "an anonymous client logged in, with the trace 'a??[2J?{x}?'"
 
 
 @pytest.mark.parametrize("response", [b"\xff", b"a" * (MAX_TRACE + 1), b"a" * (MAX_RESPONSE + 1)])
