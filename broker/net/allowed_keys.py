@@ -5,7 +5,8 @@ Rules:
   cannot be read, what was known stays allowed, and the log says so.
 - Every `CHECK` seconds the directory's own modification time is compared, and every `FULL` seconds the stamp of each
   file, since a file that is written over does not change its directory. `broker.net.key_directory` has the details.
-- All of this happens in a thread, one pass at a time; the reactor thread gets a finished table.
+- All of this happens in a thread, one pass at a time (`broker.core.file_watch`); the reactor thread gets a finished
+  table.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.file_watch import FileWatch
 from broker.net.key_directory import Seen, look
 
 CHECK = 1.0
@@ -48,13 +50,7 @@ class AllowedKeys:
         """Called after a change, with the keys that are not allowed any more, or have another name now."""
         self._clock = clock
         self._in_thread = in_thread
-        self._waiting: list[Deferred[None]] = []
-        """Deferreds that fire after the next pass."""
-        self._served: list[Deferred[None]] = []
-        """Deferreds that fire after the pass that goes on."""
-        self._looking = False
         self._failing = False
-        self._stopped = False
         try:
             self._seen = look(directory, None, full=True)
         except OSError as error:
@@ -65,7 +61,7 @@ class AllowedKeys:
         self.log.info(
             "{count} client keys are allowed by {directory}", count=len(self._seen.names), directory=directory
         )
-        self._timer: IDelayedCall | None = clock.callLater(CHECK, self._check)
+        self._watch = FileWatch(clock, CHECK, self._check, self._resting)
 
     def name_of(self, key: str) -> str | None:
         """The name of a key (Z85), or None if it is not allowed."""
@@ -76,41 +72,21 @@ class AllowedKeys:
 
     def refresh(self) -> Deferred[None]:
         """Look at every file now. Fires when that is done, also if the directory could not be read."""
-        done: Deferred[None] = Deferred()
-        self._waiting.append(done)
-        if self._stopped:
-            _fire(self._waiting)
-        elif not self._looking:
-            self._look(full=True)
-        return done
+        return self._watch.refresh()
 
     def stop(self) -> None:
         """Look no more."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        _fire(self._served)
-        _fire(self._waiting)
+        self._watch.stop()
 
     # looking
 
-    def _check(self) -> None:
-        self._timer = None
-        now = self._clock.seconds()
-        if 0 <= now - self._ended_at < self._rest:
-            self._schedule()
-        else:
-            # The clock may have been set back.
-            self._look(full=not 0 <= now - self._full_at < FULL)
+    def _resting(self) -> bool:
+        return 0 <= self._clock.seconds() - self._ended_at < self._rest
 
-    def _look(self, full: bool) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._looking = True
-        self._served, self._waiting = self._waiting, []
+    def _check(self, now: bool) -> Deferred[Any]:
         began = self._clock.seconds()
+        # The clock may have been set back.
+        full = now or not 0 <= began - self._full_at < FULL
 
         def looked(seen: Seen) -> None:
             if self._failing:
@@ -118,7 +94,7 @@ class AllowedKeys:
                 self.log.info("the client keys in {directory} can be read again", directory=self.directory)
             if full or seen is not self._seen:
                 self._full_at = began
-            if seen is not self._seen and not self._stopped:
+            if seen is not self._seen and not self._watch.stopped:
                 self._take(seen)
 
         def failed(failure: Failure) -> None:
@@ -133,22 +109,11 @@ class AllowedKeys:
                 )
 
         def ended(_: object) -> None:
-            self._looking = False
             self._ended_at = self._clock.seconds()
             self._rest = min(SHARE * (self._ended_at - began), REST_MOST)
-            _fire(self._served)
-            if self._stopped or self._looking:
-                return
-            if self._waiting:
-                self._look(full=True)
-            else:
-                self._schedule()
 
-        self._in_thread(look, self.directory, self._seen, full).addCallback(looked).addErrback(failed).addBoth(ended)
-
-    def _schedule(self) -> None:
-        if self._timer is None:
-            self._timer = self._clock.callLater(CHECK, self._check)
+        looking = self._in_thread(look, self.directory, self._seen, full)
+        return looking.addCallback(looked).addErrback(failed).addBoth(ended)
 
     def _take(self, seen: Seen) -> None:
         before, self._seen = self._seen, seen
@@ -171,9 +136,3 @@ class AllowedKeys:
     def _warn(self, seen: Seen) -> None:
         for text in seen.warnings:
             self.log.warn("client keys in {directory}: {text}", directory=self.directory, text=text)
-
-
-def _fire(waiting: list[Deferred[None]]) -> None:
-    """Tell all of them, each once."""
-    while waiting:
-        waiting.pop(0).callback(None)

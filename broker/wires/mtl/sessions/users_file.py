@@ -9,7 +9,8 @@ Rules:
   logged once.
 - Every `CHECK` seconds the stamp of the file is compared. The file is read when two checks in a row find the same new
   stamp, since it may be written during the first. `UsersFile.refresh` reads it at once.
-- Reading happens in a thread, one check at a time; the reactor thread is given a finished table.
+- Reading happens in a thread, one check at a time (`broker.core.file_watch`); the reactor thread is given a finished
+  table.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.file_watch import FileWatch
 from broker.wires.mtl.sessions import password_verifiers
 from broker.wires.mtl.sessions.password_verifiers import MAX_USER, PasswordVerifier, is_user
 
@@ -238,17 +240,10 @@ class UsersFile:
         self.path = path
         self.changed: list[Callable[[frozenset[str]], object]] = []
         """Called after a change, with the names of users who were removed or have another password."""
-        self._clock = clock
         self._in_thread = in_thread
-        self._waiting: list[Deferred[None]] = []
-        """Callers of `refresh` that the next check serves."""
-        self._served: list[Deferred[None]] = []
-        """Callers of `refresh` that the check in progress serves."""
-        self._looking = False
-        self._stopped = False
         self._seen = first(path)
         self.log.info("{count} users are in {path}", count=len(self._seen.users), path=path)
-        self._timer: IDelayedCall | None = clock.callLater(CHECK, self._look)
+        self._watch = FileWatch(clock, CHECK, self._look)
 
     def find(self, name: str) -> PasswordVerifier | None:
         """Return the verifier of that user, None if unknown."""
@@ -267,51 +262,22 @@ class UsersFile:
 
     def refresh(self) -> Deferred[None]:
         """Read the file now. Fires when it was read, also if it cannot be used."""
-        done: Deferred[None] = Deferred()
-        self._waiting.append(done)
-        if self._stopped:
-            _fire(self._waiting)
-        elif not self._looking:
-            self._look()
-        return done
+        return self._watch.refresh()
 
     def stop(self) -> None:
         """Stop checking the file. Fires all Deferreds of `refresh`."""
-        self._stopped = True
-        self._unschedule()
-        _fire(self._served)
-        _fire(self._waiting)
+        self._watch.stop()
 
-    def _look(self) -> None:
-        self._unschedule()
-        self._looking = True
-        # Callers that come from here on are served by the next check: this one may have read the file already.
-        self._served, self._waiting = self._waiting, []
-
+    def _look(self, now: bool) -> Deferred[Any]:
         def looked(seen: UsersSeen) -> None:
-            if not self._stopped:
+            if not self._watch.stopped:
                 self._take(seen)
 
         def failed(failure: Failure) -> None:
             self.log.failure("a defect in reading the users", failure)
 
-        def ended(_: object) -> None:
-            self._looking = False
-            _fire(self._served)
-            if self._stopped or self._looking:
-                return
-            if self._waiting:
-                self._look()
-            elif self._timer is None:
-                self._timer = self._clock.callLater(CHECK, self._look)
-
-        looking = self._in_thread(look, self.path, self._seen, bool(self._served))
-        looking.addCallback(looked).addErrback(failed).addBoth(ended)
-
-    def _unschedule(self) -> None:
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
+        looking = self._in_thread(look, self.path, self._seen, now)
+        return looking.addCallback(looked).addErrback(failed)
 
     def _take(self, seen: UsersSeen) -> None:
         before, self._seen = self._seen, seen
@@ -335,9 +301,3 @@ class UsersFile:
                 call(gone)
             except Exception:
                 self.log.failure("what was to be done after the users changed failed")
-
-
-def _fire(waiting: list[Deferred[None]]) -> None:
-    """Fire all of them. A callback may add or remove others."""
-    while waiting:
-        waiting.pop(0).callback(None)
