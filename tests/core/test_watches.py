@@ -21,7 +21,7 @@ def registry() -> Registry:
 
 
 def history(registry: Registry) -> list[tuple[int, Kind, int, object]]:
-    """Make one change of each kind; what they are."""
+    """Make one change of each kind. Returns the changes."""
     id = registry.join("one", "elko", "")
     service = Service("bank", "h:1", id)
     registry.offer([service], Rights())
@@ -140,7 +140,7 @@ def test_a_failing_watcher_keeps_no_one_from_hearing(registry: Registry) -> None
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError] * 6
 
 
-# taking up
+# resuming
 
 
 def test_changes_since_a_revision_are_exactly_those_after_it(registry: Registry) -> None:

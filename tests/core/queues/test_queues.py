@@ -1,4 +1,4 @@
-"""Queues: what is given to whom and in which order, what comes back, what dies, and that nothing is lost or kept."""
+"""Queues: recipients and order of deliveries, returns, deaths, and conservation of messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.core.queues.farm import Farm, Worker
 
 @pytest.fixture(autouse=True)
 def no_defects() -> Iterator[None]:
-    """Nothing that leases or queues do may fail, which would only be logged."""
+    """Leases and queues in which nothing may raise: exceptions would only be logged."""
     with capturedLogs() as logs:
         yield
     assert [event["log_failure"] for event in logs if "log_failure" in event] == []
@@ -47,7 +47,7 @@ def refusal_of(queue: Queue, body: bytes = b"x", **more: Any) -> Reason:
     return refused.value.reason
 
 
-# who gets what
+# deliveries
 
 
 def test_messages_wait_for_a_consumer_in_their_order(farm: Farm) -> None:
@@ -148,7 +148,7 @@ def test_a_single_queue_whose_first_consumer_has_no_room_waits_for_it() -> None:
     assert second.got == [b"2"]
 
 
-# what comes back
+# returns
 
 
 def test_K09_who_consumes_no_longer_keeps_what_it_was_given(farm: Farm) -> None:
@@ -376,7 +376,7 @@ def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: Farm) -> Non
     assert worker.got == [b"1", b"again", b"again", b"2"]
 
 
-# what dies
+# deaths
 
 
 def all_deaths(**more: Any) -> Farm:
@@ -384,7 +384,7 @@ def all_deaths(**more: Any) -> Farm:
 
 
 def letters(farm: Farm, name: str = "q.dead") -> list[tuple[bytes, Death | None]]:
-    """The messages of a dead-letter queue."""
+    """Return the messages of a dead-letter queue."""
     worker = Worker(1_000_000)
     farm.consume(worker, name)
     return [(bytes(message.body), message.death) for message in worker.held]
@@ -756,7 +756,7 @@ def test_long_ids_take_no_more_than_short_ones() -> None:
     assert Ids.key("a", "bc") != Ids.key("ab", "c")
 
 
-# the end of queues, and settings
+# deletion of queues, and settings
 
 
 def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
