@@ -21,7 +21,7 @@ class Listener(Protocol):
         """Process one notification. No-op once the listener is cancelled."""
 
 
-class Telling:
+class Notifier:
     """Queue of pending notifications."""
 
     log = Logger()
@@ -38,7 +38,7 @@ class Telling:
         """Queue a notification for several listeners, in their order."""
         self._queue.append((listeners, news))
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         """Deliver all pending notifications. A nested call from a listener returns at once: the outer call
         continues."""
         queue = self._queue

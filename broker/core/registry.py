@@ -34,7 +34,7 @@ from broker.core.model import (
     Service,
     checked_load,
 )
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 from broker.core.restored_services import Restored
 from broker.core.waits import Waits
 from broker.core.watches import Watches
@@ -65,7 +65,7 @@ class _Member:
         return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, tuple(self.services))
 
 
-class _Same:
+class _ServiceGroup:
     """Services of one name and protocol, in the order in which they were offered.
 
     The tuples are caches: finds are far more frequent than changes.
@@ -128,10 +128,10 @@ class Registry:
         self._next_id = next_id
         self._restored = restored
         self._waits = Waits(clock)
-        self._telling = Telling()
-        self._watches = Watches(self._telling)
+        self._notifier = Notifier()
+        self._watches = Watches(self._notifier)
         self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
-        self._index: dict[tuple[str, str], _Same] = {}
+        self._index: dict[tuple[str, str], _ServiceGroup] = {}
         self._service_count = 0
 
     @property
@@ -281,7 +281,7 @@ class Registry:
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
             self._watches.announce(change)
-        self._telling.tell()
+        self._notifier.deliver()
 
     def beat(self, provider: int, sent: float | None = None) -> None:
         member = self._members.get(provider)
@@ -342,7 +342,7 @@ class Registry:
             key = (service.name, service.protocol)
             same = self._index.get(key)
             if same is None:
-                same = self._index[key] = _Same()
+                same = self._index[key] = _ServiceGroup()
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
         self._service_count += len(services)
@@ -352,14 +352,14 @@ class Registry:
         for service, change in zip(services, changes, strict=True):
             waits = self._waits.of(service.name)
             if waits:
-                self._telling.add_all(waits, service)
+                self._notifier.add_all(waits, service)
             self._watches.announce(change)
-        self._telling.tell()
+        self._notifier.deliver()
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:
             self._watches.announce(change)
-        self._telling.tell()
+        self._notifier.deliver()
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         for service in services:

@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, Service
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 RING = 4_096
 """Capacity of each ring, in entries: a few megabytes at most. Loads have a ring of their own, because a busy farm
@@ -106,11 +106,11 @@ class ChangeRing(Generic[E]):
 
 
 class Watches:
-    """Revisions, recent changes and watchers of a registry. Notifications go through ``telling``."""
+    """Revisions, recent changes and watchers of a registry. Notifications go through ``notifier``."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, notifier: Notifier) -> None:
         self.revision = 0
-        self._telling = telling
+        self._notifier = notifier
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and rarely changed. Tuples: a queued notification keeps the watchers of its time."""
         self.load_watchers: tuple[ReportWatch, ...] = ()
@@ -163,7 +163,7 @@ class Watches:
         self.revision = revision = self.revision + 1
         self._loads.add((revision, provider, label, load))
         if self.load_watchers:
-            self._telling.add_all(self.load_watchers, (provider, load))
+            self._notifier.add_all(self.load_watchers, (provider, load))
         if self._watchers[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None
@@ -172,7 +172,7 @@ class Watches:
         """Queue a change for the present watchers of its kind."""
         watchers = self._watchers[change.kind]
         if watchers:
-            self._telling.add_all(watchers, change)
+            self._notifier.add_all(watchers, change)
 
     def since(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change] | None:
         """Return the changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""

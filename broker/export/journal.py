@@ -12,7 +12,7 @@ Rules:
   such a period. Sealing and retention have back-offs and log lines of their own: their failures cost no record.
 - The thread appends due records before it continues with sealing or retention.
 - The thread pauses after every fraction of a millisecond of work: the reactor waits for no more than that
-  (`broker.export.rest`).
+  (`broker.export.pauses`).
 - A clock that was set back is detected by the next call for the time of a record, or by one that finds the queue full:
   then the timers are set again (`broker.export.timers`).
 
@@ -33,8 +33,8 @@ from twisted.python.failure import Failure
 from broker.core.disk_errors import DiskErrors, LogLimit
 from broker.core.disk_reserve import is_full
 from broker.export.journal_states import STOPPING, TRANSITIONS, JournalEvent, JournalState, JournalWork, JournalWorker
+from broker.export.pauses import pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
-from broker.export.rest import rest
 from broker.export.segments import Segments
 from broker.export.timers import Timers
 
@@ -387,7 +387,7 @@ class Journal:
             lines, mended = encode_all(records[begin:end], self._common, first + begin)
             self._mended += mended
             segments.append(lines, first + end - 1, now)
-            rest()
+            pause()
             # Frees these records now: to free all of them at the end takes the interpreter for too long.
             records[begin:end] = repeat(None, end - begin)  # type: ignore[arg-type]
         if last or segments.due(now):

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 import attrs
 
 from broker.export.disk import Disk, entries
-from broker.export.rest import rest
+from broker.export.pauses import pause
 
 SWEPT = 500
 """Files and directories examined in one piece of a sweep: some 20 ms in which nothing is appended."""
@@ -66,7 +66,7 @@ class Retention:
         try:
             for step in self._sweep:
                 for _ in range((steps + step) // LOOKS - steps // LOOKS):
-                    rest()
+                    pause()
                 steps += step
                 if steps >= SWEPT:
                     return

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.director.watch_table import Watched
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 FEW = 64
 """Places that are told with each change of one: a notice of 2 KB, which takes some ten microseconds."""
@@ -28,9 +28,9 @@ EVERY = 1.0
 class Crowds:
     """Queue of notifications that are still to be delivered."""
 
-    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
+    def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
         self._clock = clock
-        self._telling = telling
+        self._notifier = notifier
         self._due: dict[tuple[Watched, str], Callable[[str], object]] = {}
         self._now: list[tuple[Watched, str]] = []
         """Those that are told in these turns, the next one last."""
@@ -55,7 +55,7 @@ class Crowds:
             find = self._due.pop(key, None)
             if find is not None:
                 self._tell(*key, find)
-                self._telling.tell()
+                self._notifier.deliver()
                 break
         self._running = bool(self._now or self._due)
         if self._running:
@@ -66,4 +66,4 @@ class Crowds:
         if watchers:
             place = find(name)
             for watcher in watchers:
-                self._telling.add(watcher, place)
+                self._notifier.add(watcher, place)

@@ -15,7 +15,7 @@ from itertools import islice
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 STEPS = 1_500
 """Users, contexts and reservations that are put away in one turn: 3 to 8 ms, with their notices some more."""
@@ -26,9 +26,9 @@ class Clearing:
 
     log = Logger()
 
-    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
+    def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
         self._clock = clock
-        self._telling = telling
+        self._notifier = notifier
         self._work: deque[Iterator[None]] = deque()
         self._left = STEPS
         """Steps that this turn may still do."""
@@ -60,4 +60,4 @@ class Clearing:
         if self._due:
             self._clock.callLater(0, self._turn)
             self._go_on()
-            self._telling.tell()
+            self._notifier.deliver()

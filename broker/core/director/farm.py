@@ -29,17 +29,17 @@ from broker.core.director.reservations import Reservations
 from broker.core.director.server_selection import ServerOpenings
 from broker.core.director.state import OpenContext, Said, Server
 from broker.core.errors import Reason, Refusal
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 
 class Farm:
-    """All servers, and the tables about them. Nobody is told before `Telling.tell`, which is the caller's."""
+    """All servers, and the tables about them. Nobody is told before `Notifier.deliver`, which is the caller's."""
 
-    def __init__(self, clock: IReactorTime, telling: Telling, reservations: Reservations, load_bump: float) -> None:
-        self.telling = telling
+    def __init__(self, clock: IReactorTime, notifier: Notifier, reservations: Reservations, load_bump: float) -> None:
+        self.notifier = notifier
         self.reservations = reservations
-        self.where = Whereabouts(clock, telling)
-        self._clearing = Clearing(clock, telling)
+        self.where = Whereabouts(clock, notifier)
+        self._clearing = Clearing(clock, notifier)
         self.openings = ServerOpenings(load_bump)
         self.servers: dict[Server, None] = {}
         self.links = 0
@@ -110,7 +110,7 @@ class Farm:
         """Have a hidden context closed, if this director had it opened, and its server is known to be another."""
         if context.hidden and context.yours and not context.closing and context.server.addresses:
             context.closing = True
-            self.telling.add(context.server.newest, Close(context.name, None, dup=True))
+            self.notifier.add(context.server.newest, Close(context.name, None, dup=True))
 
     def taken_back(self, context: OpenContext, bit: int) -> None:
         """A link does not report a context any more, nor who is in it."""

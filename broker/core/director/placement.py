@@ -62,14 +62,14 @@ class Choosing:
             place = self._choose(found, own, protocol, context, internal)
         except Denied:
             self.denied += 1
-            self._farm.telling.tell()  # of what ended above
+            self._farm.notifier.deliver()  # of what ended above
             raise
         self.granted += 1
         self._reservations.book(place, context, user, holder, requester)
         token = str(secrets.randbits(TOKEN_BITS))
         server = place.server
-        self._farm.telling.add(server.newest, DoReserve(place.name, user, token))
-        self._farm.telling.tell()
+        self._farm.notifier.add(server.newest, DoReserve(place.name, user, token))
+        self._farm.notifier.deliver()
         return Granted(place.name, server.addresses[protocol], token)
 
     def _choose(

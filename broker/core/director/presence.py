@@ -21,14 +21,14 @@ from broker.core.director.multimap import Multi, Tally
 from broker.core.director.names import context_set, user_set
 from broker.core.director.state import OpenContext
 from broker.core.director.watch_table import Watched
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 
 class Whereabouts:
     """Open contexts, clone sets, users."""
 
-    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
-        self._crowds = Crowds(clock, telling)
+    def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
+        self._crowds = Crowds(clock, notifier)
         self.watched_contexts = Watched()
         self.watched_users = Watched()
         self.contexts: dict[str, OpenContext] = {}

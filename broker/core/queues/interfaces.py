@@ -78,7 +78,7 @@ class QueueTable(Protocol):
     deaths: Counter[Death]
     lost: Counter[Death]
 
-    def graveyard(self, queue: Any) -> Any:
+    def dead_letter_queue(self, queue: Any) -> Any:
         """Return the dead-letter queue of a queue."""
 
     def has_room(self, size: int) -> bool:

@@ -182,7 +182,7 @@ class AsideMessages:
         return None
 
 
-class Ids:
+class RecentIds:
     """Recent message ids of all users, for deduplication. Only hashes are kept, so that long ids take no more room."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from typing import Any
 from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
-from broker.core.queues.consumer_turns import Consumer, ConsumerRing
+from broker.core.queues.consumer_ring import Consumer, ConsumerRing
 from broker.core.queues.interfaces import Author, MessageKeeper, QueueTable, RestoredMessage, Taker
 from broker.core.queues.messages import (
     GONE,
@@ -43,9 +43,9 @@ from broker.core.queues.messages import (
     WAITING,
     WRITING,
     AsideMessages,
-    Ids,
     Message,
     ReadyMessages,
+    RecentIds,
 )
 from broker.core.queues.settings import Death, QueueSettings
 
@@ -80,7 +80,7 @@ class Queue:
         self._serving = False
         self._ready = ReadyMessages()
         self._aside = AsideMessages()
-        self._ids = Ids()
+        self._ids = RecentIds()
         self._idle_since = 0.0
         self._lease: ILease | None = None
         self._due = inf
@@ -113,7 +113,7 @@ class Queue:
         settings = self.settings
         key = None
         if id is not None and settings.duplicates:
-            key = Ids.key(user, id)
+            key = RecentIds.key(user, id)
             if self._is_known(key):
                 queues.duplicates += 1
                 return True
@@ -411,7 +411,7 @@ class Queue:
         try:
             # The dead letter is added before the message is removed, so that the keeper writes both in one transaction.
             if death in self.settings.dead_letters:
-                queues.graveyard(self).bury(message, death)
+                queues.dead_letter_queue(self).bury(message, death)
             else:
                 queues.lost[death] += 1
         finally:

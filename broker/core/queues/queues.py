@@ -54,7 +54,7 @@ class Queues:
         self._rules = tuple(rules)
         self._order = 0
         self._queues: dict[tuple[str, str], Queue] = {}
-        self._graveyards = 0
+        self._dead_letter_queues = 0
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -63,13 +63,13 @@ class Queues:
         """Return the queue of that name, creating it on first use. Raises `Refusal` LIMIT if there are too many."""
         queue = self._queues.get((space, name))
         if queue is None:
-            if len(self._queues) - self._graveyards >= MAX_QUEUES:
+            if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:
                 self.refused["queues"] += 1
                 raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")
             queue = self._make(space, name)
         return queue
 
-    def graveyard(self, queue: Queue) -> Queue:
+    def dead_letter_queue(self, queue: Queue) -> Queue:
         """Return the dead-letter queue of a queue, creating it on first use."""
         name = queue.name + DEAD
         return self._queues.get((queue.space, name)) or self._make(queue.space, name)
@@ -151,7 +151,7 @@ class Queues:
         """Delete a queue that is no longer needed."""
         del self._queues[queue.space, queue.name]
         if queue.name.endswith(DEAD):
-            self._graveyards -= 1
+            self._dead_letter_queues -= 1
         self.remembered -= queue.close()
         if queue.number and self.keeper is not None:
             self.keeper.forget(queue)
@@ -159,5 +159,5 @@ class Queues:
     def _make(self, space: str, name: str) -> Queue:
         queue = self._queues[space, name] = Queue(self, space, name, settings_of(name, self._rules))
         if name.endswith(DEAD):
-            self._graveyards += 1
+            self._dead_letter_queues += 1
         return queue

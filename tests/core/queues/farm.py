@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
-from broker.core.queues.consumer_turns import Consumer
+from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.interfaces import QueueInfo, RestoredMessage
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
-from broker.core.queues.consumer_turns import Consumer
+from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.messages import OVERHEAD, Message
 from broker.core.queues.queue import FIRST_PAUSE, LONGEST_PAUSE
 from broker.core.queues.settings import Death, QueueRule, QueueSettings, settings_of

@@ -14,7 +14,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.core.queues import queues as core
 from broker.core.queues.interfaces import QueueInfo
-from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Ids, Message
+from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Message, RecentIds
 from broker.core.queues.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from broker.core.queues.settings import (
     DEFAULTS,
@@ -404,7 +404,7 @@ def test_K06_what_is_rejected_for_good_is_gone(farm: Farm) -> None:
     assert farm.queues.counts()["lost.rejected"] == 1
 
 
-def test_each_death_leads_to_the_graveyard_if_that_is_set() -> None:
+def test_each_death_leads_to_the_dead_letter_queue_if_that_is_set() -> None:
     farm = all_deaths(max_deliveries=1, max_messages=2, drop_oldest=True)
     worker = Worker(1)
     consumer = farm.consume(worker)
@@ -719,18 +719,18 @@ def test_the_id_of_a_message_that_was_refused_is_not_remembered() -> None:
 
 
 def test_ids_are_bounded_and_forgotten_in_time() -> None:
-    ids = Ids()
+    ids = RecentIds()
     for n in range(MAX_REMEMBERED + 10):
-        ids.add(Ids.key("ann", str(n)), 1.0, None, 1_000_000)
+        ids.add(RecentIds.key("ann", str(n)), 1.0, None, 1_000_000)
     assert len(ids) == MAX_REMEMBERED
-    assert ids.find(Ids.key("ann", "9"), 1.0) is None
-    assert ids.find(Ids.key("ann", "10"), 1.0) == (1.0, None)
+    assert ids.find(RecentIds.key("ann", "9"), 1.0) is None
+    assert ids.find(RecentIds.key("ann", "10"), 1.0) == (1.0, None)
     assert ids.until() == 1.0 + DUPLICATES_FOR
     for n in range(MAX_REMEMBERED):
-        ids.add(Ids.key("bob", str(n)), 2.0 + DUPLICATES_FOR, None, 1_000_000)
+        ids.add(RecentIds.key("bob", str(n)), 2.0 + DUPLICATES_FOR, None, 1_000_000)
         assert len(ids) <= MAX_REMEMBERED
-    assert ids.find(Ids.key("bob", "0"), 2.0 + DUPLICATES_FOR) is not None
-    ids.add(Ids.key("eve", "1"), 2.0 + DUPLICATES_FOR, None, 0)
+    assert ids.find(RecentIds.key("bob", "0"), 2.0 + DUPLICATES_FOR) is not None
+    ids.add(RecentIds.key("eve", "1"), 2.0 + DUPLICATES_FOR, None, 0)
     assert len(ids) == MAX_REMEMBERED
 
 
@@ -752,8 +752,8 @@ def test_ids_of_all_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_ids_take_no_more_than_short_ones() -> None:
-    assert len(Ids.key("ann", "x" * 60_000)) == len(Ids.key("ann", "x")) == 16
-    assert Ids.key("a", "bc") != Ids.key("ab", "c")
+    assert len(RecentIds.key("ann", "x" * 60_000)) == len(RecentIds.key("ann", "x")) == 16
+    assert RecentIds.key("a", "bc") != RecentIds.key("ab", "c")
 
 
 # deletion of queues, and settings
@@ -827,7 +827,7 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert settings_of("a", []) == DEFAULTS
 
 
-def test_a_graveyard_has_the_settings_of_its_queue_but_for_what_makes_it_one() -> None:
+def test_a_dead_letter_queue_has_the_settings_of_its_queue_except_its_own() -> None:
     set_so = QueueSettings(
         durable=True, max_messages=7, max_bytes=700, max_deliveries=5, dead_letters=frozenset(Death), ttl=1.0,
         expires=2.0, single=True, duplicates=True,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 
-REST_SECONDS = 0.0002
+PAUSE_SECONDS = 0.0002
 """Length of a pause in seconds: four times a wake-up on an idle core, and less than the work before it."""
 
 
-def rest() -> None:
+def pause() -> None:
     """Yield the interpreter lock. To be called after each fraction of a millisecond of work."""
-    time.sleep(REST_SECONDS)
+    time.sleep(PAUSE_SECONDS)
