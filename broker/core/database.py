@@ -158,6 +158,7 @@ class Database:
                     if not is_full(error, self._directory):
                         raise
                     self._tight = True
+                    # A growing write would only fill the room that the reserve frees.
                     if grows is not None:
                         raise
                     self._give_up_reserve()

@@ -72,6 +72,7 @@ class DiskErrors:
         self.failures = 0
 
     def _is_time(self) -> bool:
+        # A negative time means that the clock was set back: then the quiet period is over.
         return self._ended is None or not 0 <= self._clock.seconds() - self._ended < QUIET_SECONDS
 
 

@@ -213,6 +213,7 @@ class Leases:
         self._next = order[0]
         wait = (order[0] + 1) * TICK - self.now
         first = wait >= AHEAD + LEAST_WAIT
+        # After a stall one tick suffices: it gives unread input the time to be read before the next check.
         wait = TICK if self._stood else wait - AHEAD if first else max(wait, TICK)
         self._stood = False
         if self._timer is not None:
@@ -229,6 +230,7 @@ class Leases:
         self._ticking = True
         now = self._clock.seconds()
         self._count(now - self._at, now)
+        # A late tick must not check beyond the input that a punctual one would have left unread.
         self._until = min(self.now, self._read + TICK + TOLERANCE)
         for lease in self._due():
             leased = lease.leased

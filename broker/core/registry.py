@@ -278,6 +278,7 @@ class Registry:
             return
         member.load = load
         member.heard = self._clock.seconds()
+        # No `Change` unless a watcher needs it: loads are by far the most frequent changes.
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
             self._watches.announce(change)

@@ -187,5 +187,6 @@ class Watches:
             if revision < self._loads.lost:
                 return None
             found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
+        # The rings are in order each, and not with each other.
         found.sort(key=itemgetter(0))
         return found

@@ -256,6 +256,7 @@ class Feed:
             self._wait(provider, loads, ts, load)
             return
         records = loads.records or self._load_records(loads)
+        # Token bucket in units of time: unused time counts, up to `_AHEAD`.
         loads.next = (next if next > ts - _AHEAD else ts - _AHEAD) + loads.step
         for record in records:
             put(replace(record, ts=ts, load=load))
@@ -307,6 +308,7 @@ class Feed:
         """Make a report wait for its turn, in place of the one that waits."""
         before = 0
         if reports.waiting is None:
+            # A ``next`` beyond all times sends later reports here, where they coalesce.
             reports.from_, reports.next = reports.next, _NEVER
         else:
             before = reports.waiting[2]

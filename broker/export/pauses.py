@@ -1,7 +1,7 @@
 """Pauses in which the journal's thread leaves the interpreter lock to the reactor.
 
 A busy thread releases the lock in each system call. But most of these take some microseconds, and a waiting reactor
-takes longer to wake up: it finds the lock taken again, and goes on waiting, possibly for as long as there is work, tens
+takes longer to wake up: it finds the lock taken again, and keeps waiting, possibly for as long as there is work, tens
 of milliseconds. So after a little work the thread sleeps for longer than a wake-up takes.
 """
 

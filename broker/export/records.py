@@ -85,6 +85,7 @@ def encode(record: Record, common: bytes, seq: int) -> bytes:
 def encode_all(records: Sequence[Record], common: bytes, first: int) -> tuple[list[bytes], int]:
     """Encode records, numbered from ``first``. Returns the lines, and the number of records whose texts had to be
     changed."""
+    # The usual case, all at once. A surrogate in any record costs a second pass, record by record.
     try:
         return [b"%b%d,%b\n" % (common, seq, _encode(record)[1:]) for seq, record in enumerate(records, first)], 0
     except UnicodeEncodeError:

@@ -45,6 +45,7 @@ class ConsumerRing:
     def next(self, but: Taker | None = None) -> Consumer | None:
         """Return the next consumer with room, leaving one taker out; None if there is none."""
         consumers = self._consumers
+        # At most one round: each step moves a consumer to the end or out of the ring.
         for _ in range(len(consumers)):
             consumer = next(iter(consumers))
             taker = consumer.taker

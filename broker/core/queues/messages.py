@@ -90,6 +90,7 @@ class ReadyMessages:
 
     def put_back(self, message: Message) -> None:
         """Return a message to its place after a delivery, or after a pop."""
+        # Without a delivery it came from the front of ``_fresh``, and is older than all others there.
         if message.count:
             heappush(self._returned, (message.order, message))
         else:

@@ -12,8 +12,8 @@ Rules:
   process does not circulate. Others overtake it meanwhile, and another consumer that gets room may have it.
 - A message that has reached the limit of deliveries dies when it returns. So does a message that is rejected without
   requeueing, one whose TTL is over when it returns or reaches the front, and the oldest one when a new one displaces
-  it. The settings say which deaths lead to the dead-letter queue (`broker.core.queues.settings`); there it is the
-  newest message, and its deliveries are counted from 0.
+  it. After the deaths in `QueueSettings.dead_letters` it goes to the dead-letter queue; there it is the newest message,
+  and its deliveries are counted from 0.
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a taker by then it may still be confirmed, but does not return.
 - Nothing is kept of a message that is refused for lack of room.
@@ -174,7 +174,7 @@ class Queue:
         queues.bytes += message.size
 
     def _make_room(self, size: int) -> None:
-        """Displace old messages if the settings say so. Raises `Refusal` if there is no room for a message of that
+        """Displace old messages if `drop_oldest` is set. Raises `Refusal` if there is no room for a message of that
         size."""
         settings = self.settings
         if size > settings.max_bytes:
@@ -240,6 +240,7 @@ class Queue:
         self.out -= 1
         self._queues.returned += 1
         most = self.settings.max_deliveries
+        # Its author publishes it again after the negative confirm: a redelivery would be a duplicate.
         if message.refused:
             self._drop(message)
             return False
@@ -415,6 +416,7 @@ class Queue:
             else:
                 queues.lost[death] += 1
         finally:
+            # Also if the dead-letter queue fails: the message is in no collection, so its place must be freed.
             message.death = death
             self._drop(message)
 

@@ -89,7 +89,7 @@ class QueueRecorder:
             clock,
             StateError,
             "messages of durable queues could not be kept: {why}. It is tried again, every {most:g} seconds at the "
-            "latest; until it succeeds these queues accept no messages",
+            "latest; until it succeeds, these queues accept no messages",
             "messages of queues are kept again, after {failures} failures",
         )
         self._stopped: Deferred[None] | None = None
@@ -197,6 +197,7 @@ class QueueRecorder:
         writing.addBoth(self._next)
 
     def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
+        # Deadlines are in lifetime, which begins at 0 with each start: on the disk they are in seconds of the epoch.
         epoch = self._clock.seconds() - self._leases.moment()
         rows: list[Row] = []
         for message, _ in messages:
