@@ -107,7 +107,7 @@ class Ok(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """201: the session has access. ``profiles`` are in small letters; ``limits`` (an extension) are those of the broker."""
+    """201: the session has access. ``profiles`` are in small letters; ``limits`` is an extension."""
 
     profiles: tuple[str, ...]
     limits: Mapping[str, int]

@@ -160,7 +160,7 @@ def error(status: ReplyStatus, reason: str | None = None, more: Mapping[str, obj
 
 
 def _reason(text: str | None) -> dict[str, object]:
-    """Return the member ``reason``. It may have input of the peer: lone surrogates are replaced, since UTF-8 has none."""
+    """Return the member ``reason``. It may have input of the peer, whose lone surrogates cannot be encoded."""
     return {} if text is None else {"reason": text.encode("utf-8", "replace").decode()}
 
 

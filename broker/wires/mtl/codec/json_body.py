@@ -1,4 +1,4 @@
-"""JSON bodies of requests. Valid JSON is told exactly from invalid: RFC 11 answers one, and drops the other.
+"""JSON bodies of requests. RFC 11 answers valid JSON, and drops invalid: so both are recognized exactly.
 
 Rules:
 - All that the grammar allows is JSON: numbers of any length, any escapes, repeated members (the last counts). Lone

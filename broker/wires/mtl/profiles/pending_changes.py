@@ -49,7 +49,7 @@ class EntryEvent(Generic[V]):
 
 
 class PendingChanges(Generic[V]):
-    """What one reader is to be told. It is hashable.
+    """Unsent events of one resource for one reader. It is hashable.
 
     ``entries`` are what there is now, ``shown`` makes an event of each. ``send`` sends an event, or the end of the
     snapshot for None, and says whether that was possible. After it was not, nothing is tried until `serve`. Its second

@@ -5,7 +5,7 @@ Rules:
   exchange. So does a response that cannot be the next one: a client may begin again without announcing it.
 - An exchange has a limited time, from its first response on. Beyond it, the exchange has failed.
 - A reply that reveals if credentials are right is delayed after failures (`broker.wires.common.password_backoff`).
-- When any user loses access while an answer waits, that answer admits nobody: it may concern the same user.
+- When any user loses access while an answer waits, that answer gives no access: it may concern the same user.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _any_key(key: str) -> bool:
 class CurveKeys:
     """CURVE keys of clients. Both functions take a public key in Z85.
 
-    - ``user_of`` returns the user that the key authenticates, None if it authenticates nobody.
+    - ``user_of`` returns the user that the key authenticates, or None.
     - ``admits`` is True if a peer with that key may still authenticate: keys are revoked while peers are connected.
     """
 

@@ -344,7 +344,7 @@ class ControlFlow:
                 return NOT_ASKED
             outcome = await self._logins.take(session, turn, asked.mechanism, asked.response)
             if turn.over:
-                return NOT_OPEN  # for nobody: `_serve` drops it
+                return NOT_OPEN  # not sent: `_serve` drops it
             if isinstance(outcome, LoginChallenge):
                 return wire.challenged(asked.mechanism, outcome.data)
             if isinstance(outcome, LoginDone):
