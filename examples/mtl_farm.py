@@ -1,4 +1,4 @@
-"""A watcher of the registry over MTL: shows the services of the farm as they come and go.
+"""Registry watcher over MTL, for Twisted: prints the services of the farm as they change.
 
 python examples/mtl_farm.py --broker tcp://127.0.0.1:5975
 """
@@ -10,16 +10,16 @@ from typing import Any
 
 from twisted.internet.task import react
 
-from broker.client.data_flow import Event
+from broker.client.events import Event
 from broker.client.mtl import Client
 from broker.client.profiles import registry
 from broker.client.profiles.registry import Service
 
 
 async def main(reactor: Any) -> None:
-    """Watch until interrupted, also while the broker is away."""
+    """Watch until interrupted, also across restarts of the broker."""
     arguments = argparse.ArgumentParser(description="Watch the farm.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="where the broker is [%(default)s]")
+    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="endpoint of the broker [%(default)s]")
     arguments.add_argument("--service", help="only services of this name")
     options = arguments.parse_args()
 
@@ -31,13 +31,13 @@ async def main(reactor: Any) -> None:
 
 
 def on_change(event: str, service: Service) -> None:
-    """Show a change. After a restart of the broker these are the differences."""
+    """Print a change. After a restart of the broker these are the differences."""
     sign = {"up": "+", "down": "-", "update": "*"}[event]
     print(f"{sign} {service.name} at {service.hostport} (provider {service.provider})", flush=True)
 
 
 def on_event(event: Event, why: str) -> None:
-    """Show that the broker is away, or back."""
+    """Print loss and recovery of the connection."""
     print(f"the broker is {'back' if event is Event.BACK else f'away: {why}'}", flush=True)
 
 

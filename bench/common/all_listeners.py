@@ -429,4 +429,4 @@ _ZEROMQ = {
     ("dbp",): dbp_servers.LISTENS,
     ("mtl", "mtl-data"): mtl_servers.LISTENS,
 }
-"""What the broker logs when such a wire is open, and the names of the ports in it."""
+"""The log line of an open wire, and the names of the ports in it."""

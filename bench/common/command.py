@@ -1,4 +1,4 @@
-"""What the command lines of the benchmarks share: choosing what to run, and a file for the results."""
+"""The command line of all benchmarks: the choice of rows, and a file for the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scenarios find: figures, each with its goal if it has one; and how scenarios are run from the command line."""
+"""Figures of scenarios, each with its goal if it has one; and the command line that runs scenarios."""
 
 from __future__ import annotations
 

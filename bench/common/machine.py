@@ -15,7 +15,7 @@ ran. /proc says the same, but only to a hundredth of a second."""
 
 
 def describe() -> dict[str, str]:
-    """What figures depend on: processor, cores, versions, and how busy the machine is with other work."""
+    """The environment of a measurement: processor, cores, versions, and how busy the machine is with other work."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )

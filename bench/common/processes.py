@@ -29,13 +29,13 @@ class InProcess:
         there.close()
 
     def result(self, within: float) -> Any:
-        """What it returned. Raises `TimeoutError`, or `EOFError` if it failed."""
+        """The returned value. Raises `TimeoutError`, or `EOFError` if it failed."""
         if not self._answer.poll(within):
             raise TimeoutError(f"a part of the benchmark did not end within {within:g} s")
         return self._answer.recv()
 
     def done(self, within: float) -> bool:
-        """Whether it has ended, after so many seconds at most."""
+        """True if it has ended, after so many seconds at most."""
         return self._answer.poll(within)
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Remote:
         self._pipe.send(seconds)
 
     def result(self, seconds: float) -> tuple[Any, float]:
-        """What its last run, for so long, came to; and the CPU time that it took."""
+        """The result of its last run, of so many seconds, and its CPU time."""
         if not self._pipe.poll(seconds + 4 * STUCK):
             raise Stuck("a load did not end")
         try:

@@ -93,7 +93,7 @@ class WireServer(Server):
     console = 0
 
     def counters(self) -> dict[str, int]:
-        """What the broker has counted, as its console says."""
+        """The broker's counters, as its console shows them."""
         with socket.create_connection((HOST, self.console), traffic.STUCK) as sock:
             sock.sendall(b"counters\nquit\n")
             text = b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()

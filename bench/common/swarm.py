@@ -34,7 +34,7 @@ RECEIVE_BUFFER = 4_096
 
 @attrs.frozen
 class Attack:
-    """What each of the hostile connections does.
+    """The behaviour of each hostile connection.
 
     It sends the pieces that ``pieces`` gives for its number, as fast as they are taken. ``reads`` says whether it reads
     what it is sent; ``again`` whether it connects again when it is disconnected; ``hangs_up``, if it is not 0, that it
@@ -49,7 +49,7 @@ class Attack:
 
 @attrs.frozen
 class Seen:
-    """What the swarm met: connections made, disconnections by the broker, bytes sent, replies read."""
+    """The results of the swarm: connections made, disconnections by the broker, bytes sent, replies read."""
 
     connects: int
     disconnects: int

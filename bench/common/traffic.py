@@ -30,7 +30,7 @@ _VIEW = memoryview(_BUFFER)
 _IP_BIND_ADDRESS_NO_PORT = 24
 
 NEWLINES = 2
-"""That end a message."""
+"""The bytes that end a message."""
 
 
 class Stuck(Exception):

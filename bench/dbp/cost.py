@@ -1,4 +1,4 @@
-"""What the DBP wire costs, in CPU time of the broker's process for each message, beside a bare tuned loop.
+"""The cost of the DBP wire, in CPU time of the broker's process for each message, beside a bare tuned loop.
 
     python -m bench.dbp.cost [--rows PATTERN,...] [--runs N] [--seconds S] [--json FILE] [--list]
 
@@ -44,7 +44,7 @@ BEATS = 20_000
 """Heartbeats a second, which every version keeps up with."""
 
 PORTS = 50
-"""That they come from."""
+"""The address that they come from."""
 
 WINDOW = 64
 """Requests in flight, of each client, as the original was measured with."""

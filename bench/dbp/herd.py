@@ -64,7 +64,7 @@ class Service:
 
 @attrs.frozen
 class Lived:
-    """What became of a herd.
+    """The outcome of a herd.
 
     ``died`` has, for each service that fell silent, its name, whether it beat by UDP, and when it last did.
     ``latest`` is the longest time between two heartbeats that any of the others sent, in intervals: from 3 on, the
@@ -135,7 +135,7 @@ def _registered(server: DbpServer, number: int) -> Service:
 
 
 def _read(service: Service, fd: int) -> tuple[int, bool]:
-    """What a service got: so many heartbeats; and whether it is sent away."""
+    """The messages to a service: its heartbeats, and True if it was sent away."""
     if service.udp is not None:
         try:
             commands = [service.udp.recv(READ).split()[0]]

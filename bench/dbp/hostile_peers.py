@@ -19,7 +19,7 @@ RATE = 50_000
 """Datagrams a second."""
 
 PORTS = 500
-"""That they come from, where it is many."""
+"""The addresses that they come from, if there are many."""
 
 BURST = 200
 """Datagrams that are sent between two looks at the clock."""

@@ -1,4 +1,4 @@
-"""What peers of DBP say and are told, byte for byte; times as the original writes them, in float32.
+"""Messages to and from peers of DBP, byte for byte; times as the original writes them, in float32.
 
 A float32 of our days changes every 128 s only, so that what a server answers is known beforehand (`steady`).
 """
@@ -22,7 +22,7 @@ NOWHERE = 1
 """A port at which no service listens: who is asked there is refused at once."""
 
 AGREED = b'{"heartbeat": 3600000, "liveness": 3}'
-"""What a service is told that registered with the longest interval: it is not expected again while it is measured."""
+"""The reply to a service that registered with the longest interval: it is not expected again while it is measured."""
 
 
 def now() -> bytes:
@@ -48,7 +48,7 @@ def name(number: int) -> str:
 
 
 def info(number: int) -> bytes:
-    """What a service of the original says of itself, written as it writes it; all have one length."""
+    """The info of a service of the original, in its own form; all have one length."""
     interface = {"ip": "127.0.0.1", "port": 10_000 + number % 10_000}
     about = {"interfaces": {"router": interface}, "reg_time": "Sat Nov 21 07:37:01 2026", "topics": None}
     return json.dumps(about).encode()
@@ -60,12 +60,12 @@ def listed(numbers: Iterable[int]) -> bytes:
 
 
 def registration(number: int) -> Frames:
-    """What such a service registers with."""
+    """The registration of such a service."""
     return [b"", b"UwU", now(), b'{"name": "%b", %b' % (name(number).encode(), info(number)[1:])]
 
 
 def approval(at: bytes) -> Frames:
-    """What it is told, by a REQ."""
+    """The reply to it, by a REQ."""
     return [b"", b"OwO", at, b""]
 
 
@@ -85,7 +85,7 @@ def beating(number: int, milliseconds: int) -> Frames:
 
 
 def agreement(at: bytes) -> Frames:
-    """What such a service is told, by a DEALER, if its interval was the longest."""
+    """The reply to such a service, by a DEALER, if its interval was the longest."""
     return [b"", b"OwO", at, AGREED, b"", b""]
 
 

@@ -1,4 +1,4 @@
-"""Whether the DBP wire notices exactly those services that fall silent, and what floods and hostile peers do to it.
+"""The detection of silent services by the DBP wire, and the effect of floods and hostile peers on it.
 
     python -m bench.dbp.robust [--scenarios PATTERN,...] [--seconds S] [--long] [--json FILE] [--list]
 
@@ -200,7 +200,7 @@ def floods(seconds: float) -> list[Figure]:
 
 
 def _good(server: DbpServer, seconds: float, stack: ExitStack) -> dict[str, list[float]]:
-    """How long the answers to two good peers took."""
+    """The latency of the answers to two good peers."""
     parts: dict[str, Callable[[DbpServer, float], list[float]]] = {"Elko": elko_pings, "DBP": dbp_peer}
     started = {wire: InProcess(part, server, seconds) for wire, part in parts.items()}
     for process in started.values():

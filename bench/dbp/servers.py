@@ -12,7 +12,7 @@ from bench.common import servers
 from bench.common.servers import WireServer
 
 LISTENS = re.compile(r"dbp on tcp://127\.0\.0\.1:(\d+) \(udp 127\.0\.0\.1:(\d+)")
-"""What the broker logs when the wire is open."""
+"""The log line of an open wire."""
 
 _CONFIG = """
 [dbp]

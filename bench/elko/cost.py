@@ -1,4 +1,4 @@
-"""What the Elko broker costs, in CPU time of its process for each message, beside a bare Twisted server.
+"""The cost of the Elko broker, in CPU time of its process for each message, beside a bare Twisted server.
 
     python -m bench.elko.cost [--rows PATTERN,...] [--runs N] [--seconds S] [--json FILE] [--list]
 

@@ -1,4 +1,4 @@
-"""What the director's core costs, in CPU time for each reservation or notice, beside a bare loop in the same process.
+"""The cost of the director's core, in CPU time for each reservation or notice, beside a bare loop in the same process.
 
     python -m bench.elko.director [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
 
@@ -22,14 +22,14 @@ from broker.core.director.director import Director
 from broker.core.director.interfaces import UNLIMITED, DoReserve, Granted, IContextServer, UserPlace
 
 SIZES = (10, 100, 1_000)
-"""How many servers there are."""
+"""The numbers of servers."""
 
 CONTEXTS = 10_000
 """Open contexts, spread over the servers."""
 
 FAMILIES = ("c", "ctx", "context", "rc", "rctx", "rcontext")
 PROTOCOLS = ("tcp", "http", "rtcp")
-"""What every server serves and speaks, as real ones do; the last three families are restricted."""
+"""The families and protocols of every server, as real ones have them; the last three families are restricted."""
 
 FLAT = 1.5
 """The most that a reservation may cost among 1,000 servers, as a ratio to one among 10."""
@@ -40,7 +40,7 @@ BATCH = 2_000
 REQUESTERS = 50
 WATCHERS = 100
 ROUNDS = 5
-"""How often each is measured, by turns; the median counts."""
+"""The number of measurements of each, by turns; the median counts."""
 
 USERS_OF_CONTEXT = 10
 TURN = 0.05
@@ -141,7 +141,7 @@ def costs(works: Mapping[str, Work], seconds: float) -> dict[str, float]:
 
 
 def reservations(make: Callable[[int], Work], seconds: float) -> list[Figure]:
-    """What they cost among few and many servers."""
+    """Their cost among few and many servers."""
     works: dict[str, Work] = {"bare": Bare().reserve}
     works.update({str(size): make(size) for size in SIZES})
     gc.collect()

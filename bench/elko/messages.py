@@ -1,4 +1,4 @@
-"""What real peers send, byte for byte: strict JSON, a space after each comma, an empty line after each message."""
+"""Messages of real peers, byte for byte: strict JSON, a space after each comma, an empty line after each message."""
 
 from __future__ import annotations
 

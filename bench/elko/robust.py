@@ -1,4 +1,4 @@
-"""What hostile peers can do to the broker, and to those beside them; then a kill, and what is known after it.
+"""The effect of hostile peers on the broker and on peers beside them; then a kill, and the state after it.
 
     python -m bench.elko.robust [--scenarios PATTERN,...] [--connections N] [--seconds S] [--json FILE] [--list]
 
@@ -311,7 +311,7 @@ def _started(stack: ExitStack, process: InProcess) -> InProcess:
 
 @attrs.frozen
 class Restart:
-    """What was known after a kill. Times in seconds from the start of the new process."""
+    """The state after a kill. Times in seconds from the start of the new process."""
 
     listening: float
     answered: float

@@ -1,4 +1,4 @@
-"""What the metrics journal costs the reactor, and how long it holds it up, beside a reactor without one.
+"""The cost of the metrics journal for the reactor, and the delays that it causes, beside a reactor without one.
 
     python -m bench.journal.cost [--rows PATTERN,...] [--rounds N] [--json FILE] [--list]
 

@@ -40,16 +40,16 @@ from broker.core.restored_services import Restored
 from broker.export.disk import Disk
 from broker.export.feed import Feed, FullLoads
 from broker.export.journal import Journal
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 
 PROVIDERS = 1_000
-"""Who report, in turn; each with one service."""
+"""The providers that report, in turn; each with one service."""
 
 SENT = 1_795_246_600.25
-"""What their clocks say in heartbeats."""
+"""The times of their clocks in heartbeats."""
 
 LONGEST = 10
-"""How many of the longest times are told."""
+"""The number of the longest times that are reported."""
 
 OVER = (1, 2, 5, 10, 20)
 """Milliseconds: how often the reactor was later than that by its own doing is counted."""
@@ -89,7 +89,7 @@ class Late:
 
     @property
     def own(self) -> float:
-        """What is left: what this process did to itself, and what the machine did besides."""
+        """The remaining lateness: by this process itself, and by the machine."""
         return max(0.0, self.whole - self.no_core - self.threads_no_core)
 
 
@@ -152,7 +152,7 @@ class Written:
     def __init__(self, reactor: Any, registry: Registry, directory: str, load: Load) -> None:
         self.disk = HangingDisk(load.hangs)
         self.threads = ThreadPool(minthreads=0, maxthreads=1)
-        segments = Segments(directory, "bench", "boot", Limits(segment_bytes=load.segment_bytes), self.disk)
+        segments = Segments(directory, "bench", "boot", JournalLimits(segment_bytes=load.segment_bytes), self.disk)
         self.journal = Journal(reactor, partial(deferToThreadPool, reactor, self.threads), segments)
         self.threads.start()
         self.journal.start()
@@ -173,7 +173,7 @@ class Farm:
         for number in range(PROVIDERS):
             id = registry.join(f"node{number}", "dbp", f"192.0.2.1:{number}")
             service = Service(f"service-{number % 50}", f"192.0.2.1:{5000 + number}", id, interval=10.0)
-            assert registry.offer([service], Rights()) == []
+            registry.offer([service], Rights())
             ids.append(id)
         providers, numbers = cycle(ids), count()
 

@@ -1,4 +1,4 @@
-"""What the mc0 wire costs, in CPU time of the broker's process for each message, beside a bare tuned loop.
+"""The cost of the mc0 wire, in CPU time of the broker's process for each message, beside a bare tuned loop.
 
     python -m bench.mc0.cost [--rows PATTERN,...] [--runs N] [--seconds S] [--subject KIND] [--json FILE] [--list]
 
@@ -70,7 +70,7 @@ class Result:
 
 @attrs.frozen
 class Original:
-    """What the broker in C++ took on another machine: microseconds, and how many messages a second it reached.
+    """The broker in C++ on another machine: microseconds, and messages a second.
 
     ``slower`` is what it took on a slower machine, where several runs were made. ``ratio`` is its cost there as a ratio
     to the tuned loop, both in one run.
@@ -118,7 +118,7 @@ def cpu(prepare: Callable[[Mc0Server], Flow]) -> Callable[[Mc0Server, float], Re
 
 
 def latency(server: Mc0Server, seconds: float) -> Result:
-    """How long messages take from one peer to another."""
+    """The latency of messages from one peer to another."""
     receiver = subscribed(server, b"receiver")
     body = b"." * 100
     pace = messages_between(

@@ -1,4 +1,4 @@
-"""What mc0 peers say before a benchmark begins."""
+"""Messages of mc0 peers before a benchmark begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.mc0.servers import Mc0Server
 from bench.zmtp.peer import Peer, connect
 
 TOPIC = b"mcollective bench"
-"""What is published, and subscribed to."""
+"""The topic of all messages."""
 
 
 def opened(server: Mc0Server, identity: bytes) -> Peer:

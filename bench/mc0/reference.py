@@ -34,10 +34,10 @@ _lib = ctypes.PyDLL(_zmq.__file__)  # the symbols of libzmq are found through th
 
 
 class Topics(dict[bytes, list[bytes]]):
-    """Who subscribed to which topic."""
+    """The subscribers of each topic."""
 
     def handle(self, identity: bytes, frames: list[Any]) -> Iterator[tuple[bytes, list[Any]]]:
-        """What is to be sent to whom because of one message (without its delimiter)."""
+        """The messages that result from one message (without its delimiter), by receiver."""
         end = frames.index(b"") if b"" in frames else len(frames)
         verb, body = frames[0], frames[end + 1 :]
         headers = dict(zip(frames[1:end:2], frames[2:end:2], strict=False))

@@ -1,4 +1,4 @@
-"""What many silent, slow or hostile mc0 peers cost the broker, and those beside them.
+"""The cost of many silent, slow or hostile mc0 peers for the broker, and for peers beside them.
 
     python -m bench.mc0.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
 
@@ -58,7 +58,7 @@ STILL = 5.0
 
 @attrs.frozen
 class Idled:
-    """What the sessions saw. ``lost`` and ``took`` are of one message to all."""
+    """The observations of the sessions. ``lost`` and ``took`` are of one message to all."""
 
     connected: float
     noops: int
@@ -154,7 +154,7 @@ NOOP_TOLERANCE = 0.1
 
 @attrs.frozen
 class Beaten:
-    """What the sessions saw."""
+    """The observations of the sessions."""
 
     lost: int
     noops: int

@@ -13,7 +13,7 @@ from bench.common.servers import WireServer
 from bench.zmtp.peer import Keys
 
 LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
-"""What the broker logs when the wire is open."""
+"""The log line of an open wire."""
 
 _CONFIG = """
 [mc0]

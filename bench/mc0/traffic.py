@@ -122,7 +122,7 @@ class Sink:
 
     @staticmethod
     def ring(peer: Peer, messages: Sequence[Frames]) -> bytes:
-        """What comes on the wire, with as much again as may be read at once; nothing where it is encrypted."""
+        """The expected bytes on the wire, with as many again as may be read at once; none where they are encrypted."""
         if not isinstance(peer.mechanism, Null):
             return b""
         block = b"".join(map(peer.encode, messages))
@@ -130,7 +130,7 @@ class Sink:
 
 
 class Flow:
-    """One who sends, and those who each get a message for each that is sent (the sender may be the one).
+    """A sender, and receivers that each get one message for each that is sent (the sender may be one).
 
     A ``window`` of 1 is a conversation: there the generator does not rest, but waits for each message.
     """

@@ -1,5 +1,5 @@
-"""What the MTL wire costs, in CPU time for each delivery, beside a bare tuned ROUTER; how fast queues are; how long
-Contents take.
+"""The cost of the MTL wire, in CPU time for each delivery, beside a bare tuned ROUTER; the speed of queues; the
+latency of Contents.
 
     python -m bench.mtl.cost [--rows PATTERN,...] [--runs N] [--turns N] [--seconds S] [--subject KIND] [--json FILE]
 

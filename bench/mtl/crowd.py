@@ -40,7 +40,7 @@ BODY = 100
 
 
 class State(Enum):
-    """Where a reader is."""
+    """The state of a reader."""
 
     LEASING = auto()
     OUT = auto()

@@ -47,7 +47,7 @@ Frames = list[bytes]
 
 @attrs.define
 class Verdict:
-    """What came of all messages."""
+    """The outcome of all messages."""
 
     sent: int = 0
     well_formed: int = 0
@@ -113,7 +113,7 @@ REQUESTS = [
 
 
 def _replied(frames: Frames) -> tuple[int, int]:
-    """How many replies there are to a request at least, and at most."""
+    """The least and the greatest number of replies to a request."""
     if b"" not in frames:
         return 0, 0
     rest = frames[frames.index(b"") + 1 :]
@@ -167,7 +167,7 @@ def control(server: MtlServer, count: int, seed: int) -> Verdict:
 
 
 def _is_reply(frames: Frames) -> bool:
-    """Whether a message is a reply in good form."""
+    """True if a message is a well-formed reply."""
     try:
         *_, empty, code, body = frames
         value = json.loads(body)

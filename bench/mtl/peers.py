@@ -1,4 +1,4 @@
-"""What MTL clients say, byte for byte; in plain pyzmq."""
+"""Messages of MTL clients, byte for byte; in plain pyzmq."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Socket = zmq.Socket[bytes]
 
 
 def context() -> zmq.Context[Socket]:
-    """Where a process has its sockets."""
+    """The ZeroMQ context of a process."""
     made: zmq.Context[Socket] = zmq.Context()
     made.set(zmq.MAX_SOCKETS, SOCKETS)
     made.set(zmq.BLOCKY, 0)
@@ -55,7 +55,7 @@ def dealer(at: zmq.Context[Socket], server: MtlServer, port: int) -> Socket:
 
 
 def methods(sock: Socket) -> tuple[Callable[..., bytes], Callable[..., object]]:
-    """How to receive and to send one frame fast: the methods of the extension itself."""
+    """Functions that receive and send one frame fast: the methods of the extension itself."""
     recv: Any = BackendSocket.recv.__get__(sock)
     send: Any = BackendSocket.send.__get__(sock)
     return recv, send
@@ -106,7 +106,7 @@ class Control:
 
 
 def ask(session: Socket, asked: Sequence[bytes], code: bytes) -> Any:
-    """What is replied. Raises `Stuck` if that has another code."""
+    """The reply. Raises `Stuck` if it has another code."""
     session.send_multipart(asked)
     try:
         reply = session.recv_multipart()
@@ -132,7 +132,7 @@ def command(kind: int, sequence: int, text: str) -> list[bytes]:
 
 
 def tail(resource: str) -> bytes:
-    """What follows the sequence of a Content without properties."""
+    """The bytes behind the sequence of a Content without properties."""
     return short(resource) + bytes(4)
 
 

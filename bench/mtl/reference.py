@@ -3,7 +3,7 @@
     python -m bench.mtl.reference [SECRET-KEY-FILE]
 
 It binds a ROUTER to a free port of 127.0.0.1, and prints its number. It grants every Lease, and sends each Content to
-all who have sent a Summon, with a sequence of their own; whoever is gone or has no room misses it. It forgets nobody,
+all who have sent a Summon, with a sequence of their own; a reader that is gone or full misses it. It forgets no reader,
 knows no other commands, and trusts its peers. Where there is nothing to do it waits inside libzmq.
 
 It is pyzmq as fast as it goes: three calls for each delivery, of the extension's own method, with plain numbers for
@@ -34,7 +34,7 @@ _CONTENT, _RESPONSE, _SUMMON = 5, 2, 3
 
 
 class Tails(dict[bytes, bytes]):
-    """What comes behind the sequence of a Content, if it is well-formed: a short string and a table."""
+    """The part of a well-formed Content behind its sequence: a short string and a table."""
 
     def __missing__(self, tail: bytes) -> bytes:
         at = 1 + tail[0]

@@ -1,4 +1,4 @@
-"""What readers that do not read, crowds that come and go, and nonsense do to the MTL wire and to others on it.
+"""The effect of readers that do not read, crowds that come and go, and nonsense on the MTL wire and its other peers.
 
     python -m bench.mtl.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
 
@@ -56,7 +56,7 @@ RECEIVE_BUFFER = 4_096
 
 NOTICED = 0.1
 """Seconds that it is there before its effects are measured: its buffers are full by then. It may not be there for long:
-whoever has missed ten thousand Contents is ended."""
+a reader that has missed ten thousand Contents is ended."""
 
 
 class Sleeper:
@@ -103,7 +103,7 @@ class Turns:
         self.costs[disturbed].append((self._server.cpu() - before) / sample.messages)
 
     def figures(self, what: str) -> list[Figure]:
-        """How the two kinds compare."""
+        """The comparison of the two kinds."""
         kept = statistics.median(x / y for x, y in zip(self.rates[True], self.rates[False], strict=True))
         cost = statistics.median(x / y for x, y in zip(self.costs[True], self.costs[False], strict=True))
         return [

@@ -14,7 +14,7 @@ from bench.common import servers
 from bench.common.servers import WireServer
 
 LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
-"""What the broker logs when the wire is open."""
+"""The log line of an open wire."""
 
 DURABLE = "durable"
 """A queue that is kept on the disk. All others are not."""

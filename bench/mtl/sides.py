@@ -27,7 +27,7 @@ Started = Callable[[Keys | None], AbstractContextManager[MtlServer]]
 
 @attrs.frozen
 class Options:
-    """How much is measured: ``runs`` with fresh processes, in each of them ``turns`` of so many ``seconds``."""
+    """The extent of a measurement: ``runs`` with fresh processes, in each of them ``turns`` of so many ``seconds``."""
 
     runs: int
     turns: int
@@ -73,7 +73,7 @@ class Result:
 
 
 def shares(results: Sequence[Result]) -> str:
-    """How much of a core the generators took."""
+    """The share of a core that the generators took."""
     return f"{median(results, 'busy'):.0%}"
 
 

@@ -119,7 +119,7 @@ def drained(sock: Socket) -> list[tuple[bytes, bytes]]:
 
 
 class Unconfirmed:
-    """What a writer has sent and was not told of yet: when it was sent, by sequence."""
+    """The unconfirmed Contents of a writer: the time of each, by sequence."""
 
     def __init__(self, sock: Socket) -> None:
         self._sock = sock
@@ -327,5 +327,5 @@ class Listener:
 
 
 def percentile(took: Sequence[float], part: float) -> float:
-    """What that part of them did not exceed, in microseconds."""
+    """The percentile, in microseconds."""
     return 1e6 * sorted(took)[int(len(took) * part)]

@@ -50,7 +50,7 @@ def new_keys() -> Keys:
 
 
 class Mechanism(Protocol):
-    """How frames become bytes on the wire and back, after the handshake."""
+    """The encoding of frames after the handshake."""
 
     overhead: int
     """Bytes by which it makes the content of a frame longer."""
@@ -59,7 +59,7 @@ class Mechanism(Protocol):
         """One frame, with its flags and size."""
 
     def open(self, flags: int, content: bytes) -> tuple[bytes, bool]:
-        """What a frame holds, and whether another follows."""
+        """The content of a frame, and True if another follows."""
 
 
 class Peer:
@@ -78,7 +78,7 @@ class Peer:
         return b"".join([seal(content, i < last) for i, content in enumerate(frames)])
 
     def size(self, frames: Frames) -> int:
-        """Bytes on the wire of a message with these frames, whoever sends it."""
+        """Bytes on the wire of a message with these frames, from any sender."""
         sizes = (len(content) + self.mechanism.overhead for content in frames)
         return sum(size + (2 if size <= SHORT else 9) for size in sizes)
 
@@ -205,7 +205,7 @@ def _read(sock: socket.socket) -> bytes:
 
 
 def _command(sock: socket.socket, data: bytearray, name: bytes) -> bytes:
-    """What the next command holds after its name, which must be this. What comes after it stays in ``data``."""
+    """The body of the next command, whose name must be this. Later bytes stay in ``data``."""
     while (taken := take(data)) is None:
         data += _read(sock)
     flags, content = taken
@@ -228,7 +228,7 @@ class Null:
         return frame(MORE if more else 0, content)
 
     def open(self, flags: int, content: bytes) -> tuple[bytes, bool]:
-        """What a frame holds, and whether another follows."""
+        """The content of a frame, and True if another follows."""
         return content, bool(flags & MORE)
 
 
@@ -321,7 +321,7 @@ class Curve:
         return frame(0, self.NAME + nonce + box)
 
     def open(self, flags: int, content: bytes) -> tuple[bytes, bool]:
-        """What a frame holds, and whether another follows."""
+        """The content of a frame, and True if another follows."""
         head = len(self.NAME)
         nonce, sealed = content[head : head + 8], content[head + 8 :]
         opened = _unbox(sealed, b"CurveZMQMESSAGES" + nonce, self._key)

@@ -57,7 +57,7 @@ REVOKED_WITHIN = 5.0
 
 @attrs.frozen
 class Poured:
-    """What became of a message without end."""
+    """The outcome of a message without end."""
 
     sent: int
     closed: bool
@@ -169,7 +169,7 @@ ALONE = 3.0
 
 
 def hello(server_key: bytes) -> bytes:
-    """What a CURVE client says until it has to answer."""
+    """The octets of a CURVE client up to its first answer."""
     return zmtp_peer.greeting(b"CURVE") + zmtp_peer.frame(COMMAND, Curve(z85.decode(server_key)).hello())
 
 

@@ -23,7 +23,7 @@ from broker.core.interfaces import IRegistry
 from broker.export.feed import Feed, FullLoads
 from broker.export.journal import Journal
 from broker.export.records import boot_name
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 
 DIRECTORY = "journal"
 """The default directory, below the state directory."""
@@ -87,8 +87,8 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     return JournalWriter(where, segments, journal, feed, threads)
 
 
-def _limits(config: values.Journal) -> Limits:
-    return Limits(
+def _limits(config: values.Journal) -> JournalLimits:
+    return JournalLimits(
         segment_bytes=config.segment_bytes,
         segment_seconds=config.segment_seconds,
         keep_seconds=config.keep_seconds,

@@ -57,7 +57,7 @@ class Granted:
 
 
 class Control:
-    """The control flow of one client. ``secure`` is True if nobody else can read the connection.
+    """The control flow of one client. ``secure`` is True if third parties cannot read the connection.
 
     ``in_thread`` runs a slow function with arguments in a thread and returns a Deferred of its result.
     """
@@ -255,7 +255,7 @@ class Control:
 
 
 def is_secure(endpoint: str, encrypted: bool) -> bool:
-    """Return True if nobody else can read a connection to that endpoint."""
+    """Return True if third parties cannot read a connection to that endpoint."""
     scheme, _, where = endpoint.partition("://")
     if encrypted or scheme in ("ipc", "inproc"):
         return True

@@ -6,7 +6,7 @@ Rules:
 - SCRAM-SHA-256 (RFC 5802, RFC 7677) is mutual: if the broker ends the exchange without proof that it knows the user, it
   is not trusted (`BrokerUnverified`). There is no channel binding, since ZeroMQ has no channel to bind to.
 - PLAIN (RFC 4616) reveals the password to the other side. It is used only where SCRAM is not offered, over a connection
-  that nobody else can read (CURVE, ipc, loopback); elsewhere a man in the middle could ask for it.
+  that third parties cannot read (CURVE, ipc, loopback); elsewhere a man in the middle could ask for it.
 - EXTERNAL (RFC 4422, appendix A): the connection's CURVE key is the proof. ANONYMOUS (RFC 4505): there is no proof.
 - All of these mechanisms are client-first.
 """
@@ -51,7 +51,7 @@ class Credentials(Protocol):
     """Proof of identity that a client has."""
 
     def exchange(self, offered: Collection[str], secure: bool) -> Exchange:
-        """Begin an exchange by one of the offered mechanisms. ``secure``: nobody else can read the connection.
+        """Begin an exchange by one of the offered mechanisms. ``secure``: third parties cannot read the connection.
 
         Raises `AuthenticationFailed` if no mechanism fits.
         """

@@ -4,7 +4,7 @@ Rules:
 - A flow begins with a Lease over a socket of its own; a flow in both directions has two leases. When it is lost the
   client requests new leases by the control flow, from Connection.Open on, after a delay that grows with each failed
   attempt, and restores the flow: Summons and unconfirmed Contents are sent again. The application is notified of loss
-  and recovery (`Event`).
+  and recovery (`broker.client.events`).
 - A flow is lost when the broker responds 403 to any command, also to a Ping: the lease is unknown or has ended. It is
   lost too when a command has no response in time, and when the broker is silent for some heartbeats in spite of Pings.
 - One counter numbers commands and Contents and never restarts, so a response belongs to exactly one of them.
@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from broker.client.backoff import Backoff
 from broker.client.control_flow import Connect, Control
 from broker.client.dealer import LINGER, data_endpoint
 from broker.client.errors import Closed, Lost
+from broker.client.events import Event, OnEvent
 from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
 from broker.client.transport import Socket
@@ -40,22 +40,6 @@ from broker.wires.mtl.codec.faults import IllFormed
 
 ConnectTo = Callable[[str], Connect]
 """Factory of socket factories: takes an endpoint."""
-
-
-class Event(enum.Enum):
-    """Changes of a flow that an application is notified of."""
-
-    LOST = "lost"
-    """The flow is lost, and the client is reconnecting."""
-    BACK = "back"
-    """The flow is restored. Resources are summoned again, and unconfirmed Contents are sent again where ``resend`` was
-    set. Contents between the two events are missing where they are not confirmed."""
-    REFUSED = "refused"
-    """The broker refused a Content of a writer without confirmation."""
-
-
-OnEvent = Callable[[Event, str], object]
-"""Callback for events, with a text for people."""
 
 
 @attrs.frozen(eq=False)

@@ -26,9 +26,10 @@ from twisted.python.failure import Failure
 
 from broker.client.control_flow import Connect, Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
-from broker.client.data_flow import Direction, Event, Flow, Link, OnEvent, all_of
+from broker.client.data_flow import Direction, Flow, Link, all_of
 from broker.client.dealer import ZeroMQ
 from broker.client.errors import Closed
+from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
 from broker.client.transport import Socket, Transport

@@ -21,8 +21,9 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from broker.client.data_flow import Direction, Event
+from broker.client.data_flow import Direction
 from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
+from broker.client.events import Event
 from broker.client.settings import Settings
 from broker.wires.mtl.codec import client as requests
 from broker.wires.mtl.codec import data as wire

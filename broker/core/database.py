@@ -27,7 +27,7 @@ from urllib.parse import quote
 import attrs
 from twisted.logger import Logger
 
-from broker.core.disk_reserve import Reserve, is_full
+from broker.core.disk_reserve import DiskReserve, is_full
 
 BUSY_SECONDS = 1.0
 """Seconds that a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because
@@ -91,7 +91,7 @@ class Database:
         self._directory = directory
         self._design = design
         self.path = os.path.join(directory, design.name)
-        self._reserve = Reserve(directory)
+        self._reserve = DiskReserve(directory)
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._late = False

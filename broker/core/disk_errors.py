@@ -1,4 +1,4 @@
-"""Failures of a disk: how long to wait before the next try, and what is logged.
+"""Failures of a disk: the pause before the next attempt, and their log lines. For the stores and the journal.
 
 Rules:
 - The wait doubles with each failure in a row.
@@ -12,17 +12,21 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.core.backoff import Backoff
+
 RETRY_SECONDS = 1.0
 """The wait after a first failure; it doubles with each further one."""
 
 RETRY_SECONDS_MOST = 30.0
 """The longest wait after a failure: a disk may be full for hours, and is written soon after it is not."""
 
+_BACKOFF = Backoff(RETRY_SECONDS, RETRY_SECONDS_MOST)
+
 QUIET_SECONDS = 60.0
 """The time after failures have ended in which no new ones are logged."""
 
 
-class Trouble:
+class DiskErrors:
     """Failures of one kind of work, over ``clock``.
 
     ``begins`` and ``ends`` are formats of log lines, with ``{why}`` and ``{most}``, and with ``{failures}``. Failures
@@ -45,7 +49,7 @@ class Trouble:
     @property
     def wait(self) -> float:
         """Seconds before the next try, after a failure."""
-        return min(RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10), RETRY_SECONDS_MOST)
+        return _BACKOFF.after(self.failures)
 
     def add(self, failure: Failure) -> float:
         """One more. Returns `wait`."""
@@ -69,3 +73,17 @@ class Trouble:
 
     def _is_time(self) -> bool:
         return self._ended is None or not 0 <= self._clock.seconds() - self._ended < QUIET_SECONDS
+
+
+class LogLimit:
+    """Rate limit for a log line about something that happens often: one in `QUIET_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def allows(self, now: float) -> bool:
+        """Return whether to log now. Then the next line is not due for a while."""
+        due = self._last is None or not 0 <= now - self._last < QUIET_SECONDS
+        if due:
+            self._last = now
+        return due

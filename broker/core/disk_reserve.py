@@ -51,7 +51,7 @@ def _no_room(directory: str) -> bool:
     return False
 
 
-class Reserve:
+class DiskReserve:
     """The reserve of the state directory ``directory``. All who store something there share it: it is one file."""
 
     def __init__(self, directory: str, size: int = RESERVE_BYTES) -> None:

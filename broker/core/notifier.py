@@ -1,8 +1,8 @@
-"""Telling listeners, one after the other, in the order of the changes.
+"""Notifier: delivers each change to its listeners, one after the other, in the order of the changes.
 
-A listener may change the registry again while it is told. What that change has to tell then comes after all that is
-still to be told, so that every listener hears of changes in their order. A listener that ended meanwhile hears nothing.
-One that fails is our defect: it is logged, and the others still hear.
+A listener may change the registry again during a notification. The notifications of that change then come after all
+those that are still queued, so that every listener gets changes in their order. A listener that ended meanwhile gets
+nothing. A listener that fails is a defect of the broker: it is logged, and the others are still notified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Listener(Protocol):
 
 
 class Telling:
-    """What is still to be told."""
+    """Queue of notifications that are still to be delivered."""
 
     log = Logger()
 

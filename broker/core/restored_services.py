@@ -31,7 +31,7 @@ _Place = tuple[str, str, str, str]
 
 
 class Restored:
-    """What is remembered, until its provider comes back or ``grace`` seconds have passed on ``clock``.
+    """Services that are remembered, each until its provider comes back or ``grace`` seconds have passed on ``clock``.
 
     ``forget`` is called with the ids of remembered providers that need not stay in the store any more.
     """

@@ -18,9 +18,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from zope.interface import implementer
+
 from broker.core import session_table
 from broker.core.database import Database, Design, StateFull, StateInUse
-from broker.core.disk_reserve import Reserve, is_full
+from broker.core.disk_reserve import DiskReserve, is_full
+from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
 
 DATABASE = "elkobroker.sqlite3"
@@ -50,13 +53,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII only: a label may hold what UTF-8 cannot, a lone surrogate from a peer's escape, and must not stop a write."""
 
 
+@implementer(IStore)
 class Store:
-    """The database in ``directory``. Its methods block on the disk; any thread may call them."""
+    """`IStore` in an SQLite database in ``directory``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._database = Database(directory, _DESIGN)
-        self._reserve = Reserve(directory)
+        self._reserve = DiskReserve(directory)
         self._lock: int | None = None
 
     def open(self) -> Snapshot:

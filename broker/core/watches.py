@@ -79,7 +79,7 @@ class ReportWatch:
         self._remove(self)
 
 
-class Ring(Generic[E]):
+class ChangeRing(Generic[E]):
     """The last `RING` entries, each a tuple that begins with its revision.
 
     ``lost`` is the highest revision that is not kept any more, 0 at first.
@@ -114,8 +114,8 @@ class Watches:
         self.load_watchers: tuple[ReportWatch, ...] = ()
         self.beat_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because they are handed to `Telling` at each report, and must not change while it works."""
-        self._changes: Ring[Change] = Ring()
-        self._loads: Ring[tuple[int, int, str, float]] = Ring()
+        self._changes: ChangeRing[Change] = ChangeRing()
+        self._loads: ChangeRing[tuple[int, int, str, float]] = ChangeRing()
         """Revision, provider, label and load: a `Change` is made of it only when it is asked for."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:

@@ -1,4 +1,4 @@
-"""What the journal is told: the changes of the registry, and heartbeats, as records.
+"""Feed of the journal: changes and heartbeats of the registry, as records.
 
 Rules:
 - Services of the broker itself are not told of: nobody plans their capacity.

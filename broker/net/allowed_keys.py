@@ -49,9 +49,9 @@ class AllowedKeys:
         self._clock = clock
         self._in_thread = in_thread
         self._waiting: list[Deferred[None]] = []
-        """Who waits for the next pass."""
+        """Deferreds that fire after the next pass."""
         self._served: list[Deferred[None]] = []
-        """Who waits for the pass that goes on."""
+        """Deferreds that fire after the pass that goes on."""
         self._looking = False
         self._failing = False
         self._stopped = False

@@ -30,8 +30,8 @@ LINES_PER_SECOND = 200
 """Lines logged per program and second, of both its outputs together: a stack trace with its causes fits."""
 
 DRAIN_SECONDS = 1.0
-"""How long the end of a program waits to be logged after its last output; a process that it left behind may hold that
-open for ever."""
+"""Seconds that the end of a program waits to be logged after its last output; a process that it left behind may
+hold that open for ever."""
 
 
 class Programs:
@@ -148,7 +148,7 @@ class _Output:
         self._report: IDelayedCall | None = None
 
     def full(self) -> bool:
-        """Whether no line can be logged now."""
+        """True if no line can be logged now."""
         now = self._clock.seconds()
         # a clock that was set back begins a new second too
         if not 0 <= now - self._second < 1:

@@ -28,31 +28,7 @@ from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection_output import ConnectionOutput
-from broker.net.connection_states import (
-    ABORT,
-    AUTHENTICATE,
-    BEGIN,
-    BLOCKED,
-    BULK,
-    CLOSE,
-    END,
-    END_OF_INPUT,
-    ENDED,
-    FULL_READ,
-    IDENTIFIED,
-    IDLE,
-    LINGER,
-    LOSE,
-    OPEN,
-    OPENING,
-    PARTIAL_READ,
-    PAUSE,
-    RESUME,
-    SERVING,
-    STOP,
-    STRANGER,
-    State,
-)
+from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream
 from broker.net.fast_write import nothing_waits, plain_socket, unsent
 from broker.net.interfaces.peer import Reader
@@ -119,7 +95,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     stays, while ``host`` may become another name for the peer. Empty where the factory does not count it."""
 
     # Class attributes: most connections never change them, which makes an idle one small.
-    reads: State = STRANGER
+    reads: ReadState = STRANGER
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # bytes that were unsent when its time to read or to close began
     _pending = 0  # bytes of an unfinished message, as accounted
@@ -144,7 +120,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         Called for each read in the state `OPENING`, in which a protocol begins that sets ``life`` so in its class. The
         event `IDENTIFIED` ends that state.
         """
-        self.life = self.life.on[IDENTIFIED]
+        self.life = self.life.on_identified
         return data
 
     def connection_ready(self) -> None:
@@ -213,7 +189,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             self._stop_reading()
 
     def readConnectionLost(self) -> None:
-        self.life = self.life.on[END_OF_INPUT]
+        self.life = self.life.on_end_of_input
         if self.life.closing:
             self.transport.loseConnection()
         elif self._rest is None:
@@ -224,8 +200,8 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.life = self.life.on[LOSE]
-        self.quantum = self.quantum.on[STOP]
+        self.life = self.life.on_lose
+        self.quantum = self.quantum.on_stop
         self.drop()
         self._out.clear()
         self.lost()
@@ -233,13 +209,13 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.disconnected(self)
 
     def pauseProducing(self) -> None:
-        self.output = self.output.on[PAUSE]
-        self.quantum = self.quantum.on[STOP]
+        self.output = self.output.on_pause
+        self.quantum = self.quantum.on_stop
         self._watch_progress()
         self._stop_reading()
 
     def resumeProducing(self) -> None:
-        self.output = self.output.on[RESUME]
+        self.output = self.output.on_resume
         self.factory.stalls.discard(self)
         self.flush()
         # The flush may have blocked the output again, and a quantum that goes on ends with the same steps.
@@ -267,7 +243,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             if self.life.closing:
                 self.transport.resumeProducing()
             return False
-        self.quantum = self.quantum.on[BEGIN]
+        self.quantum = self.quantum.on_begin
         receive, turns = self.receive, self.factory.turns
         left = turns.left
         before, step, unwatched = turns.given, 1, 1
@@ -296,7 +272,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         else:
             self._rest = self.reader.feed(self._held) if self._held else None
             self._held = b""
-        self.quantum = self.quantum.on[END]
+        self.quantum = self.quantum.on_end
         if self._out or turns.first:
             self.flush()
         pending = self.reader.pending
@@ -329,8 +305,8 @@ class StreamConnection(ConnectionOutput, Protocol):
                 return  # its own output was among that, and its transport gave it up
         input_ended = self.life.input_ended
         # Before the last write, in which a transport may abort.
-        self.life = self.life.on[CLOSE]
-        self.quantum = self.quantum.on[STOP]
+        self.life = self.life.on_close
+        self.quantum = self.quantum.on_stop
         if self._out:
             self.transport.write(b"".join(self._out))
         self.lost()
@@ -361,7 +337,7 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     def authenticated(self) -> None:
         """The peer has authenticated: it may stay, and larger reads are made. May be called before `connectionMade`."""
-        self.reads = self.reads.on[AUTHENTICATE]
+        self.reads = self.reads.on_authenticate
         self.factory.logins.discard(self)
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
@@ -380,8 +356,8 @@ class StreamConnection(ConnectionOutput, Protocol):
         """Disconnect it, since it does not read."""
         refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
-        self.life = self.life.on[ABORT]
-        self.quantum = self.quantum.on[STOP]
+        self.life = self.life.on_abort
+        self.quantum = self.quantum.on_stop
         self._out.clear()
         self._let_go()
         self.abort()
@@ -410,7 +386,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         """Make larger reads while a peer fills them, and no other waits: a read costs as much as ten messages."""
         if self._direct and self.reads is not STRANGER:
             full = size >= READ and not self.factory.turns.busy
-            self.reads = self.reads.on[FULL_READ if full else PARTIAL_READ]
+            self.reads = self.reads.on_full_read if full else self.reads.on_partial_read
             self.transport.bufferSize = BULK_READ if self.reads is BULK else READ
 
     def _throw_away(self) -> None:
@@ -426,7 +402,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         if not self.input_ended():
             self.close()
         elif not self.life.closing:
-            self.life = self.life.on[LINGER]
+            self.life = self.life.on_linger
             self.factory.lingering.add(self, HALF_CLOSED)
 
     def _watch_progress(self) -> None:

@@ -16,19 +16,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from broker.net.connection_states import (
-    BLOCKED,
-    CLEAR,
-    DUE,
-    FLUSH,
-    GATHER,
-    HURRY,
-    IDLE,
-    OPEN,
-    STOP,
-    URGENT,
-    State,
-)
+from broker.net.connection_states import BLOCKED, CLEAR, DUE, IDLE, OPEN, URGENT, LifeState, OutputState, QuantumState
 from broker.net.fast_write import send_now
 from broker.net.scheduled_input import Scheduled
 
@@ -46,9 +34,9 @@ class ConnectionOutput(Scheduled):
     transport: Any  # an ITCPTransport that is a producer and a consumer
 
     # Class attributes: most connections never change them, which makes an idle one small.
-    life: State = OPEN
-    output: State = CLEAR
-    quantum: State = IDLE
+    life: LifeState = OPEN
+    output: OutputState = CLEAR
+    quantum: QuantumState = IDLE
     _out_size = 0
     _direct = False  # a plain socket: output may be given to the kernel at once
 
@@ -68,19 +56,21 @@ class ConnectionOutput(Scheduled):
         """Send one encoded message."""
         self._out.append(data)
         self._out_size += len(data)
-        if self.quantum is not IDLE and self._out_size < BATCH:
+        handling = self.quantum is not IDLE
+        if handling and self._out_size < BATCH:
             return
+        output = self.output
         if self.life.closing:
             self._out.clear()
-        elif self.output is BLOCKED:
+        elif output is BLOCKED:
             if self._out_size > self.factory.limits.write_buffer:
                 self.not_reading()
-        elif self.quantum is not IDLE:
+        elif handling:
             # A peer with that much output has had its share of this turn.
-            self.quantum = self.quantum.on[STOP]
+            self.quantum = self.quantum.on_stop
             self.flush()
-        elif self.output is CLEAR:
-            self.output = self.output.on[GATHER]
+        elif output is CLEAR:
+            self.output = output.on_gather
             self.factory.turns.flush_later(self)
 
     def write_first(self, data: bytes) -> None:
@@ -88,14 +78,14 @@ class ConnectionOutput(Scheduled):
         self.write(data)
         # A peer that does not read keeps its output, and must not delay the others.
         if self._out and (self.output is CLEAR or self.output is DUE):
-            self.output = self.output.on[HURRY]
+            self.output = self.output.on_hurry
             self.factory.turns.flush_before(self)
 
     def flush(self) -> None:
         """Write gathered output, unless the peer does not read. Output that others must receive first goes before."""
-        hurried = self.output is URGENT
+        before = self.output
         # Before the writes: each of them may block the output.
-        self.output = self.output.on[FLUSH]
+        self.output = before.on_flush
         if self.factory.turns.first:
             self.factory.turns.flush_first()
         while self._out and self.output is not BLOCKED and not self.life.closing:
@@ -104,7 +94,7 @@ class ConnectionOutput(Scheduled):
                 data = send_now(self.transport, data)
             if data:
                 self.transport.write(data)
-        if hurried and not self._direct:
+        if before is URGENT and not self._direct:
             # A TLS transport sends in the next turn, which would be after what others are written now.
             push = getattr(self.transport, "push", None)
             if push is not None:

@@ -7,9 +7,10 @@ A connection has four machines, which `broker.net.connection` and `broker.net.co
 - `quantum`: the handling of input in one turn of the scheduler.
 - `reads`: the size of a read.
 
-A transition is ``self.life = self.life.on[CLOSE]``: two look-ups, since it is on the path of each read. An event that
-its state does not list raises `IllegalTransition`. An event that the transport or a deadline may cause at any time is
-listed in every state, with the same state as the next one where it means nothing.
+A transition is ``self.life = self.life.on_close``: one attribute, since it is on the path of each read. A state has an
+attribute for each event that its table lists, and no other: any other event raises AttributeError, and mypy knows the
+events of each machine. An event that the transport or a deadline may cause at any time is listed in every state, with
+the same state as the next one where it means nothing.
 
 docs/adr/0029-connections-are-tables-of-states.md has the diagrams and the reasons.
 """
@@ -17,14 +18,11 @@ docs/adr/0029-connections-are-tables-of-states.md has the diagrams and the reaso
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 
-class IllegalTransition(Exception):
-    """An event that the state does not allow: a defect."""
-
-
-class Event:
-    """An event. It is compared and hashed by identity, which costs less than an enumeration's members do."""
+class State:
+    """A state of one machine. Its subclass names the events of that machine."""
 
     __slots__ = ("name",)
 
@@ -35,208 +33,223 @@ class Event:
         return self.name
 
 
-class _Next(dict[Event, "State"]):
-    """The next state for each event that one state allows."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, state: State) -> None:
-        super().__init__()
-        self.state = state
-
-    def __missing__(self, event: Event) -> State:
-        raise IllegalTransition(f"{event} in state {self.state}")
+S = TypeVar("S", bound=State)
 
 
-class State:
-    """A state of one machine. ``on`` maps each event that is allowed to the next state.
+class Table(Generic[S]):
+    """The transitions of one machine: rows of a state, an event and the next state. Making it fills in the states."""
 
-    ``closing`` and ``input_ended`` are of the machine `life`: the session may write no more, and the peer sends no
-    more.
-    """
-
-    __slots__ = ("closing", "input_ended", "name", "on")
-
-    def __init__(self, name: str, closing: bool = False, input_ended: bool = False) -> None:
-        self.name = name
-        self.closing = closing
-        self.input_ended = input_ended
-        self.on = _Next(self)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-Row = tuple[State, Event, State]
-
-
-def _fill(rows: Iterable[Row]) -> tuple[Row, ...]:
-    rows = tuple(rows)
-    for state, event, after in rows:
-        assert event not in state.on, (state, event)
-        state.on[event] = after
-    return rows
+    def __init__(self, rows: Iterable[tuple[S, str, S]]) -> None:
+        self.rows = tuple(rows)
+        for state, event, after in self.rows:
+            assert not hasattr(state, f"on_{event}"), (state, event)
+            setattr(state, f"on_{event}", after)
 
 
 # The life of a connection.
 
-OPENING = State("opening")
+
+class LifeState(State):
+    """A state of a connection's life.
+
+    ``closing``: the session may write no more. ``input_ended``: the peer sends no more.
+    """
+
+    __slots__ = (
+        "closing",
+        "input_ended",
+        "on_abort",
+        "on_close",
+        "on_end_of_input",
+        "on_identified",
+        "on_linger",
+        "on_lose",
+    )
+
+    on_identified: LifeState
+    """The first input is of this protocol."""
+    on_end_of_input: LifeState
+    """The peer sends no more."""
+    on_linger: LifeState
+    """All input is handled, and answers are still to come."""
+    on_close: LifeState
+    """The session, a limit, a deadline or the operator ends the connection in good order."""
+    on_abort: LifeState
+    """The peer does not read."""
+    on_lose: LifeState
+    """The transport reports the end."""
+
+    def __init__(self, name: str, closing: bool = False, input_ended: bool = False) -> None:
+        super().__init__(name)
+        self.closing = closing
+        self.input_ended = input_ended
+
+
+OPENING = LifeState("opening")
 """Nothing was read, or too little to know that it is of this protocol."""
-OPEN = State("open")
+OPEN = LifeState("open")
 """Messages are handled."""
-ENDED = State("ended", input_ended=True)
+ENDED = LifeState("ended", input_ended=True)
 """The peer has ended its output. Messages that were read may still be handled."""
-LINGERING = State("lingering", input_ended=True)
+LINGERING = LifeState("lingering", input_ended=True)
 """The peer has ended its output, and waits for answers to requests that were handled."""
-CLOSING = State("closing", closing=True)
+CLOSING = LifeState("closing", closing=True)
 """The broker has ended its output. Input is discarded until the peer ends its own."""
-SHUT = State("shut", closing=True, input_ended=True)
+SHUT = LifeState("shut", closing=True, input_ended=True)
 """Both sides have ended their output. The transport sends the rest."""
-ABORTED = State("aborted", closing=True)
+ABORTED = LifeState("aborted", closing=True)
 """The connection is being cut, with unsent output."""
-LOST = State("lost", closing=True)
+LOST = LifeState("lost", closing=True)
 """The transport is gone."""
 
-IDENTIFIED = Event("identified")
-"""The first input is of this protocol."""
-END_OF_INPUT = Event("end of input")
-"""The peer sends no more."""
-LINGER = Event("linger")
-"""All input is handled, and answers are still to come."""
-CLOSE = Event("close")
-"""The session, a limit, a deadline or the operator ends the connection in good order."""
-ABORT = Event("abort")
-"""The peer does not read."""
-LOSE = Event("lose")
-"""The transport reports the end."""
-
-LIFE = _fill(
+LIFE = Table(
     [
-        (OPENING, IDENTIFIED, OPEN),
-        (OPENING, END_OF_INPUT, ENDED),
-        (OPENING, CLOSE, CLOSING),
-        (OPENING, ABORT, ABORTED),
-        (OPENING, LOSE, LOST),
-        (OPEN, END_OF_INPUT, ENDED),
-        (OPEN, CLOSE, CLOSING),
-        (OPEN, ABORT, ABORTED),
-        (OPEN, LOSE, LOST),
+        (OPENING, "identified", OPEN),
+        (OPENING, "end_of_input", ENDED),
+        (OPENING, "close", CLOSING),
+        (OPENING, "abort", ABORTED),
+        (OPENING, "lose", LOST),
+        (OPEN, "end_of_input", ENDED),
+        (OPEN, "close", CLOSING),
+        (OPEN, "abort", ABORTED),
+        (OPEN, "lose", LOST),
         # A transport that is told to read on after the end of input reports the end again.
-        (ENDED, END_OF_INPUT, ENDED),
-        (ENDED, LINGER, LINGERING),
-        (ENDED, CLOSE, SHUT),
-        (ENDED, ABORT, ABORTED),
-        (ENDED, LOSE, LOST),
-        (LINGERING, END_OF_INPUT, LINGERING),
-        (LINGERING, CLOSE, SHUT),
-        (LINGERING, ABORT, ABORTED),
-        (LINGERING, LOSE, LOST),
-        (CLOSING, END_OF_INPUT, SHUT),
-        (CLOSING, ABORT, ABORTED),
-        (CLOSING, LOSE, LOST),
-        (SHUT, END_OF_INPUT, SHUT),
-        (SHUT, ABORT, ABORTED),
-        (SHUT, LOSE, LOST),
+        (ENDED, "end_of_input", ENDED),
+        (ENDED, "linger", LINGERING),
+        (ENDED, "close", SHUT),
+        (ENDED, "abort", ABORTED),
+        (ENDED, "lose", LOST),
+        (LINGERING, "end_of_input", LINGERING),
+        (LINGERING, "close", SHUT),
+        (LINGERING, "abort", ABORTED),
+        (LINGERING, "lose", LOST),
+        (CLOSING, "end_of_input", SHUT),
+        (CLOSING, "abort", ABORTED),
+        (CLOSING, "lose", LOST),
+        (SHUT, "end_of_input", SHUT),
+        (SHUT, "abort", ABORTED),
+        (SHUT, "lose", LOST),
         # An abort takes effect in a later turn of the reactor; until then anything may still happen.
-        (ABORTED, END_OF_INPUT, ABORTED),
-        (ABORTED, ABORT, ABORTED),
-        (ABORTED, LOSE, LOST),
+        (ABORTED, "end_of_input", ABORTED),
+        (ABORTED, "abort", ABORTED),
+        (ABORTED, "lose", LOST),
     ]
 )
 
 # The output of a connection.
 
-CLEAR = State("clear")
+
+class OutputState(State):
+    """A state of a connection's output."""
+
+    __slots__ = ("on_flush", "on_gather", "on_hurry", "on_pause", "on_resume")
+
+    on_gather: OutputState
+    """Output is added outside a quantum."""
+    on_hurry: OutputState
+    """Output is added that others must not overtake."""
+    on_flush: OutputState
+    """Output is being written."""
+    on_pause: OutputState
+    """The transport has more than it can send."""
+    on_resume: OutputState
+    """The transport has room."""
+
+
+CLEAR = OutputState("clear")
 """No flush is due."""
-DUE = State("due")
+DUE = OutputState("due")
 """Output will be flushed in the next turn of the reactor."""
-URGENT = State("urgent")
+URGENT = OutputState("urgent")
 """Output will be flushed before anything else is written to any connection."""
-BLOCKED = State("blocked")
+BLOCKED = OutputState("blocked")
 """The peer does not read: output waits, up to a limit."""
 
-GATHER = Event("gather")
-"""Output is added outside a quantum."""
-HURRY = Event("hurry")
-"""Output is added that others must not overtake."""
-FLUSH = Event("flush")
-"""Output is being written."""
-PAUSE = Event("pause")
-"""The transport has more than it can send."""
-RESUME = Event("resume")
-"""The transport has room."""
-
-OUTPUT = _fill(
+OUTPUT = Table(
     [
-        (CLEAR, GATHER, DUE),
-        (CLEAR, HURRY, URGENT),
-        (CLEAR, FLUSH, CLEAR),
-        (CLEAR, PAUSE, BLOCKED),
-        (CLEAR, RESUME, CLEAR),
-        (DUE, HURRY, URGENT),
-        (DUE, FLUSH, CLEAR),
-        (DUE, PAUSE, BLOCKED),
-        (DUE, RESUME, DUE),
-        (URGENT, FLUSH, CLEAR),
-        (URGENT, PAUSE, BLOCKED),
-        (URGENT, RESUME, URGENT),
-        (BLOCKED, FLUSH, BLOCKED),
-        (BLOCKED, PAUSE, BLOCKED),
-        (BLOCKED, RESUME, CLEAR),
+        (CLEAR, "gather", DUE),
+        (CLEAR, "hurry", URGENT),
+        (CLEAR, "flush", CLEAR),
+        (CLEAR, "pause", BLOCKED),
+        (CLEAR, "resume", CLEAR),
+        (DUE, "hurry", URGENT),
+        (DUE, "flush", CLEAR),
+        (DUE, "pause", BLOCKED),
+        (DUE, "resume", DUE),
+        (URGENT, "flush", CLEAR),
+        (URGENT, "pause", BLOCKED),
+        (URGENT, "resume", URGENT),
+        (BLOCKED, "flush", BLOCKED),
+        (BLOCKED, "pause", BLOCKED),
+        (BLOCKED, "resume", CLEAR),
     ]
 )
 
 # The handling of input in one turn.
 
-IDLE = State("idle")
+
+class QuantumState(State):
+    """A state of the handling of input."""
+
+    __slots__ = ("on_begin", "on_end", "on_stop")
+
+    on_begin: QuantumState
+    """The scheduler grants a quantum."""
+    on_stop: QuantumState
+    """A batch of output was written, the peer does not read, or the connection is closed."""
+    on_end: QuantumState
+    """Handling ends, and gathered output is written."""
+
+
+IDLE = QuantumState("idle")
 """No message is being handled."""
-SERVING = State("serving")
+SERVING = QuantumState("serving")
 """Messages are handled; output is gathered."""
-OVER = State("over")
+OVER = QuantumState("over")
 """The message that is being handled is the last one of this turn."""
 
-BEGIN = Event("begin")
-"""The scheduler grants a quantum."""
-STOP = Event("stop")
-"""A batch of output was written, the peer does not read, or the connection is closed."""
-END = Event("end")
-"""Handling ends, and gathered output is written."""
-
-QUANTUM = _fill(
+QUANTUM = Table(
     [
-        (IDLE, BEGIN, SERVING),
-        (IDLE, STOP, IDLE),
-        (SERVING, STOP, OVER),
-        (SERVING, END, IDLE),
-        (OVER, STOP, OVER),
-        (OVER, END, IDLE),
+        (IDLE, "begin", SERVING),
+        (IDLE, "stop", IDLE),
+        (SERVING, "stop", OVER),
+        (SERVING, "end", IDLE),
+        (OVER, "stop", OVER),
+        (OVER, "end", IDLE),
     ]
 )
 
 # The size of a read.
 
-STRANGER = State("stranger")
+
+class ReadState(State):
+    """A state of the size of a read."""
+
+    __slots__ = ("on_authenticate", "on_full_read", "on_partial_read")
+
+    on_authenticate: ReadState
+    """The peer has authenticated."""
+    on_full_read: ReadState
+    """A read filled its buffer while no other connection had to wait."""
+    on_partial_read: ReadState
+    """Any other read."""
+
+
+STRANGER = ReadState("stranger")
 """The peer has not authenticated: it has little to send, and reads are short."""
-TRUSTED = State("trusted")
+TRUSTED = ReadState("trusted")
 """The peer has authenticated."""
-BULK = State("bulk")
+BULK = ReadState("bulk")
 """The last read was full, and no other connection waits: reads are larger."""
 
-AUTHENTICATE = Event("authenticate")
-"""The peer has authenticated."""
-FULL_READ = Event("full read")
-"""A read filled its buffer while no other connection had to wait."""
-PARTIAL_READ = Event("partial read")
-"""Any other read."""
-
-READS = _fill(
+READS = Table(
     [
-        (STRANGER, AUTHENTICATE, TRUSTED),
-        (TRUSTED, AUTHENTICATE, TRUSTED),
-        (TRUSTED, FULL_READ, BULK),
-        (TRUSTED, PARTIAL_READ, TRUSTED),
-        (BULK, AUTHENTICATE, TRUSTED),
-        (BULK, FULL_READ, BULK),
-        (BULK, PARTIAL_READ, TRUSTED),
+        (STRANGER, "authenticate", TRUSTED),
+        (TRUSTED, "authenticate", TRUSTED),
+        (TRUSTED, "full_read", BULK),
+        (TRUSTED, "partial_read", TRUSTED),
+        (BULK, "authenticate", TRUSTED),
+        (BULK, "full_read", BULK),
+        (BULK, "partial_read", TRUSTED),
     ]
 )

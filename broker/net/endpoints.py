@@ -22,7 +22,7 @@ KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 60, 15, 4
 minutes, without any traffic of ours."""
 
 UNIX_MODE = 0o660
-"""Who may connect to a unix socket by default: the broker's user and group."""
+"""Permissions of a unix socket by default: the broker's user and group may connect."""
 
 
 class CannotListen(Exception):

@@ -30,7 +30,7 @@ def unsent(connection: Connection | None) -> int:
 
 
 def nothing_waits(transport: Connection) -> bool:
-    """Whether all that was written so far is with the kernel."""
+    """Return True if the kernel has taken all output."""
     return not transport.dataBuffer and not transport._tempDataLen
 
 

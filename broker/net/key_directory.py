@@ -1,4 +1,4 @@
-"""What a directory of key files holds: a file NAME.public for each key. Compared with what it held before.
+"""The content of a directory of key files, NAME.public for each key, compared with its content before.
 
 Rules:
 - Nothing is read if the directory's own modification time stands and all was settled before, unless every file is to
@@ -37,7 +37,7 @@ _UNKNOWN: Stamp = (0, 0, 0, 0)
 
 @attrs.frozen
 class _File:
-    """What is known of one file."""
+    """The state of one file at the last pass."""
 
     stamp: Stamp
     key: str | None
@@ -52,7 +52,7 @@ class _File:
 
 @attrs.frozen
 class Seen:
-    """What one pass found. Never changed afterwards, since the next pass reads it in a thread."""
+    """The result of one pass. Never changed afterwards, since the next pass reads it in a thread."""
 
     stamp: Stamp
     files: dict[str, _File]
@@ -70,7 +70,7 @@ class Seen:
 
 
 def look(directory: str, before: Seen | None, full: bool, most: int = MAX_KEYS) -> Seen:
-    """What is in the directory now, in ``most`` files; ``before`` itself where nothing changed. Raises OSError.
+    """Read the directory, ``most`` files of it; returns ``before`` itself where nothing changed. Raises OSError.
 
     Only where ``full`` is set, files are looked at although the directory did not change.
     """
@@ -131,12 +131,12 @@ def _files(directory: str, found: list[str], before: Seen | None) -> dict[str, _
 
 
 def _same(files: dict[str, _File], others: dict[str, _File]) -> bool:
-    """Whether these are the very same files: those that did not change are not made anew."""
+    """Return True if these are the very same files: unchanged ones are not made again."""
     return len(files) == len(others) and all(map(operator.is_, files.values(), others.values()))
 
 
 def _file(path: str, name: str, old: _File | None, start: bool) -> _File | None:
-    """What is in a file now; ``old`` is what is known of it. None if it is gone."""
+    """Read a file; ``old`` is its last known state. Returns None if it is gone."""
     try:
         stamp = _stamp(os.stat(path))
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
-from broker.net.connection_states import IDENTIFIED, OPENING
+from broker.net.connection_states import OPENING
 from broker.net.http_guard import Opening, opening
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Reader, Session
@@ -88,7 +88,7 @@ class LineProtocol(StreamConnection):
                 elif len(data) > MAX_OPENING:
                     self._session.refuse(Refusal(Reason.TOO_LARGE, "the first line is too long, and no message"))
                 return b""
-        self.life = self.life.on[IDENTIFIED]
+        self.life = self.life.on_identified
         return data
 
     def debug(self, label: str, text: str) -> None:
@@ -107,7 +107,7 @@ class LineFactory(ConnectionFactory):
     """One listener of a text protocol.
 
     ``converse`` makes the reader and the session of a new peer. ``guarded`` says that connections which begin as a
-    browser's do are turned away here; otherwise the protocol does that.
+    browser's do are refused here; otherwise the protocol does that.
     """
 
     def __init__(

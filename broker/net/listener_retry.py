@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from broker.core.backoff import Backoff
 from broker.core.model import Listening
 from broker.net.endpoints import CannotListen
 
@@ -26,6 +27,8 @@ FIRST_RETRY = 1.0
 MOST_RETRY = 30.0
 """Seconds between two attempts at most. An attempt costs some system calls, and a wire is back within half a minute of
 the moment at which its port is free."""
+
+_BACKOFF = Backoff(FIRST_RETRY, MOST_RETRY)
 
 
 class Opening:
@@ -49,7 +52,8 @@ class Opening:
         self._bind = bind
         self._prepare = prepare
         self._clock = clock
-        self._pause = FIRST_RETRY
+        self._failures = 0
+        """Attempts that failed, since the start or the last `hasten`."""
         self._retry: IDelayedCall | None = None
 
     def prepare(self) -> None:
@@ -73,13 +77,13 @@ class Opening:
 
     def later(self, again: Callable[[Opening], None]) -> None:
         """Call ``again`` after the pause, which doubles."""
-        self._retry = self._clock.callLater(self._pause, again, self)
-        self._pause = min(2 * self._pause, MOST_RETRY)
+        self._failures += 1
+        self._retry = self._clock.callLater(_BACKOFF.after(self._failures), again, self)
 
     def hasten(self) -> None:
         """Put nothing off any more, and begin with a short pause again."""
         self.cancel()
-        self._pause = FIRST_RETRY
+        self._failures = 0
 
     def cancel(self) -> None:
         """Make no attempt that was put off."""

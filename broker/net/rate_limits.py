@@ -39,7 +39,7 @@ class Bucket:
         self._at = now
 
     def take(self, rate: float, burst: float, now: float) -> bool:
-        """Whether one more is within the rate."""
+        """Take a token. Returns False if the rate is exceeded."""
         passed = max(0.0, now - self._at)  # the reactor's clock is the time of day, and may be set back
         self._tokens = min(burst, self._tokens + passed * rate)
         self._at = now
@@ -49,7 +49,7 @@ class Bucket:
         return True
 
     def full(self, rate: float, burst: float, now: float) -> bool:
-        """Whether it is as at the beginning."""
+        """Return True if no token is missing."""
         return self._tokens + max(0.0, now - self._at) * rate >= burst
 
 
@@ -61,7 +61,7 @@ class Rates(Generic[K]):
         self._buckets: OrderedDict[K, Bucket] = OrderedDict()
 
     def take(self, key: K, rate: float, burst: float) -> bool:
-        """Whether one more of this key is within ``rate`` a second and ``burst`` at once."""
+        """Take a token of this key. Returns False beyond ``rate`` a second and ``burst`` at once."""
         now = self._clock.seconds()
         bucket = self._buckets.get(key)
         if bucket is None:

@@ -115,7 +115,7 @@ class Scheduled:
     # from the scheduler
 
     def serve(self) -> bool:
-        """Handle what was read until the quantum is over. Returns whether there is more that may be handled."""
+        """Handle what was read until the quantum is over. Returns True if there is more that may be handled."""
         rest = self._rest
         if rest is None or self.held_up():
             self._queued = False
@@ -144,7 +144,7 @@ class Scheduled:
         return self._queued
 
     def took(self, seconds: float) -> None:
-        """Hear how long a quantum took. One that took long may have been held up by others: only a habit counts."""
+        """Take note of the time of a quantum. Other load may have caused a single long one: only a habit counts."""
         if seconds > COSTLY:
             self._strikes = min(self._strikes + 1, 2 * STRIKES)
         elif self._strikes:

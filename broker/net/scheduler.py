@@ -20,7 +20,7 @@ Order of output between connections:
 - What it wrote to others (notices) is gathered, and flushed in the next turn, for `TURN` seconds at most; then the
   reactor sees to others in between.
 - What another connection must receive *first* goes out before anything else that is written from then on, to whichever
-  connection. A connection whose peer does not read keeps it, and delays nobody.
+  connection. A connection whose peer does not read keeps it, and delays no other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Shared(Protocol):
     """A connection of many peers."""
 
     def serve(self) -> bool:
-        """Handle input until `Turns.over`. Returns whether there is more."""
+        """Handle input until `Turns.over`. Returns True if there is more."""
 
     def took(self, seconds: float) -> None:
         """Take note of how long that took."""
@@ -119,7 +119,7 @@ class Turns:
         return self._end - self._clock.seconds()
 
     def over(self) -> bool:
-        """Whether the connection that is being served has been served for long enough."""
+        """True if the quantum of the connection that is being served is over."""
         return self._clock.seconds() >= self._end
 
     @property
@@ -134,7 +134,7 @@ class Turns:
     def serve(self, connection: Connection, ordinary: bool, stranger: bool = False) -> None:
         """It has input: serve it at once if it may be, and what is left in the rounds.
 
-        A ``stranger`` has not said yet who it is: where it has to wait, it waits with the others.
+        A ``stranger`` has not authenticated: where it has to wait, it waits with the others.
         """
         if self._serving:
             if not self.over():
@@ -182,7 +182,7 @@ class Turns:
             self._guarded(connection, connection.flush)
 
     def _serve_at_once(self, connection: Shared, seconds: float) -> bool | None:
-        """Serve one quantum now. Returns whether there is more."""
+        """Serve one quantum now. Returns True if there is more."""
         took, more = self._quantum(connection, seconds)
         self._spent += took
         if self._spent > TURN / 4 and not self._resetting:
@@ -272,7 +272,7 @@ class Turns:
             self._clock.callLater(0, self._flush)
 
     def _guarded(self, connection: Shared | Gathering, act: Callable[[], T]) -> T | None:
-        """A defect of ours costs the connection that met it, and keeps nobody else waiting."""
+        """A defect of ours costs the connection that met it, and delays no other."""
         try:
             return act()
         except Exception:

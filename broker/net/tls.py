@@ -57,7 +57,7 @@ class Certificates:
         return SSL.Connection(self._context, None)
 
     def read(self) -> SSL.Context:
-        """What is in the files now. Raises as the constructor does."""
+        """Read the files again. Raises as the constructor does."""
         context = SSL.Context(SSL.TLS_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
         context.set_session_id(SESSIONS)

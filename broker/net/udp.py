@@ -59,7 +59,7 @@ _TOLD = frozenset(
         errno.EPERM, errno.EPROTO,
     }
 )  # fmt: skip
-"""What a read may say of something that was sent before. There may be datagrams behind it."""
+"""Errors of a read that concern an earlier datagram of the broker. There may be datagrams behind them."""
 
 _Receive = Callable[[bytes, tuple[str, int]], object]
 
@@ -91,7 +91,7 @@ class UdpSocket:
         self._dropped: int | None = None
         """None where the kernel does not tell."""
         self._told = 0
-        """What the kernel's own count of drops was last."""
+        """The kernel's count of dropped datagrams at the last look."""
         self._logged: Seldom[str] = Seldom(reactor)
         self._warned = False
         """The receive buffer is a small one, and the log has it: it may be bound more than once."""
@@ -143,7 +143,7 @@ class UdpSocket:
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """What the reactor calls it in the log."""
+        """The name of the socket in the reactor's log lines."""
         return self._name
 
     def doRead(self) -> None:
@@ -218,7 +218,7 @@ class UdpSocket:
             self.log.failure("a datagram to {name} made the broker fail", name=self._name)
 
     def took(self, seconds: float) -> None:
-        """How long that took says nothing: many peers share it."""
+        """Ignore the time: many peers share the socket."""
 
     def flush(self) -> None:
         """Nothing is gathered."""
@@ -268,7 +268,7 @@ class UdpSocket:
     # counts
 
     def counts(self) -> Mapping[str, int]:
-        """What is too frequent to be counted elsewhere."""
+        """Counters of events that are too frequent to be counted elsewhere."""
         datagrams = {
             "received": self._received,
             "oversized": self._oversized,
@@ -327,4 +327,4 @@ def _tells_drops(opened: socket.socket) -> bool:
 
 
 def _lose(data: bytes, source: tuple[str, int]) -> None:
-    """What comes in before anybody wants it: there is none."""
+    """Discard a datagram that arrives before the receiver is set: there is none."""

@@ -16,7 +16,7 @@ from broker.admin.telnet import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
-from broker.wires.common.password_backoff import FREE, STEPS
+from broker.wires.common.password_backoff import BACKOFF, FREE
 from broker.wires.counter import Counter, Documentation
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import WIDTH, broker_dialect
@@ -30,7 +30,7 @@ OPS = sorted({str(message.__struct_config__.tag) for message in VOCABULARY.messa
 
 
 class Operator(Client):
-    """Somebody at the console."""
+    """A user of the console."""
 
     def type(self, *lines: str) -> str:
         """Type lines, and read what comes, as text with plain newlines."""
@@ -571,7 +571,7 @@ def test_guesses_are_held_up_by_address(farm: Farm) -> None:
     assert "too many wrong passwords" in attempt("wrong", "192.0.2.1:9")
     assert "too many wrong passwords" in attempt("figleaf", "192.0.2.1:9")
     assert "help" in attempt("figleaf", "192.0.2.2:9")
-    farm.clock.advance(STEPS[0])
+    farm.clock.advance(BACKOFF.first)
     assert "help" in attempt("figleaf", "192.0.2.1:9")
 
 

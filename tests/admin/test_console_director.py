@@ -1,4 +1,4 @@
-"""What operators can do with the director in the console."""
+"""The director's commands in the console."""
 
 from __future__ import annotations
 

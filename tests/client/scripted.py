@@ -1,7 +1,7 @@
-"""A broker that does as it is told: real ROUTER sockets, and a record of all that came.
+"""Scripted broker: real ROUTER sockets, answers that a test sets, and a record of all requests and commands.
 
-It also is a judge: what a client must not do (a request before Open, a lease without a profile, a command before the
-lease, what is ill-formed, a Content for what is not in the lease) is written down in ``wrong``.
+It also checks the client: violations of the protocol (a request before Open, a lease without a profile, a command
+before the lease, an ill-formed message, a Content outside of the lease) are recorded in ``wrong``.
 """
 
 from __future__ import annotations

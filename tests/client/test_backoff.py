@@ -1,4 +1,4 @@
-"""How long a client waits before its next attempt."""
+"""Backoff: the range and the growth of delays."""
 
 from __future__ import annotations
 

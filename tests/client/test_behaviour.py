@@ -18,8 +18,8 @@ import pytest
 
 from broker.client.blocking import Caller, Change, Client, Request, Worker
 from broker.client.credentials import Anonymous, Password
-from broker.client.data_flow import Event
 from broker.client.errors import AuthenticationFailed, NotTaken, Refused, Rejected, Unsettled
+from broker.client.events import Event
 from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import registry, test, topic
 from broker.client.profiles.service import RequestFailed
@@ -216,6 +216,14 @@ def test_a_confirmed_message_is_gone_and_an_unanswered_one_is_returned(
     contents = [reader.take(PATIENCE) for _ in range(2)]
     assert [content.body for content in contents] == [b"2", b"3"]
     assert contents[0].properties["redelivered"] is True
+
+
+def test_a_returned_message_goes_back_to_its_place(broker: Broker, client: Client, name: str) -> None:
+    put(client, name, b"1", b"2", b"3")
+    with broker.client() as other:
+        assert other.read("queue", [name], confirm="full", window=1, timeout=PATIENCE).take(PATIENCE).body == b"1"
+    reader = client.read("queue", [name], confirm="full", timeout=PATIENCE)
+    assert [reader.take(PATIENCE).body for _ in range(3)] == [b"1", b"2", b"3"]
 
 
 def test_a_window_limits_unconfirmed_messages(broker: Broker, client: Client, name: str) -> None:
@@ -444,6 +452,19 @@ def test_a_request_without_patience_finds_no_worker(client: Client, caller: Call
     with pytest.raises((RequestFailed, TimeoutError)) as caught:
         caller.call(name, b"", timeout=0.0004)  # a ttl of 0 ms
     assert not isinstance(caught.value, RequestFailed) or caught.value.code == 503
+
+
+@pytest.mark.parametrize(
+    ("properties", "recycle"),
+    [({}, True), ({"reply-to": "reply/nobody"}, False), ({"ttl": -1}, False), ({"retry": 1}, False)],
+)
+def test_a_request_that_the_broker_does_not_accept(
+    client: Client, name: str, properties: dict[str, Any], recycle: bool
+) -> None:
+    writer = client.write("service", [f"service/{name}"], resend=False, timeout=PATIENCE)
+    with pytest.raises(Rejected) as caught:
+        writer.send(b"", properties=properties, timeout=PATIENCE)
+    assert caught.value.recycle is recycle
 
 
 def test_a_worker_that_is_gone(broker: Broker, client: Client, caller: Caller, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The blocking face: everything waits, in any thread, and nothing waits for ever once the client is closed."""
+"""The blocking client: calls from any thread, handlers in threads of the program, and the end of all calls at close."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The control flow of a client: what it asks, in which order, and what it makes of answers, silence and nonsense."""
+"""The control flow of a client: order of requests, authentication, and recovery from errors, timeouts and invalid
+replies.
+"""
 
 from __future__ import annotations
 

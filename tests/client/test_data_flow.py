@@ -1,4 +1,4 @@
-"""The life of flows: heartbeats, how the death of a broker is noticed, and how the client starts over."""
+"""Life cycle of data flows: heartbeats, detection of a dead broker, and recovery."""
 
 from __future__ import annotations
 

@@ -38,6 +38,9 @@ endpoint = "tcp://127.0.0.1:0"
 endpoint = "tcp://127.0.0.1:0"
 [mtl]
 endpoint = "tcp://127.0.0.1:0"
+[dns]
+enabled = true
+endpoint = "tcp:0:interface=127.0.0.1"
 [director]
 [[director.listeners]]
 endpoint = "tcp:0:interface=127.0.0.1"
@@ -49,6 +52,7 @@ class Programs:
     """The guide's programs in a folder, where each default port is that of a running broker."""
 
     folder: Path
+    daemon: Daemon
 
     @contextmanager
     def running(self, name: str, *arguments: str) -> Iterator[Output]:
@@ -106,10 +110,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
             "9010": daemon.wait_for(r"director listener \S+ on \S+:(\d+) ")[1],
             "5246": str(daemon.dbp_port()),
             "61616": str(daemon.mc0_port()),
+            "9053": daemon.wait_for(r"dns on \S+:(\d+) ")[1],
         }
         for name, text in PROGRAMS.items():
-            (folder / name).write_text(re.sub(r"\b(5975|9000|9010|5246|61616)\b", lambda m: ports[m[1]], text))
-        yield Programs(folder)
+            (folder / name).write_text(re.sub(r"\b(5975|9000|9010|5246|61616|9053)\b", lambda m: ports[m[1]], text))
+        yield Programs(folder, daemon)
         daemon.signal(signal.SIGTERM)
         daemon.ended()
         assert "Traceback" not in "".join(daemon.log)
@@ -147,6 +152,14 @@ def test_a_watcher(programs: Programs) -> None:
 @pytest.mark.parametrize("name", ["asyncio_jobs.py", "twisted_jobs.py", "elko.py", "director.py"])
 def test_a_program_that_ends(programs: Programs, name: str) -> None:
     assert programs.output(name) == SHOWN[name]
+
+
+def test_a_program_that_finds_by_dns(programs: Programs) -> None:
+    with programs.daemon.connect() as provider:
+        bank = {"type": "servicedesc", "service": "bank", "hostport": "bank.example.com:7000"}
+        provider.send(to="client", op="willserve", services=[bank])
+        provider.done()
+        assert programs.output("find.py") == SHOWN["find.py"]
 
 
 @pytest.mark.parametrize("name", ["dbp.py", "mc0.py"])

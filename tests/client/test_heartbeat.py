@@ -1,4 +1,4 @@
-"""When a client sends Pings, and when it takes the broker for dead."""
+"""Heartbeats of a client: the times of Pings, and the detection of a dead broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.client.heartbeat import Heartbeat
 
 
 class Chest:
-    """A heart with a heartbeat of 2 seconds that takes the broker for dead after three, and what it did when."""
+    """A heartbeat of 2 seconds with a limit of three, and the times of its events."""
 
     def __init__(self) -> None:
         self.clock = Clock()

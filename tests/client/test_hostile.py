@@ -1,4 +1,4 @@
-"""A broker that sends anything at all: the client drops it, starts over where it must, and goes on."""
+"""A broker that sends arbitrary messages: the client drops them, recovers where it must, and continues."""
 
 from __future__ import annotations
 

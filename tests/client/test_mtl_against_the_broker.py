@@ -1,4 +1,4 @@
-"""The client and the real broker: logins, every profile, restarts in the middle, keys, and the examples."""
+"""The client and the real broker: authentication, every profile, restarts, CURVE keys, and the examples."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 
 from broker.client.blocking import Content, Request
 from broker.client.credentials import Anonymous, External, Password
-from broker.client.data_flow import Event
 from broker.client.errors import AuthenticationFailed, NotTaken, Refused
+from broker.client.events import Event
 from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import RequestFailed

@@ -1,4 +1,4 @@
-"""The helpers for the profiles, against a broker that does as it is told."""
+"""Functions of the profiles, against a scripted broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows to a client: what it summons, what it does with Contents, and that none of them stays without an answer."""
+"""Readers: Summons, answers to each Content, and backpressure."""
 
 from __future__ import annotations
 

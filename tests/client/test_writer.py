@@ -1,4 +1,4 @@
-"""Flows from a client: what becomes of Contents, how many may wait, and what is sent again."""
+"""Writers: confirms, limits of unconfirmed Contents, and resending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator is told of a good configuration."""
+"""The report on a valid configuration."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_a_port_does_not_replace_listeners_of_the_file(tmp_path: Path, capsys: p
 
 
 def shown(*listeners: DirectorListener) -> list[str]:
-    """What an operator is told of these. Names with a dot resolve."""
+    """The report on these, as an operator reads it. Names with a dot resolve."""
     config = Config(director=Director(listeners=listeners), journal=Journal(full_load=(FullLoad(("*",), 1.0),)))
     lines = report(config, resolves=lambda host: "." in host).split("\n")
     told = [line.removeprefix("warning: ") for line in lines]

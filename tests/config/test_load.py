@@ -20,7 +20,7 @@ LOOPBACK = "tcp:9000:interface=127.0.0.1"
 
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:
-    """What is wrong with ``text``: line, key and text of each error."""
+    """The problems of ``text``: line, key and text of each error."""
     with pytest.raises(BadConfig) as caught:
         parse(dedent(text), "broker.toml")
     return [(error.line, error.key, error.text) for error in caught.value.errors]

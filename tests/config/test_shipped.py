@@ -1,4 +1,4 @@
-"""What is shipped agrees with the code: the example configuration, and the examples of the documentation."""
+"""Shipped files agree with the code: the example configuration, and the examples of the documentation."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def altered(value: Any, name: str) -> Any:
 
 
 def marked_reload() -> set[str]:
-    """What is marked so in the shipped file: keys with the section that they are in, and sections as a whole."""
+    """The marked entries of the shipped file: keys with the section that they are in, and sections as a whole."""
     found = set()
     section = prose = ""
     for line in SHIPPED.split("\n"):

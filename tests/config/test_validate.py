@@ -291,7 +291,7 @@ def test_hostport(text: str, parts: tuple[str, int] | None) -> None:
 
 
 def tls(*files: Path) -> list[tuple[str, str]]:
-    """What is wrong with a TLS listener that has these files: a certificate, its key, and perhaps a CA."""
+    """The problems of a TLS listener with these files: a certificate, its key, and perhaps a CA."""
     named = ":".join(f"{name}={path}" for name, path in zip(("certificate", "key", "ca"), files, strict=False))
     listener = Listener(endpoint=f"tls:9000:{named}", auth="open")
     return problems(Config(elko=Elko((listener,))))

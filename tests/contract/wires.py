@@ -1,4 +1,4 @@
-"""What every wire can do, in words that belong to none: each wire is driven through these two roles.
+"""The behaviour common to all wires, in neutral terms: each wire is driven through these two roles.
 
 A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. Where it lacks a
 behaviour, its role says so by `pytest.skip` with the reason.
@@ -38,16 +38,16 @@ class Offering(Protocol):
 
 
 class Seeking(Protocol):
-    """Somebody who looks for services."""
+    """A client that looks for services."""
 
     def find(self, name: str) -> list[str]:
-        """Where that service is offered now, as hostports in the order of the offers."""
+        """The present hostports of that service, in the order of the offers."""
 
     def wait(self, name: str, seconds: int) -> None:
         """Wait for that service."""
 
     def waited(self) -> list[str] | None:
-        """What the wait has found: None while it lasts, an empty list when it was in vain."""
+        """The result of the wait: None while it lasts, an empty list when it was in vain."""
 
     def loads(self) -> list[float]:
         """The loads of all providers."""
@@ -244,13 +244,13 @@ class _DbpSeeking:
         pytest.skip("DBP has no request that waits: it is answered at once")
 
     def loads(self) -> NoReturn:
-        pytest.skip("DBP tells the load of who offers something, with that, and has no request for others")
+        pytest.skip("DBP reports the load of a provider with its services, and has no request for others")
 
     def watch(self) -> NoReturn:
-        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+        pytest.skip("DBP has no notices of changes: clients ask again")
 
     def heard(self) -> NoReturn:
-        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+        pytest.skip("DBP has no notices of changes: clients ask again")
 
 
 def _place(listed: dict[str, Any]) -> str:
@@ -330,7 +330,7 @@ class _MtlSeeking:
         self._watching: MtlPeer | None = None
 
     def _snapshot(self, resource: str) -> list[Got]:
-        """What there is at this moment."""
+        """The present state."""
         peer = self._farm.peer()
         peer.lease(self._farm.lease(Side.READER, resource, profile=self._farm.registry))
         *entries, end = summon(peer, resource)

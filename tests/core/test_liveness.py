@@ -353,7 +353,7 @@ def test_at_a_late_tick_what_may_lie_unread_is_not_held_against_a_peer(leases: L
 
 
 def stalls(leases: Leases, clock: Clock, *seconds: float) -> Sequence[LogEvent]:
-    """What is logged when the broker stands still so often, for so long, with a second between."""
+    """The log when the broker stands still so often, for so long, with a second between."""
     if not len(leases):
         leases.hold(Thing(lambda now: now), 0.0)
     with capturedLogs() as logs:
@@ -569,7 +569,7 @@ def test_a_moment_does_not_fall_when_the_clock_is_set_back(leases: Leases, clock
 
 
 def at_a_tick_nothing_falls(leases: Leases, moments: list[float]) -> Callable[[float], float]:
-    """What a check answers that is done at every tick, and finds life time no less than the last moment."""
+    """The answer of a check at every tick, which asserts that life time never decreases."""
 
     def check(now: float) -> float:
         assert leases.moment() >= moments[-1]
@@ -822,7 +822,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.leases.look()
 
     def compare(self) -> None:
-        """What was checked since was due, and once at a tick."""
+        """The checks since then were due, and at most one at a tick."""
         for thing in self.seen:
             for until in thing.checks[self.seen[thing] :]:
                 assert self.due[thing] <= until <= self.leases.now

@@ -1,4 +1,4 @@
-"""What is remembered from before a restart: what it answers, and when it goes."""
+"""Entries restored after a restart: their answers and their end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from twisted.internet.task import Clock
 
+from broker.core.errors import Refusals
 from broker.core.model import ANONYMOUS, Auth, Change, Kind, Provider, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
@@ -40,18 +41,18 @@ class Broker:
         """A live provider joins with services of these names, hostports and protocols."""
         id = self.registry.join(label, wire, "192.0.2.1:1")
         offered = [Service(name, hostport, id, protocol) for name, hostport, protocol in services]
-        assert self.registry.offer(offered, Rights()) == []
+        self.registry.offer(offered, Rights())
         return id
 
     def old(self, name: str = "bank", protocol: str = "tcp") -> list[str]:
-        """Where the remembered services of that name are."""
-        found = self.registry.lookup(name, protocol, restored=True)
+        """The hostports of the restored services of that name."""
+        found = self.registry.find(name, protocol, restored=True)
         return [service.hostport for service in found if service.restored]
 
 
 def test_what_is_remembered_answers_marked_and_otherwise_unchanged() -> None:
     broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:2")))
-    assert list(broker.registry.lookup("bank", "tcp", restored=True)) == [
+    assert list(broker.registry.find("bank", "tcp", restored=True)) == [
         Service("bank", "h:1", 1, "tcp", "its label", AUTH, restored=True),
         Service("bank", "h:2", 2, "tcp", "its label", AUTH, restored=True),
     ]
@@ -69,7 +70,7 @@ def test_it_is_in_no_listing_and_no_load_and_no_change() -> None:
     broker = Broker(known(1, service(1, "h:1")))
     changes: list[Change] = []
     broker.registry.watch(changes.append)
-    assert list(broker.registry.lookup("bank", "tcp")) == []
+    assert list(broker.registry.find("bank", "tcp")) == []
     assert list(broker.registry.services()) == []
     assert list(broker.registry.services("bank", "tcp")) == []
     assert list(broker.registry.services("bank")) == []
@@ -85,7 +86,7 @@ def test_waits_and_monitors_do_not_hear_of_it() -> None:
     broker = Broker(known(1, service(1, "h:1")))
     heard: list[Service] = []
     broker.registry.monitor("bank", None, heard.append, lambda: None)
-    broker.registry.find("bank", None).addCallback(heard.append)
+    broker.registry.wait("bank", None).addCallback(heard.append)
     assert heard == []
 
 
@@ -95,12 +96,12 @@ def test_behind_the_live_services_stand_the_remembered_ones_that_are_not_replace
     broker.offer(("bank", "elsewhere:1", "tcp"))
 
     def found() -> list[tuple[str, bool]]:
-        return [(s.hostport, s.restored) for s in broker.registry.lookup("bank", "tcp", restored=True)]
+        return [(s.hostport, s.restored) for s in broker.registry.find("bank", "tcp", restored=True)]
 
     live = [("h:2", False), ("elsewhere:1", False)]
     assert found() == [*live, ("h:1", True), ("h:3", True)]
     assert broker.forgotten == [{2}]
-    assert [s.hostport for s in broker.registry.lookup("bank", "tcp")] == ["h:2", "elsewhere:1"]
+    assert [s.hostport for s in broker.registry.find("bank", "tcp")] == ["h:2", "elsewhere:1"]
     broker.clock.advance(GRACE)
     assert found() == live
 
@@ -109,7 +110,7 @@ def test_the_answer_is_the_same_object_until_something_changes() -> None:
     broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:2")))
 
     def found() -> tuple[Service, ...]:
-        return broker.registry.lookup("bank", "tcp", restored=True)
+        return broker.registry.find("bank", "tcp", restored=True)
 
     before = found()
     assert found() is before
@@ -147,7 +148,7 @@ def test_a_label_that_several_have_or_that_is_the_wires_brings_nobody_back(label
 def test_a_place_of_another_wire_is_named_once_and_stays_in_the_store() -> None:
     broker = Broker(known(1, lasting(1, "h:1"), wire="dbp"))
     live = broker.offer(("bank", "h:1", "tcp"))
-    assert [s.provider for s in broker.registry.lookup("bank", "tcp", restored=True)] == [live]
+    assert [s.provider for s in broker.registry.find("bank", "tcp", restored=True)] == [live]
     broker.clock.advance(GRACE)
     assert broker.forgotten == [], "nothing but its own wire brings it back"
 
@@ -228,7 +229,7 @@ def test_a_provider_whose_several_services_are_back_at_once_goes_once() -> None:
 
 def test_the_same_place_twice_before_the_restart_is_one_place_after_it() -> None:
     broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:1")))
-    assert [s.provider for s in broker.registry.lookup("bank", "tcp", restored=True)] == [2]
+    assert [s.provider for s in broker.registry.find("bank", "tcp", restored=True)] == [2]
     broker.registry.leave(broker.offer(("bank", "h:1", "tcp")))
     assert broker.old() == []
     assert broker.forgotten == [{1, 2}]
@@ -237,8 +238,8 @@ def test_the_same_place_twice_before_the_restart_is_one_place_after_it() -> None
 def test_a_refused_service_brings_nobody_back() -> None:
     broker = Broker(known(1, service(1, "h:1")))
     id = broker.registry.join("old", "elko", "")
-    refused = broker.registry.offer([Service("bank", "h:1", id)], Rights(offer=()))
-    assert len(refused) == 1
+    with pytest.raises(Refusals):
+        broker.registry.offer([Service("bank", "h:1", id)], Rights(offer=()))
     assert broker.old() == ["h:1"]
 
 
@@ -319,9 +320,9 @@ def test_a_grace_that_is_changed_counts_from_the_start() -> None:
     broker.clock.advance(20)
     broker.restored.last(30)
     broker.clock.advance(9)
-    assert broker.registry.lookup("bank", "tcp", restored=True)
+    assert broker.registry.find("bank", "tcp", restored=True)
     broker.clock.advance(1)
-    assert not broker.registry.lookup("bank", "tcp", restored=True)
+    assert not broker.registry.find("bank", "tcp", restored=True)
     assert broker.forgotten == [{1}]
     broker.restored.last(100)
-    assert not broker.registry.lookup("bank", "tcp", restored=True)
+    assert not broker.registry.find("bank", "tcp", restored=True)

@@ -1,4 +1,4 @@
-"""What the journal is told: the real registry, and a list of the records that are put."""
+"""Records for the journal: the real registry, and a list of the records that are put."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
@@ -21,7 +22,7 @@ from broker.export.records import Record, microseconds
 from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25
-"""What the clock says at the beginning: seconds of the epoch."""
+"""The clock's time at the beginning: seconds of the epoch."""
 
 AT = 1_795_246_600_250_000
 """The same as a ``ts``."""
@@ -53,9 +54,9 @@ class Fed:
         return self.registry.join(label, wire, "192.0.2.1:1")
 
     def offer(self, provider: int, *names: str, **more: Any) -> list[Service]:
-        """What it offers, at the host h1 the first, at h2 the next."""
+        """Its services, at the host h1 the first, at h2 the next."""
         services = [Service(name, f"h{number}:1", provider, **more) for number, name in enumerate(names, 1)]
-        assert self.registry.offer(services, Rights(services=10_000)) == []
+        self.registry.offer(services, Rights(services=10_000))
         return services
 
     def take(self) -> list[Record]:
@@ -269,11 +270,11 @@ def test_an_interval_that_changes_counts_from_the_next_record_on(fed: Fed) -> No
     provider = fed.join()
     bank, shop = fed.offer(provider, "bank", "shop", interval=1.0)
     fed.take()
-    assert fed.registry.amend(attrs.evolve(shop, interval=2.5)) is None
+    fed.registry.amend(attrs.evolve(shop, interval=2.5))
     assert fed.take() == [], "no event of its own"
     fed.registry.beat(provider, None)
     assert [record.interval_ms for record in fed.take()] == [1000, 2500]
-    assert fed.registry.amend(attrs.evolve(bank, interval=None)) is None
+    fed.registry.amend(attrs.evolve(bank, interval=None))
     fed.registry.leave(provider)
     assert [record.interval_ms for record in fed.take()] == [None, 2500]
 
@@ -283,8 +284,8 @@ def test_of_several_services_of_the_same_name_the_amended_one_is_the_registrys(f
     fed.offer(provider, "bank", "bank", interval=1.0)
     [http] = fed.offer(provider, "bank", protocol="http", interval=1.0)
     first = fed.registry.services("bank", "tcp")[0]
-    assert fed.registry.amend(attrs.evolve(first, interval=3.0)) is None
-    assert fed.registry.amend(attrs.evolve(http, interval=4.0)) is None
+    fed.registry.amend(attrs.evolve(first, interval=3.0))
+    fed.registry.amend(attrs.evolve(http, interval=4.0))
     fed.take()
     fed.registry.beat(provider, None)
     provided = fed.registry.provider(provider)
@@ -425,8 +426,10 @@ def call(fed: Fed, name: str, *arguments: Any) -> None:
                 # Of several of one name and protocol it is the first that can be amended.
                 key = (service.name, service.protocol)
                 first = next(one for one in known.services if (one.name, one.protocol) == key)
-                refusal = registry.amend(attrs.evolve(service, interval=arguments[2]))
-                assert refusal is None or service.hostport != first.hostport
+                try:
+                    registry.amend(attrs.evolve(service, interval=arguments[2]))
+                except Refusal:
+                    assert service.hostport != first.hostport
 
 
 @given(st.lists(CALLS, max_size=30))
@@ -471,7 +474,7 @@ def test_reports_follow_the_services_of_their_provider_and_heartbeats_count_on(f
         ("hb", "shop", None, 2),
     ]
     fed.registry.withdraw(provider, ["shop"])
-    assert fed.registry.amend(attrs.evolve(bank, interval=2.0)) is None
+    fed.registry.amend(attrs.evolve(bank, interval=2.0))
     assert reported() == [("load", "bank", None, None), ("hb", "bank", 2000, 3)]
     fed.registry.withdraw(provider, ["bank"])
     assert reported() == []

@@ -147,7 +147,7 @@ def result_of(sent: Sequence[bytes]) -> Message | Malformed:
 
 
 def plain(result: Message | Malformed) -> object:
-    """What can be compared."""
+    """The comparable part."""
     if isinstance(result, Malformed):
         return type(result), result.reason, result.text, result.op, result.id, vars(result)
     return result

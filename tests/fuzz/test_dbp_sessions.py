@@ -5,11 +5,11 @@ What holds at each step:
 - nothing fails;
 - the registry has exactly the services that the catalogue has, each once, as the catalogue knows it;
 - a service and its connection know each other, and no service has a connection that is closed;
-- every lease belongs to a registered service, and whoever must be looked after has one;
+- every lease belongs to a registered service, and every service that must be checked has one;
 - a peer that was sent away is sent nothing any more until it connects again;
 - a REQ socket is sent one message for a request at the most, and nothing between; a node of Hermes can read it;
 - nothing but beacons goes to the port of the beacon, and no datagram is too long;
-- whoever beats in time stays, and who is silent for too long goes.
+- a service that beats in time stays, and one that is silent for too long is removed.
 
 In the end nothing is left of any of them.
 """
@@ -260,7 +260,7 @@ class Conversations(RuleBasedStateMachine):
             [service] = provider.services
             assert (service.name, service.hostport) == (entry.name, hostport(entry.details, entry.address))
             assert (service.info, service.lasting) == (entry.info.decode(), not entry.contract)
-            assert [each.provider for each in farm.registry.lookup(entry.name, "tcp")] == [entry.provider]
+            assert [each.provider for each in farm.registry.find(entry.name, "tcp")] == [entry.provider]
         listed = json.loads(farm.listing.all())
         assert listed.keys() == {entry.name for entry in entries}
         assert ERROR not in listed

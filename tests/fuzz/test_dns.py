@@ -73,8 +73,8 @@ def test_only_queries_and_malformed_come_out(data: bytes) -> None:
 
 
 @given(messages())
-def test_a_second_opinion_reads_what_is_read_here(data: bytes) -> None:
-    """What dnspython finds wrong is rejected here, but for the contents of records, which are not looked at."""
+def test_dnspython_reads_the_same_question(data: bytes) -> None:
+    """Names that are accepted here have the same labels in dnspython."""
     try:
         query = decode(data)
     except Malformed:
@@ -101,7 +101,7 @@ def test_every_response_can_be_read(offered: list[Service], datagrams: list[byte
 
 
 @given(services, st.sampled_from(["A", "AAAA", "SRV", "TXT", "ANY"]))
-def test_whatever_is_offered_is_answered(service: Service, kind: str) -> None:
+def test_every_service_is_answered(service: Service, kind: str) -> None:
     farm = DnsFarm()
     registry = farm.farm.registry
     registry.join("x", "elko", "")

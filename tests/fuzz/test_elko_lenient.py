@@ -138,7 +138,7 @@ texts = st.one_of(st.text(max_size=40), soup, mutated())
 
 
 def count(text: str) -> int | None:
-    """How many objects there are in ``text``; None if it is malformed. Anything but Malformed escapes."""
+    """The number of objects in ``text``; None if it is malformed. Anything but Malformed escapes."""
     try:
         return sum(1 for _ in objects(text))
     except Malformed as malformed:

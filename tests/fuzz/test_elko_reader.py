@@ -67,7 +67,7 @@ messages = st.builds(
 
 
 def read(pieces: Sequence[bytes]) -> list[object]:
-    """What one connection that sends these pieces is read as; after what is fatal nothing is read."""
+    """The messages of a connection that sends these pieces; after what is fatal nothing is read."""
     reader = Reader(VOCABULARY)
     results: list[object] = []
     for piece in pieces:

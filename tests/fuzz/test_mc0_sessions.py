@@ -64,7 +64,7 @@ class Owed:
 
 
 class Model:
-    """What is to be true of one peer."""
+    """The expected state of one peer."""
 
     def __init__(self, number: int, peer: Mc0Peer) -> None:
         self.number = number

@@ -77,7 +77,7 @@ properties = st.dictionaries(keys, values, max_size=5)
 
 
 def shallow(value: Value) -> int:
-    """How deep a value is nested."""
+    """The nesting depth of a value."""
     if isinstance(value, dict):
         return 1 + max(map(shallow, value.values()), default=0)
     if isinstance(value, list):
@@ -140,7 +140,7 @@ SIZES = {"b": 1, "B": 1, "s": 2, "u": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4,
 
 
 class Wrong(Exception):
-    """What the second reading does not take."""
+    """The error of the second decoding."""
 
 
 class Bytes:
@@ -205,7 +205,7 @@ def is_table(table: bytes) -> bool:
 
 
 def taken(table: bytes) -> bool:
-    """Whether `check` takes it."""
+    """True if `check` accepts it."""
     try:
         check(table)
     except IllFormed as malformed:

@@ -324,7 +324,7 @@ def test_a_lost_provider_is_gone_at_once(farm: Farm, broker: Server) -> None:
     peer = broker.connect()
     say(peer, to="broker", op="auth")
     say(peer, to="broker", op="willserve", services=[desc("bank")])
-    broker.until(lambda: farm.registry.lookup("bank", "tcp"))
+    broker.until(lambda: farm.registry.find("bank", "tcp"))
     peer.close()
-    broker.until(lambda: not farm.registry.lookup("bank", "tcp"))
+    broker.until(lambda: not farm.registry.find("bank", "tcp"))
     assert farm.registry.providers() == []

@@ -140,6 +140,22 @@ class TestReceiving(Udp):
         self.assertEqual(inbox.datagrams, [b" <3 1.5 me"])
         self.assertEqual(inbox.sources, [peer.getsockname()])
 
+    async def test_over_ipv6_the_source_is_answered(self) -> None:
+        peer = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        self.addCleanup(peer.close)
+        peer.setblocking(False)
+        try:
+            peer.bind(("::1", 0))
+        except OSError:
+            self.skipTest("this machine has no IPv6 loopback")
+        inbox = self.inbox(host="::1")
+        peer.sendto(b"here", ("::1", inbox.port))
+        await until(there_are(1, inbox.datagrams))
+        self.assertEqual(inbox.sources, [peer.getsockname()])
+        self.assertTrue(inbox.socket.send(b"there", inbox.sources[0]))
+        self.assertFalse(inbox.socket.send(b"lost", ("localhost", inbox.port)))
+        self.assertEqual(peer.recv(64), b"there")
+
     async def test_many_datagrams_keep_their_order_over_many_quanta(self) -> None:
         inbox, peer = self.inbox(), self.peer()
         sent = [b"%d" % number for number in range(MANY * 4)]

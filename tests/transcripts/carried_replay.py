@@ -31,7 +31,7 @@ _RTCP = re.compile(r"\d+ \d+\n.*?\n\n|[^\n]*\n", re.DOTALL)
 
 @attrs.frozen
 class Answer:
-    """What one side said on a connection, or that it closed; ``at`` is in seconds from the start."""
+    """One message of a side on a connection, or its close; ``at`` is in seconds from the start."""
 
     at: float
     conn: str
@@ -60,7 +60,7 @@ class Ids:
 
 
 def answers(text: str, http: bool) -> list[str]:
-    """What was said in one go, taken apart, without the spaces that the original has between members of a message."""
+    """The messages of one write, taken apart, without the spaces that the original has between members of a message."""
     found = list(_responses(text) if http else _RTCP.findall(text))
     return [answer.replace('", "', '","').replace("}, {", "},{").replace('], "', '],"') for answer in found]
 
@@ -77,7 +77,7 @@ def _responses(text: str) -> Iterator[str]:
 
 
 def original(recording: Recording, http: bool) -> list[Answer]:
-    """What the original said."""
+    """The messages of the original."""
     ids = Ids()
     said = []
     for event in recording.events:
@@ -103,7 +103,7 @@ class _Connection:
             self.protocol.dataReceived(data)
 
     def said(self) -> tuple[str, str | None]:
-        """What is new, and how it was closed if it was; the client closes then, too."""
+        """The new messages, and the kind of close if there was one; the client closes then, too."""
         text = self.transport.value().decode()
         self.transport.clear()
         closed = None if self._over else self.transport.closed
@@ -173,7 +173,7 @@ class _Player:
 
 
 def replay(recording: Recording, http: bool) -> list[Answer]:
-    """What our broker says to the clients of a recording, in order."""
+    """The messages of our broker to the clients of a recording, in order."""
     broker = Broker(Setting(Policy(allow_before_auth=not http)))
     lines = broker.listeners["open"]
     # As the recorded broker was configured.

@@ -45,7 +45,7 @@ from broker.wires.elko.sessions.change_notices import Notices
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"
-"""What stands for the orderly end of a connection, where a message stands otherwise."""
+"""The mark of the orderly end of a connection, where a message stands otherwise."""
 
 ABORTED = "aborted"
 """The same for a connection that was reset."""
@@ -174,7 +174,7 @@ class Director:
 
 
 class Server(Protocol):
-    """What clients connect to."""
+    """The server that clients connect to."""
 
     @property
     def clock(self) -> Clock: ...
@@ -195,7 +195,7 @@ class _Connection:
         self._close_told = False
 
     def said(self) -> list[str]:
-        """What is new."""
+        """The new items."""
         data: bytes = self.transport.value()
         self.transport.clear()
         assert data == b"" or data.endswith(blocks.END), data
@@ -264,7 +264,7 @@ class _Player:
 
 
 def replay(recording: Recording) -> list[Said]:
-    """What our broker, or our director, says to the clients of the recording, in order."""
+    """The messages of our broker, or our director, to the clients of the recording, in order."""
     if not recording.name.startswith(OF_BROKER):
         return play_at(Director(), recording.events)
     policy = Policy(allow_before_auth=recording.short in BEFORE_AUTH, diagnostics=recording.diagnostics)
@@ -272,7 +272,7 @@ def replay(recording: Recording) -> list[Said]:
 
 
 def play(events: Sequence[Event], setting: Setting) -> list[Said]:
-    """What our broker says to clients that do this, in order. In the end every connection must have been closed."""
+    """The messages of our broker to clients that do this, in order. In the end every connection is closed."""
     return play_at(Broker(setting), events)
 
 

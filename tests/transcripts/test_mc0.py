@@ -33,7 +33,7 @@ LONGEST_SILENCE = 30.0 * NOOP_AFTER + 1.0
 
 @attrs.frozen
 class Event:
-    """What one client sent, or was sent."""
+    """The messages to and from one client."""
 
     client: str
     sent: bool
@@ -86,7 +86,7 @@ class Replay:
         return heard.pop(0)
 
     def rest(self) -> list[list[bytes]]:
-        """What ours has sent and the original has not."""
+        """The messages that only ours has sent."""
         return [each for heard in self.heard.values() for each in heard] + [
             frames for client in self.clients.values() for frames in client.take_frames()
         ]

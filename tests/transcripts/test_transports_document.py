@@ -27,7 +27,7 @@ def blocks(kind: str) -> list[str]:
 
 
 class Conversation:
-    """What clients do as a block says, and what they are told."""
+    """The actions of clients in a block, and the messages to them."""
 
     def __init__(self, factory: Any, http: bool) -> None:
         self._factory = factory

@@ -104,7 +104,7 @@ class Client:
         return [json.loads(block) for block in blocks]
 
     def find(self, service: str, **parameters: Any) -> list[dict[str, Any]]:
-        """What a find is answered at once."""
+        """The immediate answer to a find."""
         return self.ask("broker", "find", service=service, **parameters)
 
     def offer(self, *services: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Client:
 
 @implementer(IControl)
 class Control:
-    """What the broker itself was told to do. ``then`` is called each time."""
+    """The commands for the broker itself. ``then`` is called each time."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, bool | None]] = []

@@ -13,8 +13,8 @@ from broker.client.blocking.contents import Reader, Writer
 from broker.client.blocking.registry import Offer, Watch
 from broker.client.blocking.service import Caller, Worker
 from broker.client.credentials import Credentials
-from broker.client.data_flow import OnEvent
 from broker.client.errors import Closed
+from broker.client.events import OnEvent
 from broker.client.profiles import registry, service
 from broker.client.reactor_thread import ReactorThread
 from broker.client.settings import Keys, Settings

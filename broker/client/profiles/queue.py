@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.data_flow import OnEvent
+from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
 from broker.wires.mtl.codec.table import Value

@@ -23,8 +23,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.client.backoff import Backoff
-from broker.client.data_flow import Event, OnEvent
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
+from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery
 

@@ -21,8 +21,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.client.data_flow import Event, OnEvent
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
+from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery, outcome
 from broker.wires.mtl.codec.table import Value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.client.data_flow import OnEvent
+from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
 

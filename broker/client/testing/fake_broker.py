@@ -150,8 +150,9 @@ class FakeBroker:
     def disconnected(self, connection: Connection) -> None:
         """Handle the end of a connection."""
         with self._lock:
-            if self._connections.pop(connection, self) is self:
+            if connection not in self._connections:
                 return
+            del self._connections[connection]
             for flow in (connection.reader, connection.writer):
                 if flow is not None:
                     flow.grant.profile.left(flow)
@@ -232,9 +233,9 @@ class FakeBroker:
         profile.granted(grant)
         token = secrets.token_urlsafe(24)
         self._leases[token] = grant
-        told = window if confirmed and side == "reader" else None
+        granted = window if confirmed and side == "reader" else None
         # Port 0 is the endpoint of the control flow itself.
-        return control.data_lease(0, token, told, None, {"reply": grant.reply} if grant.reply else None)
+        return control.data_lease(0, token, granted, None, {"reply": grant.reply} if grant.reply else None)
 
     # data flows
 

@@ -190,7 +190,9 @@ class Queues(Profile):
             return
 
         def again() -> None:
-            del queue.delayed[message]
+            # A stop of the broker in another thread may have come first.
+            if queue.delayed.pop(message, None) is None:
+                return
             insort(queue.ready, message, key=_order)
             self._pump(queue)
 

@@ -26,7 +26,7 @@ EVERY = 1.0
 
 
 class Crowds:
-    """What is still to be told."""
+    """Queue of notifications that are still to be delivered."""
 
     def __init__(self, clock: IReactorTime, telling: Telling) -> None:
         self._clock = clock

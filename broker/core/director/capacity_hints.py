@@ -1,4 +1,4 @@
-"""How many a context is meant for, remembered while it is not open.
+"""Capacities of contexts, remembered while they are not open.
 
 Without this, a burst of reservations for a context that is not open could not be counted against its capacity.
 """
@@ -30,7 +30,7 @@ class Shapes:
         self._shapes: OrderedDict[str, Shape] = OrderedDict()
 
     def get(self, name: str) -> Shape | None:
-        """What is remembered of a context, or of the clones of one."""
+        """Return the capacity remembered for a context, or for its clones."""
         return self._shapes.get(name)
 
     def remember(self, context: OpenContext) -> None:

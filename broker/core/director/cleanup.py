@@ -1,4 +1,4 @@
-"""What is left of servers that are gone, put away a part in each turn of the reactor.
+"""Incremental cleanup of departed servers: a part in each turn of the reactor.
 
 Rules:
 - What is small is put away at once. Of what is large, `STEPS` are done in a turn, in the order in which they came; the

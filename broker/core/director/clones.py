@@ -18,7 +18,7 @@ class CloneSet:
         self.clones: dict[str, OpenContext] = {}
         """All of them, by name, in the order in which they opened."""
         self.servers: dict[Server, int] = {}
-        """How many each server has."""
+        """The number of clones at each server."""
         self._rooms: dict[Server, OrderedDict[OpenContext, None]] = {}
         """Those that have room, for each server that has such."""
         self._ready: OrderedDict[Server, None] = OrderedDict()

@@ -18,7 +18,7 @@ from broker.core.director.interfaces import (
     ALL,
     Close,
     ContextPlace,
-    Denied,
+    DirectorSettings,
     Dump,
     Granted,
     IContextServer,
@@ -29,7 +29,6 @@ from broker.core.director.interfaces import (
     Reinit,
     Relay,
     Say,
-    Settings,
     Shutdown,
     UserPlace,
 )
@@ -47,8 +46,8 @@ from broker.core.notifier import Telling
 class Director:
     """See `IDirector` for what each method promises. ``clock`` gives the time."""
 
-    def __init__(self, clock: IReactorTime, settings: Settings | None = None) -> None:
-        settings = Settings() if settings is None else settings
+    def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None) -> None:
+        settings = DirectorSettings() if settings is None else settings
         self._max_links = settings.providers
         self._telling = Telling()
         self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
@@ -56,7 +55,7 @@ class Director:
         self._where = self._farm.where
         self._choosing = Choosing(self._farm, self._reservations)
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: DirectorSettings) -> None:
         """Go by these settings from now on. What is reserved already keeps its time."""
         self._max_links = settings.providers
         self._reservations.seconds = settings.reservation_seconds
@@ -70,7 +69,7 @@ class Director:
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
+    ) -> Granted:
         return self._choosing.reserve(requester, protocol, context, user, internal, most)
 
     # where things are

@@ -1,4 +1,4 @@
-"""What an administrator is shown of the farm, piece by piece.
+"""Dump of the farm for an administrator, piece by piece.
 
 Rules:
 - The counts are those of the moment in which the dump begins. Each piece is made when it is taken.

@@ -26,7 +26,7 @@ from broker.core.director.interfaces import Close
 from broker.core.director.limits import MAX_LATE, MAX_LINKS
 from broker.core.director.presence import Whereabouts
 from broker.core.director.reservations import Reservations
-from broker.core.director.server_selection import Openings
+from broker.core.director.server_selection import ServerOpenings
 from broker.core.director.state import OpenContext, Said, Server
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Telling
@@ -40,7 +40,7 @@ class Farm:
         self.reservations = reservations
         self.where = Whereabouts(clock, telling)
         self._clearing = Clearing(clock, telling)
-        self.openings = Openings(load_bump)
+        self.openings = ServerOpenings(load_bump)
         self.servers: dict[Server, None] = {}
         self.links = 0
         self._numbers = 0

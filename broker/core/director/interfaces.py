@@ -1,4 +1,4 @@
-"""What the director promises to its sessions, what it asks of them, and the values that pass between.
+"""Interfaces between the director and its sessions, and the values that pass between them.
 
 Rules:
 - A *link* is one connection of a Context Server. A *server* is one or more links: links that have an address in common,
@@ -19,6 +19,8 @@ from typing import Protocol
 
 import attrs
 from zope.interface import Interface
+
+from broker.core.errors import Reason, Refusal
 
 UNLIMITED = -1
 """A capacity that is none, as the protocol writes it."""
@@ -92,7 +94,7 @@ class ProviderLink(Protocol):
 
 @attrs.frozen
 class ContextPlace:
-    """Where a context is.
+    """Place of a context.
 
     ``provider`` is the label of its server, None if none has a context of this very name open; ``clones`` are the names
     of its open clones, in the order in which they opened, where the name is that of a clone set.
@@ -104,25 +106,25 @@ class ContextPlace:
 
     @property
     def open(self) -> bool:
-        """Whether it, or a clone of it, is open."""
+        """True if it, or a clone of it, is open."""
         return self.provider is not None or bool(self.clones)
 
 
 @attrs.frozen
 class UserPlace:
-    """Where a user is, or all clones of one: the names of the contexts, each once; none if he is nowhere."""
+    """Place of a user, or of all clones of one: the names of the contexts, each once; maybe none."""
 
     user: str
     contexts: tuple[str, ...] = ()
 
     @property
     def on(self) -> bool:
-        """Whether he is anywhere."""
+        """True if they are in any context."""
         return bool(self.contexts)
 
 
 class PlaceWatcher(Protocol):
-    """Who watches contexts and users: one administrator's connection. Two are the same if they are one object."""
+    """Watcher of contexts and users: one administrator's connection. Two are the same if they are one object."""
 
     def hear(self, place: ContextPlace | UserPlace) -> None:
         """A context that it watches opened or closed, or a user came or went."""
@@ -140,12 +142,15 @@ class Granted:
     reservation: str = attrs.field(repr=False)
 
 
-@attrs.frozen
-class Denied:
-    """No reservation. ``context`` is the one that was chosen, or the requested one; ``why`` a sentence for people."""
+class Denied(Refusal):
+    """No reservation, since no place takes the user. It is no fault of the peer that asked.
 
-    context: str
-    why: str
+    ``context`` is the one that was chosen, or the requested one; ``text`` a sentence for people.
+    """
+
+    def __init__(self, context: str, text: str) -> None:
+        super().__init__(Reason.FORBIDDEN, text)
+        self.context = context
 
 
 @attrs.frozen
@@ -190,8 +195,8 @@ class Dump:
 
 
 @attrs.frozen
-class Settings:
-    """What of the director is configured.
+class DirectorSettings:
+    """Settings of the director.
 
     ``load_bump`` is added to a server's load for each new context that is placed there, until it reports its load.
     ``reservation_seconds`` is how long a reservation counts before its user has come: as long as the Context Server
@@ -256,21 +261,21 @@ class IDirector(Interface):
 
     def reserve(
         requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
+    ) -> Granted:
         """A place for a user, or an anonymous one. Before it is granted, the server has been told of it.
 
         It replaces the reservation that this user has for this context; an anonymous user is the same as another if the
         ``requester`` is, unless that is a Context Server (``internal``), which may also enter what is restricted.
         ``requester`` is the connection that asks, and may have up to ``most`` reservations that nobody has used yet; a
         Context Server may have more. Raises `Refusal`: PARAMETER for a name that is empty or too long, LIMIT where the
-        connection, the user, or all together have too many.
+        connection, the user, or all together have too many; `Denied` where no place takes the user.
         """
 
     def find_context(context: str) -> ContextPlace:
-        """Where a context is, or the clones of one. For a name that is neither, a place that is not open."""
+        """Return the place of a context, or of its clones. For a name that is neither, a place that is not open."""
 
     def find_user(user: str) -> UserPlace:
-        """Where a user is, or the clones of one."""
+        """Return the place of a user, or of its clones."""
 
     def watch_context(watcher: PlaceWatcher, context: str) -> ContextPlace:
         """The same, and from now on each change of it. Raises `Refusal` LIMIT or PARAMETER.
@@ -329,4 +334,4 @@ class IDirector(Interface):
         """
 
     def counts() -> Mapping[str, int]:
-        """How many reservations were granted, denied, used and expired, and how many of each thing there are now."""
+        """Return the numbers of reservations granted, denied, used and expired, and the present sizes of all tables."""

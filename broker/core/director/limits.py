@@ -1,4 +1,4 @@
-"""How much of everything the director keeps, and why so much."""
+"""Limits of the director, with their reasons."""
 
 from __future__ import annotations
 

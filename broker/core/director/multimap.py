@@ -22,7 +22,7 @@ class Multi(Generic[K, V]):
         self._values: dict[K, V | OrderedDict[V, None]] = {}
 
     def __len__(self) -> int:
-        """How many keys have a value."""
+        """Return the number of keys that have a value."""
         return len(self._values)
 
     def __iter__(self) -> Iterator[K]:
@@ -52,7 +52,7 @@ class Multi(Generic[K, V]):
         return False
 
     def count(self, key: K) -> int:
-        """How many values the key has."""
+        """Return the number of values of the key."""
         values = self._values.get(key)
         if values is None:
             return 0
@@ -108,7 +108,7 @@ class Tally(Generic[K, V]):
                 del self._values[key]
 
     def count(self, key: K) -> int:
-        """How many different values the key has."""
+        """Return the number of different values of the key."""
         values = self._values.get(key)
         if values is None:
             return 0

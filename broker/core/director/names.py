@@ -1,4 +1,4 @@
-"""What the names of contexts and users tell by their dashes."""
+"""Names of contexts and users: families, and clones by their dashes."""
 
 from __future__ import annotations
 

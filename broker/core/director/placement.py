@@ -1,4 +1,4 @@
-"""Where a reservation is made, and why not.
+"""Choice of the place for a reservation, and the reasons for a denial.
 
 Rules:
 - A context that is open is chosen by its name; else a clone in the clone set of that name that has room, and whose name
@@ -42,7 +42,7 @@ class Choosing:
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
+    ) -> Granted:
         """See `IDirector.reserve`."""
         check_name("context", context)
         check_name("protocol", protocol)
@@ -58,11 +58,12 @@ class Choosing:
             self.denied += 1
             raise
         found = self._farm.open_context(context)  # this may end ``own``, at a server that is gone: nobody is sent there
-        place = self._choose(found, own, protocol, context, internal)
-        if isinstance(place, Denied):
+        try:
+            place = self._choose(found, own, protocol, context, internal)
+        except Denied:
             self.denied += 1
-            self._farm.telling.tell()
-            return place
+            self._farm.telling.tell()  # of what ended above
+            raise
         self.granted += 1
         self._reservations.book(place, context, user, holder, requester)
         token = str(secrets.randbits(TOKEN_BITS))
@@ -73,8 +74,11 @@ class Choosing:
 
     def _choose(
         self, found: OpenContext | None, own: Reservation | None, protocol: str, context: str, internal: bool
-    ) -> Place | Denied:
-        """The place for a user that has the reservation ``own``, or none, for this context; ``found`` if it is open."""
+    ) -> Place:
+        """Return the place for a user with the reservation ``own``, or without one, for this context.
+
+        ``found`` is the context, if it is open. Raises `Denied`.
+        """
         if found is None and own is not None and self._keeps(own, protocol, context, internal):
             return own.place
         if found is None:
@@ -83,16 +87,20 @@ class Choosing:
                 found = clones.first(protocol)
         if found is not None:
             why = _against(found, own, protocol, internal)
-            return found if why is None else Denied(found.name, why)
+            if why is not None:
+                raise Denied(found.name, why)
+            return found
         placement = self._reservations.placements.get(context)
         if placement is not None and placement.server.links:
             full, cloned = self._shaped(placement, own)
             if not full or not cloned:
                 why = CONTEXT_FULL if full else _against_placement(placement, own, protocol, internal)
-                return placement if why is None else Denied(context, why)
+                if why is not None:
+                    raise Denied(context, why)
+                return placement
         server = self._farm.openings.first(family(context), protocol, internal)
         if server is None:
-            return Denied(context, NO_SERVER)
+            raise Denied(context, NO_SERVER)
         self._farm.openings.placed(server)
         return self._reservations.place(context, server)
 

@@ -36,9 +36,9 @@ class Whereabouts:
         self.sets: dict[str, CloneSet] = {}
         self.users: Multi[str, OpenContext] = Multi()
         self._user_sets: Tally[str, OpenContext] = Tally()
-        """Where the clones of a user are."""
+        """The contexts in which the clones of a user are."""
         self.present = 0
-        """How many users are in all contexts; one who is in two counts twice."""
+        """The number of users in all contexts; a user in two counts twice."""
 
     # changes
 
@@ -102,7 +102,7 @@ class Whereabouts:
         return UserPlace(name, tuple({context.name: None for context in self.contexts_of(name)}))
 
     def contexts_of(self, name: str) -> Iterable[OpenContext]:
-        """Where a user is, and the clones of one; a context may come twice."""
+        """Return the contexts of a user and of its clones; a context may come twice."""
         return chain(self.users.all(name), self._user_sets.all(name))
 
     # notices

@@ -45,7 +45,7 @@ class Reservations:
         self.used = 0
         self.expired = 0
         self.lost = 0
-        """How many ended with their server."""
+        """The number of reservations that ended with their server."""
         self.replaced = 0
         """The number that ended because of a newer one."""
 

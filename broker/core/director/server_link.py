@@ -15,7 +15,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT
 
 GATE_CLOSED = "context closed to new entries"
-"""Why nobody may enter, where a server closes a gate and does not say why."""
+"""Reason entry is refused, where a server closes a gate without one."""
 
 
 @implementer(IContextServer)

@@ -1,4 +1,6 @@
-"""Who gets a new context: the server with the least load among those that serve its family and speak the protocol.
+"""Choice of the server for a new context: the one with the least load.
+
+Candidates are the servers that serve its family and speak the protocol.
 
 Rules:
 - Servers are weighed by the load that they reported last, and an estimate for each context placed there since; and for
@@ -81,7 +83,7 @@ class LeastLoaded:
         return None
 
 
-class Openings:
+class ServerOpenings:
     """The queues of all families and protocols. ``bump`` is the estimated load of a new context."""
 
     def __init__(self, bump: float) -> None:
@@ -129,6 +131,6 @@ class Openings:
         server.weight += self.bump
 
     def first(self, family: str, protocol: str, internal: bool) -> Server | None:
-        """Who gets a new context of that family; None if nobody can."""
+        """Return the server for a new context of that family; None if there is none."""
         queue = self._queues.get((family, protocol, internal))
         return None if queue is None else queue.first()

@@ -1,4 +1,4 @@
-"""What the director keeps of servers, of the contexts at them, and of the places that are reserved there.
+"""State of the director: servers, the contexts at them, and the places that are reserved there.
 
 Rules:
 - What a server has in all (its addresses, families, capacity) is made of what its links have said (`Server.settle`).
@@ -17,7 +17,7 @@ from broker.core.director.interfaces import UNLIMITED, ProviderLink
 
 
 class Aside(Protocol):
-    """Who has put a full server aside."""
+    """Holder of a full server that was put aside."""
 
     def take_back(self, server: Server) -> None:
         """The server is not full any more."""
@@ -27,11 +27,11 @@ class Kin(Protocol):
     """The set of clones that a context belongs to."""
 
     def refresh(self, context: OpenContext) -> None:
-        """How many are in the context, or may be, has changed."""
+        """The number of users in the context, or its capacity, has changed."""
 
 
 class Said:
-    """What one link has said of its server."""
+    """The statements of one link about its server."""
 
     __slots__ = ("addresses", "bit", "capacity", "families", "label", "link")
 
@@ -80,34 +80,34 @@ class Server:
         self.families: dict[str, bool] = {}
         self.capacity = UNLIMITED
         self.load = 0.0
-        """What it reported last, and an estimate for each context that was placed there since."""
+        """Its last reported load, and an estimate for each context that was placed there since."""
         self.weight = 0.0
         """The same, and what it could not know of when it reported: see `loads`."""
         self.contexts: dict[str, OpenContext] = {}
         """All that its links report, the hidden ones included."""
         self.users = 0
-        """How many are in those contexts."""
+        """The number of users in those contexts."""
         self.shown = 0
-        """How many of the contexts are not hidden."""
+        """The number of contexts that are not hidden."""
         self.shown_users = 0
-        """How many are in those."""
+        """The number of users in those."""
         self.reserved = 0
-        """How many have a reservation and have not come yet."""
+        """The number of users with a reservation that have not come yet."""
         self.placements: dict[str, Placement] = {}
         self.aside: dict[Aside, None] = {}
 
     @property
     def full(self) -> bool:
-        """Whether it takes nobody else."""
+        """True if it takes no other user."""
         return 0 <= self.capacity <= self.users + self.reserved
 
     @property
     def key(self) -> str:
-        """What decides which of two servers keeps a context that both have open."""
+        """The key that decides which of two servers keeps a context that both have open."""
         return max(self.addresses.items())[1] if self.addresses else ""
 
     def matches(self, label: str) -> bool:
-        """Whether this is its label, or one of its addresses."""
+        """Return whether this is its label, or one of its addresses."""
         return label == self.label or label in self.addresses.values()
 
     def admit(self, said: Said) -> None:
@@ -176,7 +176,7 @@ class Reservation:
 
 
 class Place:
-    """Where reservations are counted."""
+    """Holder of reservations."""
 
     __slots__ = ("name", "reservations", "server")
 
@@ -218,26 +218,26 @@ class OpenContext(Place):
         super().__init__(name, server)
         self.reporters = 0
         self.users: dict[str, int] = {}
-        """Who is in it, and which links report him."""
+        """Its users, with the links that report each."""
         self.maxcap = UNLIMITED
         self.basecap = UNLIMITED
         self.restricted = False
         self.yours = False
         self.gate: str | None = None
-        """Why nobody may enter; None while the gate is open."""
+        """Reason entry is refused; None while the gate is open."""
         self.hidden = False
         self.closing = False
-        """Whether the server was told to close it, because another has it open."""
+        """True if the server was told to close it, because another has it open."""
         self.kin: Kin | None = None
 
     @property
     def full(self) -> bool:
-        """Whether nobody else may enter."""
+        """True if no other user may enter."""
         return 0 <= self.maxcap <= len(self.users) + len(self.reservations)
 
     @property
     def inviting(self) -> bool:
-        """Whether it is chosen for those who want any clone of its set. One that is never cloned always is."""
+        """True if it is chosen for requests for any clone of its set. One that is never cloned always is."""
         if self.gate is not None:
             return False
         return self.basecap < 0 or (len(self.users) + len(self.reservations) < self.basecap and not self.full)

@@ -1,4 +1,4 @@
-"""Who watches which names: there is one such table for contexts, and one for users."""
+"""Table of watchers by name: one for contexts, and one for users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Watched:
         self._names: dict[PlaceWatcher, set[str]] = {}
 
     def of(self, name: str) -> Collection[PlaceWatcher]:
-        """Who watches it."""
+        """Return its watchers."""
         return self._watchers.get(name, ())
 
     def add(self, name: str, watcher: PlaceWatcher) -> None:

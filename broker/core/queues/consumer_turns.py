@@ -23,7 +23,7 @@ class Consumer:
         self.taker = taker
 
 
-class Ring:
+class ConsumerRing:
     """Consumers that may have room, in the order of their turns."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Ring:
         consumer.taker.parked.pop(consumer, None)
 
     def serves(self, consumer: Consumer) -> bool:
-        """Whether it is given messages when it has room."""
+        """True if it is given messages when it has room."""
         return consumer in self._consumers or consumer in consumer.taker.parked
 
     def next(self, but: Taker | None = None) -> Consumer | None:

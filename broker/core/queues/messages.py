@@ -1,4 +1,4 @@
-"""What a queue is made of: messages, those that are ready or set aside, and the ids that came lately."""
+"""Parts of a queue: messages, those that are ready or set aside, and the ids that came lately."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MAX_REMEMBERED = 50_000
 """Ids that one queue remembers, some 15 MB: two minutes of 400 messages a second. Beyond, the oldest are forgotten."""
 
 READY, OUT, GONE = range(3)
-"""Where a message is: in the queue, with a taker, or neither."""
+"""Place of a message: in the queue, with a taker, or neither."""
 
 NOT_KEPT, WAITING, WRITING, KEPT = range(4)
-"""How far a message is on its way to the disk: it is not meant for it, it is to be written, it is being written, or it
+"""Progress of a message on its way to the disk: it is not meant for it, it is to be written, it is being written, or it
 is there."""
 
 
@@ -66,12 +66,12 @@ class Message:
         self.refused = False
         """Its author was told that it is not kept, and sends it again: it must not come back."""
         self.avoid: Any = None
-        """Who rejected it, while it is set aside."""
+        """The taker that rejected it, while it is set aside."""
         self.again = 0.0
         """Until when it is set aside."""
 
 
-class Ready:
+class ReadyMessages:
     """Messages that can be given out, the oldest first. Those that are gone stay until they come to the front."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Ready:
         """Those that came back: a heap by order."""
 
     def __bool__(self) -> bool:
-        """Whether there is any, be it gone or not."""
+        """Return whether there is any, be it gone or not."""
         return bool(self._fresh or self._returned)
 
     def add(self, message: Message) -> None:
@@ -120,7 +120,7 @@ class Ready:
         return fresh[0] if fresh else None
 
 
-class Aside:
+class AsideMessages:
     """Messages that were rejected, and wait for a while. The heaps may have entries that are over."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Ids:
 
     @staticmethod
     def key(user: str, id: str) -> bytes:
-        """What an id is kept as."""
+        """Return the form in which an id is kept."""
         # Users and ids are UTF-8 where they come from, and so have no surrogates; and names of users have no NUL.
         return blake2b(f"{user}\0{id}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

@@ -14,33 +14,48 @@ Rules:
   whose time is over when it comes back or it is its turn, and the oldest where a new one pushes it out. Which deaths
   lead to the queue of dead messages is set (`broker.core.queues.settings`); there it is the newest, and is counted
   afresh.
-- A durable message is in the queue at once, and its author hears later that it is safe (`Keeper`). If it cannot be kept
-  it is taken out again; one that is with a taker by then may still be confirmed, but does not come back.
+- A durable message is in the queue at once, and its author is told later that it is safe (`MessageKeeper`). If it
+  cannot be kept it is taken out again; one that is with a taker by then may still be confirmed, but does not come back.
 - Of a message for which there is no room nothing is kept.
 
 Times are in life time (`broker.core.liveness`). A step costs the logarithm of the messages that came back at most.
+
+The file is longer than others: the rules above concern one state, that of a queue, and each method keeps several of
+them.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
-from broker.core.queues.consumer_turns import Consumer, Ring
-from broker.core.queues.interfaces import Author, Keeper, Restored, Taker
-from broker.core.queues.messages import GONE, KEPT, OUT, OVERHEAD, READY, WAITING, WRITING, Aside, Ids, Message, Ready
-from broker.core.queues.settings import Death, Settings
-
-if TYPE_CHECKING:
-    from broker.core.queues.queues import Queues
+from broker.core.queues.consumer_turns import Consumer, ConsumerRing
+from broker.core.queues.interfaces import Author, MessageKeeper, QueueTable, RestoredMessage, Taker
+from broker.core.queues.messages import (
+    GONE,
+    KEPT,
+    OUT,
+    OVERHEAD,
+    READY,
+    WAITING,
+    WRITING,
+    AsideMessages,
+    Ids,
+    Message,
+    ReadyMessages,
+)
+from broker.core.queues.settings import Death, QueueSettings
 
 FIRST_PAUSE = 0.1
 """Seconds for which a message that was rejected once is set aside. It doubles with each delivery."""
 
 LONGEST_PAUSE = 30.0
 """Seconds; see `FIRST_PAUSE`. Whatever a worker waits for may be back by then."""
+
+_BACKOFF = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
 EXPIRE_AT_ONCE = 500
 """Messages that die in one go because their time is over: a few milliseconds' work. More follow with the next tick."""
@@ -49,22 +64,22 @@ EXPIRE_AT_ONCE = 500
 class Queue:
     """One queue. `broker.core.queues.queues.Queues.open` makes it."""
 
-    def __init__(self, queues: Queues, space: str, name: str, settings: Settings) -> None:
+    def __init__(self, queues: QueueTable, space: str, name: str, settings: QueueSettings) -> None:
         self.space = space
         self.name = name
         self.settings = settings
         self.number = 0
-        """What the keeper knows it by; 0 for not at all."""
+        """Its number at the keeper; 0 if it has none yet."""
         self.messages = 0
         """Those that are given out, too."""
         self.out = 0
         self.bytes = 0
         self.consumers: dict[Taker, Consumer] = {}
         self._queues = queues
-        self._ring = Ring()
+        self._ring = ConsumerRing()
         self._serving = False
-        self._ready = Ready()
-        self._aside = Aside()
+        self._ready = ReadyMessages()
+        self._aside = AsideMessages()
         self._ids = Ids()
         self._idle_since = 0.0
         self._lease: ILease | None = None
@@ -140,7 +155,7 @@ class Queue:
             queues.keeper.add(letter, None, None)
         self.serve()
 
-    def restore(self, row: Restored) -> None:
+    def restore(self, row: RestoredMessage) -> None:
         """Take a message from before a restart, after those before it."""
         message = Message(self, row.order, row.head, row.body, self._queues.leases.now + row.seconds, row.death)
         message.count = row.count
@@ -170,7 +185,7 @@ class Queue:
             self._die(oldest, Death.TOO_MANY)
 
     def _is_known(self, key: bytes) -> bool:
-        """Whether a message with that id came lately, and is safe. Raises `Refusal` while that is not decided."""
+        """Return whether a message with that id came lately and is safe. Raises `Refusal` while this is undecided."""
         known = self._ids.find(key, self._queues.leases.now)
         if known is None:
             return False
@@ -204,8 +219,7 @@ class Queue:
         if not self._is_back(message) or self._hand_on(message, taker):
             return
         if taker in self.consumers:
-            pause = min(FIRST_PAUSE * 2.0 ** min(message.count - 1, 10), LONGEST_PAUSE)
-            again = min(self._queues.leases.now + pause, message.deadline)
+            again = min(self._queues.leases.now + _BACKOFF.after(message.count), message.deadline)
             self._aside.add(message, taker, again)
             self._wake(again)
         else:
@@ -213,7 +227,7 @@ class Queue:
             self.serve()
 
     def give_back(self, message: Message) -> None:
-        """Who had been given a message is gone. When all are given back, call `serve`."""
+        """Take back a message whose taker is gone. When all are given back, call `serve`."""
         if self._is_back(message):
             self._ready.put_back(message)
 
@@ -282,7 +296,7 @@ class Queue:
         self._ring.add(consumer)
         self.serve()
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: QueueSettings) -> None:
         """Take new settings. What is in the queue already stays there."""
         before, self.settings = self.settings, settings
         if settings.single and not before.single:
@@ -398,7 +412,7 @@ class Queue:
             self._drop(message)
 
     @property
-    def _keeper(self) -> Keeper:
+    def _keeper(self) -> MessageKeeper:
         keeper = self._queues.keeper
         assert keeper is not None
         return keeper

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Keeper, QueueInfo, Restored, Taker
+from broker.core.queues.interfaces import MessageKeeper, QueueInfo, RestoredMessage, Taker
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
-from broker.core.queues.settings import DEAD, Death, Rule, settings_of
+from broker.core.queues.settings import DEAD, Death, QueueRule, settings_of
 
 MAX_QUEUES = 10_000
 """Queues of all spaces together, but for those of dead messages: each takes some 3 KB, and is there as long as it has
@@ -35,7 +35,7 @@ own for each new one."""
 class Queues:
     """All queues. ``keeper`` is where durable ones are kept; without one, none is durable."""
 
-    def __init__(self, leases: ILeases, rules: Iterable[Rule] = (), keeper: Keeper | None = None) -> None:
+    def __init__(self, leases: ILeases, rules: Iterable[QueueRule] = (), keeper: MessageKeeper | None = None) -> None:
         self.leases = leases
         self.keeper = keeper
         self.messages = 0
@@ -83,7 +83,7 @@ class Queues:
             consumer.queue.resume(consumer)
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Who had been given these messages is gone."""
+        """Take back messages whose taker is gone."""
         queues: dict[Queue, None] = {}
         for message in messages:
             queue = message.queue
@@ -92,7 +92,7 @@ class Queues:
         for queue in queues:
             queue.serve()
 
-    def restore(self, rows: Iterable[Restored]) -> None:
+    def restore(self, rows: Iterable[RestoredMessage]) -> None:
         """Take the messages from before a restart, by their order. To be called before anything else."""
         for row in rows:
             queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
@@ -101,7 +101,7 @@ class Queues:
         for queue in self._queues.values():
             queue.serve()
 
-    def use(self, rules: Iterable[Rule]) -> None:
+    def use(self, rules: Iterable[QueueRule]) -> None:
         """Take new rules, for the queues that are there too."""
         self.leases.look()  # a reload is no quantum
         self._rules = tuple(rules)
@@ -119,7 +119,7 @@ class Queues:
         ]  # fmt: skip
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, by a name."""
+        """Return the counters by their names."""
         return {
             "put": self.put,
             "duplicates": self.duplicates,
@@ -134,11 +134,11 @@ class Queues:
     # from queues
 
     def has_room(self, size: int) -> bool:
-        """Whether there is room for one more message of that size."""
+        """Return whether there is room for one more message of that size."""
         return self.messages < MAX_ALL_MESSAGES and self.bytes + size <= MAX_ALL_BYTES
 
     def room_for_ids(self) -> int:
-        """How many more ids may be remembered."""
+        """Return the number of ids that may still be remembered."""
         return MAX_ALL_REMEMBERED - self.remembered
 
     def next_order(self) -> int:

@@ -25,15 +25,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.database import StateError, StateFull
-from broker.core.disk_errors import Trouble
+from broker.core.disk_errors import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Author, Restored
+from broker.core.queues.interfaces import Author, Batch, IQueueStore, RestoredMessage, Row
 from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.queue import Queue
-from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE, Batch, QueueStore, Row
+from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
 
 COMMIT_SECONDS = 0.005
-"""How long messages are gathered: about as long as a disk takes to write them."""
+"""Seconds for which messages are gathered: about as long as a disk takes to write them."""
 
 COMMIT_MESSAGES = 100
 """Messages that are not kept waiting for more."""
@@ -58,11 +58,11 @@ class QueueRecorder:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: IQueueStore,
         leases: ILeases,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
-        rows: Iterable[Restored] = (),
+        rows: Iterable[RestoredMessage] = (),
         full: StateFull | None = None,
     ) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class QueueRecorder:
         self._queues_gone: list[int] = []
         self._timer: IDelayedCall | None = None
         self._writing = False
-        self._trouble = Trouble(
+        self._errors = DiskErrors(
             self.log,
             clock,
             StateError,
@@ -97,7 +97,7 @@ class QueueRecorder:
         """The last transaction, the one of the stop, failed."""
         if full is not None:
             self.takes = False
-            self._trouble.add(Failure(full))
+            self._errors.add(Failure(full))
             self._schedule()
 
     # from queues
@@ -112,7 +112,7 @@ class QueueRecorder:
             self.takes = False
         if self._timer is None:
             self._schedule()
-        elif gathered == COMMIT_MESSAGES and not self._trouble.failures:
+        elif gathered == COMMIT_MESSAGES and not self._errors.failures:
             self._timer.reset(0)  # not here and now: an author is never told while it puts
 
     def remove(self, message: Message) -> None:
@@ -151,12 +151,12 @@ class QueueRecorder:
         return self._stopped
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, by a name."""
+        """Return the counters by their names."""
         return {
             "batches": self.batches,
             "kept": self.kept,
             "not_kept": self.not_kept,
-            "failures": self._trouble.failures,
+            "failures": self._errors.failures,
         }
 
     # writing
@@ -167,7 +167,7 @@ class QueueRecorder:
 
     def _schedule(self) -> None:
         if self._timer is None and not self._writing and self._stopped is None:
-            wait = self._trouble.wait if self._trouble.failures else COMMIT_SECONDS
+            wait = self._errors.wait if self._errors.failures else COMMIT_SECONDS
             self._timer = self._clock.callLater(wait, self._timed)
 
     def _timed(self) -> None:
@@ -180,11 +180,11 @@ class QueueRecorder:
             self._timer.cancel()
             self._timer = None
         gathered = self._next_part()
-        self.takes = not self._trouble.failures and self._stopped is None and self._has_room
+        self.takes = not self._errors.failures and self._stopped is None and self._has_room
         batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
         if batch.queues or batch.rows or batch.counts or batch.gone or batch.queues_gone:
             writing = self._in_thread(self._store.write, batch)
-        elif self._trouble.failures:
+        elif self._errors.failures:
             writing = self._in_thread(self._store.probe)
         else:
             self._tell(gathered)
@@ -242,14 +242,14 @@ class QueueRecorder:
                     self._gone.append(message.order)
             else:
                 message.kept = NOT_KEPT  # it was gone before
-        if self._trouble.failures:
-            self._trouble.over()
+        if self._errors.failures:
+            self._errors.over()
             self.takes = self._stopped is None
         self._tell(gathered)
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread is no quantum
-        self._trouble.add(failure)
+        self._errors.add(failure)
         self._gave_up = self._stopped is not None
         self.takes = False
         self._counts = dict(batch.counts) | self._counts
@@ -266,7 +266,7 @@ class QueueRecorder:
         self._writing = False
         if self._stopped is not None:
             self._finish()
-        elif self._trouble.failures:
+        elif self._errors.failures:
             self._schedule()
         elif len(self._gathered) >= COMMIT_MESSAGES:
             self._commit()

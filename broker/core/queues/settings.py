@@ -1,4 +1,4 @@
-"""What a queue does with its messages: settings, and the rules that give each queue its own by its name.
+"""Settings of queues, and the rules that give each queue its own by its name.
 
 Rules:
 - The first rule that has a pattern for the name counts, and no other. Where none has, the defaults do.
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 import attrs
 
 DEAD = ".dead"
-"""What the names of queues of dead messages end with."""
+"""Suffix of the names of queues of dead messages."""
 
 MAX_MESSAGES = 100_000
 """Messages of one queue, unless set: some 40 MB if they are small, and a tenth of what all queues may hold."""
@@ -25,7 +25,7 @@ MAX_BYTES = 64 * 1024 * 1024
 room."""
 
 MAX_DELIVERIES = 20
-"""How often a message is given out, unless set: whatever would succeed does by then, and what breaks every worker that
+"""Deliveries of a message, unless set: whatever would succeed does by then, and what breaks every worker that
 takes it has broken few."""
 
 EXPIRES = 300.0
@@ -34,7 +34,7 @@ first use; so the only thing lost is the memory of duplicates."""
 
 
 class Death(enum.StrEnum):
-    """Why a message is in a queue no longer, other than that it was confirmed."""
+    """Reason for which a message left a queue without being confirmed."""
 
     REJECTED = "rejected"
     """A reader refused it for good."""
@@ -47,8 +47,8 @@ class Death(enum.StrEnum):
 
 
 @attrs.frozen
-class Settings:
-    """What is set for a queue. Times are in seconds.
+class QueueSettings:
+    """Settings of a queue. Times are in seconds.
 
     ``durable``: its messages survive a restart. ``max_messages`` and ``max_bytes`` count what is given out and not
     confirmed, too. ``max_deliveries``: 0 is any number. ``dead_letters`` are the deaths after which a message goes to
@@ -72,17 +72,17 @@ class Settings:
 
 
 @attrs.frozen
-class Rule:
+class QueueRule:
     """The settings of the queues whose name fits one of the shell patterns (``*``, ``?``, ``[...]``), with case."""
 
     names: tuple[str, ...]
-    settings: Settings
+    settings: QueueSettings
 
 
-DEFAULTS = Settings()
+DEFAULTS = QueueSettings()
 
 
-def settings_of(name: str, rules: Iterable[Rule]) -> Settings:
+def settings_of(name: str, rules: Iterable[QueueRule]) -> QueueSettings:
     """The settings of the queue of that name."""
     living = name.removesuffix(DEAD)
     settings = next((rule.settings for rule in rules if any(fnmatchcase(living, p) for p in rule.names)), DEFAULTS)

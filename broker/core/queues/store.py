@@ -17,10 +17,10 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-import attrs
+from zope.interface import implementer
 
 from broker.core.database import Database, Design
-from broker.core.queues.interfaces import Restored
+from broker.core.queues.interfaces import Batch, IQueueStore, RestoredMessage
 from broker.core.queues.settings import Death
 
 DATABASE = "queues.sqlite3"
@@ -36,8 +36,8 @@ COMMIT_GONE = 1_000
 """Messages that one batch takes away, for the same reason: each may cost a page of 4 KiB in SQLite's log."""
 
 ROWS = (256, 64, 16, 4, 1)
-"""How many rows go into one statement. Each statement lets other threads run, and has to wait for its turn afterwards:
-with a row each, a batch would take seconds beside a busy reactor."""
+"""Numbers of rows that go into one statement. Each statement lets other threads run, and has to wait for its turn
+afterwards: with a row each, a batch would take seconds beside a busy reactor."""
 
 _TABLES = """
 CREATE TABLE queue (id INTEGER PRIMARY KEY, space TEXT NOT NULL, name TEXT NOT NULL);
@@ -62,47 +62,28 @@ SCHEMA = len(STEPS)
 
 _DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
 
-Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
-"""A message: its order, the number of its queue, its count, when its time is over in seconds of the epoch (None for
-never), why it died, head and body."""
 
-
-@attrs.frozen
-class Batch:
-    """What is written together. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
-
-    ``gone`` are orders of messages that are gone, ``queues_gone`` numbers of queues. ``urgent`` says that no author
-    waits for these rows: they move from one queue to another.
-    """
-
-    queues: Sequence[tuple[int, str, str]]
-    rows: Sequence[Row]
-    counts: Sequence[tuple[int, int]]
-    gone: Sequence[int]
-    queues_gone: Sequence[int]
-    urgent: bool = False
-
-
+@implementer(IQueueStore)
 class QueueStore:
-    """The database in ``directory``. Its methods block on the disk; any thread may call them."""
+    """`IQueueStore` in an SQLite database in ``directory``."""
 
     def __init__(self, directory: str) -> None:
         self._database = Database(directory, _DESIGN)
 
-    def open(self, now: float) -> list[Restored]:
+    def open(self, now: float) -> list[RestoredMessage]:
         """Make what is not there yet, and return all messages by their order. ``now`` is in seconds of the epoch.
 
         Raises `StateUnusable`, where only room is lacking `StateFull`; then nothing that was there has changed.
         """
 
-        def read(connection: sqlite3.Connection) -> list[Restored]:
+        def read(connection: sqlite3.Connection) -> list[RestoredMessage]:
             rows = self._read(connection, now)
             connection.execute("DELETE FROM queue WHERE id NOT IN (SELECT queue FROM message)")
             return rows
 
         return self._database.open(read)
 
-    def look(self, now: float) -> list[Restored]:
+    def look(self, now: float) -> list[RestoredMessage]:
         """Return all messages without writing, after `open` has raised `StateFull`.
 
         From then on, every method that writes tries to open the database first. Raises `StateUnusable`.
@@ -137,7 +118,7 @@ class QueueStore:
         """The end. Harmless when not open."""
         self._database.close()
 
-    def _read(self, connection: sqlite3.Connection, now: float) -> list[Restored]:
+    def _read(self, connection: sqlite3.Connection, now: float) -> list[RestoredMessage]:
         queues = {id: (space, name) for id, space, name in connection.execute("SELECT id, space, name FROM queue")}
         rows = []
         for row in connection.execute("SELECT id, queue, count, expires, death, head, body FROM message ORDER BY id"):
@@ -148,7 +129,7 @@ class QueueStore:
         return rows
 
 
-def _restored(row: Sequence[Any], queues: dict[int, tuple[Any, Any]], now: float) -> Restored:
+def _restored(row: Sequence[Any], queues: dict[int, tuple[Any, Any]], now: float) -> RestoredMessage:
     """A message as it was read. Raises one of the built-in errors for what was never written."""
     order, number, count, expires, death, head, body = row
     space, name = queues[number]
@@ -156,7 +137,7 @@ def _restored(row: Sequence[Any], queues: dict[int, tuple[Any, Any]], now: float
         raise TypeError
     if not (isinstance(head, bytes) and isinstance(body, bytes)):
         raise TypeError
-    return Restored(
+    return RestoredMessage(
         space=space,
         name=name,
         number=number,

@@ -1,4 +1,4 @@
-"""What a session asks of the connection that it serves, and what that asks of a session."""
+"""The interface between a session and its connection: the calls in both directions."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it comes from, for people."""
+        """The address of the peer, as text for the log and the console."""
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine: over loopback or a unix socket."""
+        """True if the peer is on this machine: over loopback or a unix socket."""
 
     @property
     def behind(self) -> bool:
-        """Whether it has still to read of what it was sent: a long answer should wait."""
+        """True if the peer has still to read much of its output: a long answer should wait."""
 
     def write(self, data: bytes) -> None:
-        """Send one encoded message. Never raises; what a closed connection is sent is lost."""
+        """Send one encoded message. Never raises; output of a closed connection is lost."""
 
     def write_first(self, data: bytes) -> None:
         """The same, before all that any other peer is sent from now on, unless this one does not read."""
 
     def close(self) -> None:
-        """Send what is still to be sent, then close. Calls `Session.lost` first."""
+        """Send the output that waits, then close. Calls `Session.lost` first."""
 
     def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal. Returns False when there were too many: the connection is to be closed."""
+        """Count and log a refusal. Returns False if there were too many: the caller closes the connection."""
 
     def debug(self, label: str, text: str) -> None:
         """Log a line that the peer sent for the log."""
 
     def authenticated(self) -> None:
-        """It said who it is: it may stay."""
+        """The peer has authenticated: its deadline ends."""
 
 
 class Reader(Protocol):
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes held of what is not complete."""
+        """Bytes that are held of an incomplete message."""
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """The messages that ``data`` completes, a `Malformed` for each that could not be read.
@@ -62,13 +62,13 @@ class Session(Protocol):
         """Take one message."""
 
     def malformed(self, malformed: Malformed) -> None:
-        """Take what could not be read as a message."""
+        """Take input that could not be read as a message."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tell the peer what is refused, and close if that is fatal."""
+        """Report a refusal to the peer, and close if it is fatal."""
 
     def input_ended(self) -> bool:
-        """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
+        """The peer sends no more. Returns True if answers are still to come, which it may wait for."""
 
     def lost(self) -> None:
-        """The connection is gone, or about to be closed: forget the peer. May be called more than once."""
+        """The connection is gone, or about to be closed: free the state of the peer. May be called more than once."""

@@ -5,7 +5,7 @@ Rules, beside those of every connection (`broker.net.connection`):
 - A refused key, and an identity that another connection has, are answered by silence: the deadline closes the
   connection. What is wrong for good is answered by ERROR, where the protocol has it, and an orderly close.
 - Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
-- Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`Router.flush`). While the
+- Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`FlushOrder`). While the
   transport has more than it can send, messages stay in `out`; the bound on them is the ROUTER's.
 """
 
@@ -22,7 +22,7 @@ from broker import curve
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import CHEAP, UNWATCHED, StreamConnection
 from broker.net.connection_output import BATCH
-from broker.net.connection_states import BLOCKED, PAUSE, RESUME
+from broker.net.connection_states import BLOCKED
 from broker.net.fast_write import nothing_waits, send_now
 from broker.net.interfaces.router import Sent
 from broker.net.unfinished_input import SHORT
@@ -110,13 +110,13 @@ class RouterPeer(StreamConnection):
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send."""
-        self.output = self.output.on[PAUSE]
-        self.factory.weigh(self)
+        self.output = self.output.on_pause
+        self.factory.blocked(self)
 
     def resumeProducing(self) -> None:
         """The transport has room."""
-        self.output = self.output.on[RESUME]
-        self.factory.resumed(self)
+        self.output = self.output.on_resume
+        self.factory.unblocked(self)
 
     # from the scheduler
 
@@ -134,7 +134,7 @@ class RouterPeer(StreamConnection):
             return False
         factory = self.factory
         if self.replied:
-            factory.flush_one(self)  # see the order of output in `Router`
+            factory.order.flush_one(self)  # see the rules of `FlushOrder`
         receive, identity, number = factory.conversation.receive, self.identity, self.number
         turns = factory.turns
         # The first look at the clock comes after two messages: most reads have one.

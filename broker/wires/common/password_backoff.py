@@ -1,7 +1,7 @@
 """The back-off after wrong passwords, for all wires on which there are passwords.
 
 Rules:
-- The first `FREE` failures cost nothing, each further one a step of `STEPS`, until nothing has failed for `FORGET`.
+- The first `FREE` failures cost nothing, each further one a pause of `BACKOFF`, until nothing has failed for `FORGET`.
 - MTL, whose exchanges are checked in a thread, holds back the reply (`Delays`): it knows users, and counts for both the
   user and the address.
 - Elko listeners and the console, which have one password for all, refuse attempts from the address for that time
@@ -15,14 +15,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
+from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 
 FREE = 3
 """Failures that cost no time: people mistype."""
 
-STEPS = (1.0, 2.0, 4.0)
-"""Seconds of back-off after the following failures, the last for all that come after. With more, anybody could keep a
-user out, or a server on the same machine."""
+BACKOFF = Backoff(first=1.0, most=4.0)
+"""Seconds of back-off after the failures that follow. With more, anybody could keep a user out, or a server on the same
+machine."""
 
 FORGET = 600.0
 """Seconds after the last failure of a user or an address until they are forgotten."""
@@ -105,7 +106,7 @@ def _place(address: str) -> str:
 
 
 def _step(failures: int) -> float:
-    return 0.0 if failures < FREE else STEPS[min(failures - FREE, len(STEPS) - 1)]
+    return 0.0 if failures < FREE else BACKOFF.after(failures - FREE + 1)
 
 
 class _Failures:
@@ -124,7 +125,7 @@ class _Failures:
 
     def add(self, name: str, now: float) -> None:
         if name:
-            self._failures[name] = (min(self.count(name, now) + 1, FREE + len(STEPS)), now)
+            self._failures[name] = (self.count(name, now) + 1, now)
             self._failures.move_to_end(name)
             if len(self._failures) > MAX_REMEMBERED:
                 self._failures.popitem(last=False)

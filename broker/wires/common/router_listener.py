@@ -18,6 +18,7 @@ from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
+from broker.net.router.backlog import BacklogLimits
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
 from broker.net.zmtp.boxes import SODIUM
@@ -59,7 +60,7 @@ def make_router(
         context.scheduler,
         context.complaints,
         context.clock,
-        limits.high_water,
+        BacklogLimits(messages=limits.high_water),
         sealing,
     )
     if keys is not None:
@@ -93,7 +94,8 @@ class RouterListener:
         shown = where.where if where.kind == "systemd" else f"{where.kind}://{where.where}"
         port: Any = listen(self.reactor, where.stream, self.router, shown)
         self.port = self.router.port = port
-        self.router.at_end = getattr(port.reactor, "at_end", self.router.at_end)
+        order = self.router.order
+        order.at_end = getattr(port.reactor, "at_end", order.at_end)
         self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
 

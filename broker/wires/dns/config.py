@@ -13,20 +13,20 @@ class Dns:
 
     enabled: bool = False
     endpoint: str = "tcp:9053:interface=127.0.0.1"
-    """Where both UDP and TCP are bound. Port 0 takes a free one."""
+    """Endpoint of both UDP and TCP. Port 0 takes a free one."""
     auth: Literal["open"] | None = None
     """DNS has no authentication. None: open on loopback; elsewhere it must be given."""
     domain: str = "elkobroker."
     """The domain below which the names are."""
     ttl: int = 5
     """Time for which resolvers may keep a response, negative ones as well."""
-    rate: float = 50.0
+    response_rate: float = 50.0
     """Responses by UDP that one address gets in a second; its network (/24, /56) gets four times as many. 0: no
     limit."""
-    burst: int = 200
-    """Responses that one address may get at once before ``rate`` counts."""
+    response_burst: int = 200
+    """Responses that one address may get at once before ``response_rate`` counts."""
     limit_loopback: bool = False
-    """``rate`` counts for addresses of this machine as well."""
+    """``response_rate`` counts for addresses of this machine as well."""
     connections: int = 2_000
     """Open TCP connections; over it, the one that is idle for the longest time is closed."""
     connections_per_address: int = 500

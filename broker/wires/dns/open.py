@@ -100,7 +100,7 @@ class DnsFactory(ConnectionFactory):
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
         """One more. It gets the last place by the end of the connection that is idle for the longest time: so idle
-        connections lock nobody out."""
+        connections lock no client out."""
         if connection.turned_away is None and len(self.connections) + 1 >= self.limits.connections:
             idle = self.logins.first()
             if idle is not None:
@@ -222,7 +222,7 @@ def _terms(config: Dns) -> Terms:
 
 
 def _rates(config: Dns) -> ResponseRates:
-    return ResponseRates(config.rate, config.burst, config.limit_loopback)
+    return ResponseRates(config.response_rate, config.response_burst, config.limit_loopback)
 
 
 def _limits(config: Dns, room: int) -> ConnectionLimits:

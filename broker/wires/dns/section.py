@@ -24,7 +24,7 @@ def _summary(dns: Dns) -> Iterator[str]:
     if not dns.enabled or where is None or domain is None:
         return  # it is off unless it is asked for
     shown = b".".join(domain).decode("ascii")
-    rate = f"{dns.rate:g} a second for each address" if dns.rate else "unlimited"
+    rate = f"{dns.response_rate:g} a second for each address" if dns.response_rate else "unlimited"
     yield f"dns: bound to udp and tcp {where.where}, domain {shown}., ttl {dns.ttl} s, responses by udp {rate}"
 
 
@@ -32,9 +32,9 @@ def _warnings(dns: Dns, resolves: Resolves) -> Iterator[str]:
     where = dns_place(dns)
     if not dns.enabled or where is None or where.loopback:
         return
-    yield f"dns: open: anybody who reaches {where.where} may find every service that has no secret"
-    if not dns.rate:
-        yield "dns.rate: responses are not limited: with a forged address they can be made to flood a victim"
+    yield f"dns: open: every program that reaches {where.where} may find every service that has no secret"
+    if not dns.response_rate:
+        yield "dns.response_rate: responses are not limited: with a forged address they can be made to flood a victim"
 
 
 def _port(dns: Dns, port: int | None) -> Dns:
@@ -54,8 +54,8 @@ SECTION = Section(
     reloadable=(
         "domain",
         "ttl",
-        "rate",
-        "burst",
+        "response_rate",
+        "response_burst",
         "limit_loopback",
         "connections",
         "connections_per_address",

@@ -16,8 +16,8 @@ RANGES: dict[str, tuple[float, float]] = {
     # 0 keeps resolvers from caching; after an hour nothing is current
     "ttl": (0, 3_600),
     # 0 is no limit
-    "rate": (0, 1_000_000),
-    "burst": (1, 1_000_000),
+    "response_rate": (0, 1_000_000),
+    "response_burst": (1, 1_000_000),
     # as those of a listener
     "connections": (1, 1_000_000),
     "connections_per_address": (0, 1_000_000),
@@ -59,7 +59,7 @@ def dns_problems(dns: Dns) -> Iterator[Problem]:
             yield Problem(
                 "dns.auth",
                 f"must be said, since {where.where} can be reached from elsewhere and DNS has no authentication: "
-                '"open", which answers anybody who reaches it',
+                '"open", which answers every program that reaches it',
             )
     if dns_domain(dns) is None:
         yield Problem("dns.domain", f"{dns.domain!r} is no domain name of less than {MAX_DOMAIN} characters")

@@ -28,7 +28,7 @@ def views(names: ServiceNames, registry: IRegistry, connections: Iterable[Connec
 
     def name(entry: tuple[bytes, str, str]) -> Row:
         folded, name, protocol = entry
-        services = registry.lookup(name, protocol, restored=True)
+        services = registry.find(name, protocol, restored=True)
         open_ones = [service for service in services if service.auth is None]
         places = [place(service.hostport) for service in open_ones]
         return {

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from broker.config.values import Broker
 from broker.core.director.director import Director
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.core.model import Service
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
@@ -146,5 +146,5 @@ class OpenDirector:
         return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
 
 
-def _settings(config: Config) -> Settings:
-    return Settings(config.load_bump, config.reservation, config.providers, config.user_reservations)
+def _settings(config: Config) -> DirectorSettings:
+    return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations)

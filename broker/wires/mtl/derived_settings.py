@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-from broker.core.queues.settings import Death
-from broker.core.queues.settings import Rule as QueueRule
-from broker.core.queues.settings import Settings as QueueSettings
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.settings import MtlSettings

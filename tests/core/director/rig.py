@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from broker.core.director.clones import CloneSet
 from broker.core.director.director import Director
-from broker.core.director.interfaces import UNLIMITED, Denied, Granted, IContextServer, Settings
+from broker.core.director.interfaces import UNLIMITED, Denied, DirectorSettings, Granted, IContextServer
 from broker.core.director.names import context_set, user_set
 
 
@@ -26,7 +26,7 @@ class Peer:
         self._log.append((self.name, news))
 
     def take(self) -> list[object]:
-        """What it was told since the last time."""
+        """The notices since the last call."""
         heard, self.heard = self.heard, []
         return heard
 
@@ -49,7 +49,7 @@ class Side(Peer):
 class Rig:
     """The director, its clock, and a log of all that was told, in its order."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: DirectorSettings | None = None) -> None:
         self.clock = Clock()
         self.director = Director(self.clock, settings)
         self.log: list[tuple[str, object]] = []
@@ -89,7 +89,10 @@ class Rig:
         most: int = 10_000,
     ) -> Granted | Denied:
         """Reserve over the connection ``by``, or a new one."""
-        return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+        try:
+            return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+        except Denied as denied:
+            return denied
 
     def granted(self, context: str, user: str | None = None, **more: object) -> Granted:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
@@ -99,7 +102,7 @@ class Rig:
     def denied(self, context: str, user: str | None = None, **more: object) -> str:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
         assert isinstance(answer, Denied), answer
-        return answer.why
+        return answer.text
 
     def turn(self) -> None:
         """One turn of the reactor: what is due now, and not what that wants to be called at once again."""
@@ -113,7 +116,7 @@ class Rig:
 
 
 def check(director: Director) -> None:
-    """Compute every table anew from what the servers hold, and compare."""
+    """Recompute every table from the state of the servers, and compare."""
     farm = director._farm
     where = farm.where
     reservations = director._reservations

@@ -1,4 +1,4 @@
-"""What administrators ask for: watches, messages to contexts and users, lists, dumps."""
+"""Requests of administrators: watches, messages to contexts and users, lists, dumps."""
 
 from __future__ import annotations
 

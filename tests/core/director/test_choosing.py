@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.director import limits
-from broker.core.director.interfaces import Denied, DoReserve, Granted, Settings
+from broker.core.director.interfaces import Denied, DirectorSettings, DoReserve, Granted
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, check
 
@@ -59,7 +59,7 @@ def test_a_new_context_goes_to_the_server_with_the_least_load_then_to_the_one_th
 
 
 def test_a_report_does_not_hide_what_was_just_placed() -> None:
-    rig = Rig(Settings(load_bump=0.25))
+    rig = Rig(DirectorSettings(load_bump=0.25))
     one, other = rig.server("cs1"), rig.server("cs2")
     other.link.load(0.3)
     rig.granted("context-a")
@@ -74,11 +74,11 @@ def test_a_report_does_not_hide_what_was_just_placed() -> None:
 
 
 def test_the_estimated_load_can_be_set() -> None:
-    rig = Rig(Settings(load_bump=0.25))
+    rig = Rig(DirectorSettings(load_bump=0.25))
     rig.server("cs1")
     rig.granted("context-a")
     rig.granted("context-a")
-    rig.director.use(Settings(load_bump=0.5))
+    rig.director.use(DirectorSettings(load_bump=0.5))
     rig.granted("context-b")
     assert next(rig.director.dump(1, None, None).pieces).load == 0.75  # type: ignore[union-attr]
 
@@ -401,10 +401,10 @@ def test_many_reservations_expire_in_several_turns() -> None:
 
 
 def test_the_time_of_reservations_can_be_set() -> None:
-    rig = Rig(Settings(reservation_seconds=5.0))
+    rig = Rig(DirectorSettings(reservation_seconds=5.0))
     rig.server("cs1")
     rig.granted("context-a")
-    rig.director.use(Settings(reservation_seconds=60.0))
+    rig.director.use(DirectorSettings(reservation_seconds=60.0))
     rig.granted("context-a")
     rig.clock.advance(5)
     assert rig.count("reservations") == 1
@@ -497,7 +497,9 @@ def test_a_clone_that_is_never_to_be_cloned_is_chosen_although_it_is_full() -> N
     side = rig.server("cs1")
     side.open("context-h-1", maxcap=1, basecap=-1)
     side.enter("context-h-1", "user-z")
-    assert rig.reserve("context-h") == Denied("context-h-1", FULL)
+    answer = rig.reserve("context-h")
+    assert isinstance(answer, Denied)
+    assert (answer.context, answer.text) == ("context-h-1", FULL)
 
 
 def test_a_base_capacity_over_the_maximum_does_not_overfill() -> None:

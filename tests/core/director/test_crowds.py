@@ -1,4 +1,4 @@
-"""What stands for many places is told once for all changes of a while."""
+"""Batched notices: one for all changes of a set within a short time."""
 
 from __future__ import annotations
 

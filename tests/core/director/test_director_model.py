@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.core.director import cleanup
-from broker.core.director.interfaces import Close, Granted, Settings
+from broker.core.director.interfaces import Close, DirectorSettings, Granted
 from broker.core.director.state import Reservation
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
@@ -40,7 +40,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig(Settings(user_reservations=EACH_USER))
+        self.rig = Rig(DirectorSettings(user_reservations=EACH_USER))
         self.links: list[Side | None] = [None] * 5
         self.addressed = [False] * 5
         self.reports: list[dict[str, set[str]]] = [{} for _ in range(5)]
@@ -197,7 +197,7 @@ class Model(RuleBasedStateMachine):
         self.rig.clock.advance(seconds)
 
     def settled(self) -> bool:
-        """Whether nothing of what is gone is still to be put away."""
+        """True if no cleanup of departed servers is pending."""
         return not self.rig.director._farm._clearing._work
 
     @invariant()

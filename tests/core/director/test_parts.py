@@ -11,7 +11,7 @@ from broker.core.director.interfaces import UNLIMITED
 from broker.core.director.limits import MAX_SHAPES
 from broker.core.director.multimap import Multi
 from broker.core.director.names import context_set, family, user_set
-from broker.core.director.server_selection import LeastLoaded, Openings
+from broker.core.director.server_selection import LeastLoaded, ServerOpenings
 from broker.core.director.state import OpenContext, Said, Server
 
 
@@ -91,7 +91,7 @@ def make(count: int) -> list[Server]:
 def test_the_least_loaded_is_the_first_of_a_plain_sort(changes: list[tuple[str, int, int]]) -> None:
     servers = make(6)
     there = set(servers)
-    openings = Openings(0.25)
+    openings = ServerOpenings(0.25)
     for server in servers:
         openings.settle(server)
     for what, place, value in changes:
@@ -134,7 +134,7 @@ def test_a_queue_does_not_grow_with_the_reports() -> None:
 
 
 def test_no_queue_is_kept_for_families_that_nobody_serves() -> None:
-    openings = Openings(0.25)
+    openings = ServerOpenings(0.25)
     (server,) = make(1)
     openings.settle(server)
     assert len(openings._queues) == 2

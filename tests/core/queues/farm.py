@@ -11,16 +11,16 @@ from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
 from broker.core.queues.consumer_turns import Consumer
-from broker.core.queues.interfaces import QueueInfo, Restored
+from broker.core.queues.interfaces import QueueInfo, RestoredMessage
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
-from broker.core.queues.settings import DEFAULTS, Death, Rule, Settings
+from broker.core.queues.settings import DEFAULTS, Death, QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from tests.threads import Thread
 
-DURABLE = Settings(durable=True, dead_letters=frozenset(Death))
+DURABLE = QueueSettings(durable=True, dead_letters=frozenset(Death))
 
 
 class Worker:
@@ -32,7 +32,7 @@ class Worker:
         self.room = True
         self.stuck = False
         self.tried = 0
-        """How often it was offered something while it was stuck."""
+        """The number of offers while it was stuck."""
         self.held: list[Message] = []
         self.got: list[bytes] = []
 
@@ -63,14 +63,14 @@ class Farm:
 
     def __init__(
         self,
-        settings: Settings = DEFAULTS,
+        settings: QueueSettings = DEFAULTS,
         keeper: Any = None,
         clock: Clock | None = None,
         leases: Leases | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.leases = Leases(self.clock) if leases is None else leases
-        self.queues = Queues(self.leases, [Rule(("*",), settings)], keeper)
+        self.queues = Queues(self.leases, [QueueRule(("*",), settings)], keeper)
 
     def queue(self, name: str = "q") -> Queue:
         return self.queues.open("/", name)
@@ -114,12 +114,12 @@ class Farm:
         return next((info for info in self.queues.describe() if info.name == name), None)
 
     def load(self, name: str = "q") -> tuple[int, int]:
-        """How many messages of a queue are ready, and how many are given out."""
+        """The number of ready messages of a queue, and of delivered ones."""
         info = self.info(name)
         return (0, 0) if info is None else (info.ready, info.out)
 
     def waiting(self, name: str = "q") -> list[bytes]:
-        """What is ready in a queue, found out by taking it. It is confirmed by that."""
+        """Take and confirm the ready messages of a queue."""
         worker = Worker(1_000_000)
         consumer = self.consume(worker, name)
         for message in worker.held:
@@ -129,7 +129,7 @@ class Farm:
 
 
 class Author:
-    """Keeps what it hears of its messages."""
+    """Records the notices of its messages."""
 
     def __init__(self) -> None:
         self.safe: list[Any] = []
@@ -145,7 +145,7 @@ class Author:
 class DurableFarm(Farm):
     """Queues that are kept in ``directory``. It begins with what is there."""
 
-    def __init__(self, directory: str, settings: Settings = DURABLE) -> None:
+    def __init__(self, directory: str, settings: QueueSettings = DURABLE) -> None:
         self.directory = directory
         self.thread = Thread()
         self.store = QueueStore(directory)
@@ -176,7 +176,7 @@ class DurableFarm(Farm):
             self.thread.work()
             self.clock.advance(COMMIT_SECONDS)
 
-    def stored(self) -> list[Restored]:
+    def stored(self) -> list[RestoredMessage]:
         """What the next run would find if this one were killed now."""
         with tempfile.TemporaryDirectory() as copy:
             shutil.copytree(self.directory, copy, dirs_exist_ok=True)
@@ -186,5 +186,5 @@ class DurableFarm(Farm):
             return rows
 
     def bodies(self, name: str = "q") -> list[bytes]:
-        """What of a queue the next run would find."""
+        """The messages of a queue that the next run would find."""
         return [row.body for row in self.stored() if row.name == name]

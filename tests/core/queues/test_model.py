@@ -20,7 +20,7 @@ from broker.core.liveness import TICK
 from broker.core.queues.consumer_turns import Consumer
 from broker.core.queues.messages import OVERHEAD, Message
 from broker.core.queues.queue import FIRST_PAUSE, LONGEST_PAUSE
-from broker.core.queues.settings import Death, Rule, Settings, settings_of
+from broker.core.queues.settings import Death, QueueRule, QueueSettings, settings_of
 from tests.core.queues.farm import Farm, Worker
 
 EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))
@@ -55,7 +55,7 @@ class Model(RuleBasedStateMachine):
 
     @initialize(
         settings=st.builds(
-            Settings,
+            QueueSettings,
             max_messages=st.integers(1, 6),
             max_deliveries=st.integers(0, 3),
             dead_letters=st.frozensets(st.sampled_from(Death)),
@@ -65,10 +65,10 @@ class Model(RuleBasedStateMachine):
         ),
         windows=st.tuples(*[st.integers(1, 4)] * 3),
     )
-    def begin(self, settings: Settings, windows: Sequence[int]) -> None:
+    def begin(self, settings: QueueSettings, windows: Sequence[int]) -> None:
         self.farm = Farm(settings)
         self.queues = self.farm.queues
-        self.settings = {name: settings_of(name, [Rule(("*",), settings)]) for name in self.NAMES}
+        self.settings = {name: settings_of(name, [QueueRule(("*",), settings)]) for name in self.NAMES}
         self.workers = [Recorded(self, window) for window in windows]
         self.consumers: dict[str, dict[Worker, Consumer]] = {name: {} for name in self.NAMES}
         self.entries: dict[bytes, Entry] = {}
@@ -89,11 +89,11 @@ class Model(RuleBasedStateMachine):
         return [entry for entry in self.entries.values() if entry.queue == name]
 
     def held_by_none(self, name: str) -> list[Entry]:
-        """What is in the queue, in order."""
+        """The messages of the queue, in order."""
         return sorted((e for e in self.of(name) if e.holder is None), key=lambda entry: entry.place)
 
     def ready(self, name: str) -> list[Entry]:
-        """What is in the queue and not set aside, in order."""
+        """The messages of the queue that are not set aside, in order."""
         return [e for e in self.held_by_none(name) if e.avoid is None or e.again <= self.now]
 
     def eligible(self, name: str) -> list[Worker]:
@@ -117,7 +117,7 @@ class Model(RuleBasedStateMachine):
         entry.deadline, entry.count, entry.holder, entry.avoid = inf, 0, None, None
 
     def returned(self, entry: Entry) -> bool:
-        """What was given out comes back; returns whether it lives."""
+        """A delivered message comes back. Returns False if it is dead."""
         entry.holder = None
         most = self.settings[entry.queue].max_deliveries
         if most and entry.count >= most:

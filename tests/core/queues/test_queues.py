@@ -14,15 +14,15 @@ from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.core.queues import queues as core
 from broker.core.queues.interfaces import QueueInfo
-from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, Aside, Ids, Message
+from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Ids, Message
 from broker.core.queues.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from broker.core.queues.settings import (
     DEFAULTS,
     EXPIRES,
     MAX_DELIVERIES,
     Death,
-    Rule,
-    Settings,
+    QueueRule,
+    QueueSettings,
     settings_of,
 )
 from tests.core.queues.farm import Farm, Worker
@@ -124,7 +124,7 @@ def test_spaces_have_nothing_to_do_with_each_other(farm: Farm) -> None:
 
 
 def test_the_first_consumer_of_a_single_queue_gets_all_until_it_leaves() -> None:
-    farm = Farm(Settings(single=True))
+    farm = Farm(QueueSettings(single=True))
     first, second, third = Worker(2), Worker(2), Worker(2)
     one = farm.consume(first)
     two = farm.consume(second)
@@ -137,7 +137,7 @@ def test_the_first_consumer_of_a_single_queue_gets_all_until_it_leaves() -> None
 
 
 def test_a_single_queue_whose_first_consumer_has_no_room_waits_for_it() -> None:
-    farm = Farm(Settings(single=True))
+    farm = Farm(QueueSettings(single=True))
     first, second = Worker(1), Worker()
     one = farm.consume(first)
     farm.consume(second)
@@ -380,11 +380,11 @@ def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: Farm) -> Non
 
 
 def all_deaths(**more: Any) -> Farm:
-    return Farm(Settings(dead_letters=frozenset(Death), **more))
+    return Farm(QueueSettings(dead_letters=frozenset(Death), **more))
 
 
 def letters(farm: Farm, name: str = "q.dead") -> list[tuple[bytes, Death | None]]:
-    """What is in a graveyard."""
+    """The messages of a dead-letter queue."""
     worker = Worker(1_000_000)
     farm.consume(worker, name)
     return [(bytes(message.body), message.death) for message in worker.held]
@@ -427,7 +427,7 @@ def test_each_death_leads_to_the_graveyard_if_that_is_set() -> None:
 
 
 def test_a_message_that_nobody_can_work_with_dies_after_its_deliveries_whatever_brought_it_back() -> None:
-    farm = Farm(Settings(max_deliveries=3))
+    farm = Farm(QueueSettings(max_deliveries=3))
     farm.put(b"poison")
     first, second, third = Worker(), Worker(), Worker()
     one = farm.consume(first)
@@ -442,7 +442,7 @@ def test_a_message_that_nobody_can_work_with_dies_after_its_deliveries_whatever_
 
 
 def test_dead_messages_are_counted_afresh_and_never_die_of_deliveries() -> None:
-    farm = Farm(Settings(max_deliveries=1))
+    farm = Farm(QueueSettings(max_deliveries=1))
     worker, keeper = Worker(), Worker()
     farm.consume(worker)
     farm.put(b"poison")
@@ -458,7 +458,7 @@ def test_dead_messages_are_counted_afresh_and_never_die_of_deliveries() -> None:
 
 
 def test_any_number_of_deliveries_if_that_is_set() -> None:
-    farm = Farm(Settings(max_deliveries=0))
+    farm = Farm(QueueSettings(max_deliveries=0))
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1")
@@ -523,7 +523,7 @@ def test_a_message_with_no_time_at_all_is_given_out_at_once_or_never(farm: Farm)
 
 
 def test_the_shorter_time_counts() -> None:
-    farm = Farm(Settings(ttl=2.0))
+    farm = Farm(QueueSettings(ttl=2.0))
     farm.put(b"queue")
     farm.put(b"own", ttl=1.0)
     farm.put(b"longer", ttl=9.0)
@@ -567,7 +567,7 @@ def test_a_consumer_that_meets_many_that_are_over_gets_the_others_a_moment_later
 
 
 def test_a_full_queue_refuses_until_there_is_room_again() -> None:
-    farm = Farm(Settings(max_messages=2))
+    farm = Farm(QueueSettings(max_messages=2))
     worker = Worker()
     farm.put(b"1")
     farm.consume(worker)
@@ -580,7 +580,7 @@ def test_a_full_queue_refuses_until_there_is_room_again() -> None:
 
 
 def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None:
-    farm = Farm(Settings(max_bytes=1_000 + OVERHEAD))
+    farm = Farm(QueueSettings(max_bytes=1_000 + OVERHEAD))
     assert refusal_of(farm.queue(), bytes(997)) is Reason.PARAMETER
     farm.put(bytes(996))
     assert refusal_of(farm.queue(), b"") is Reason.LIMIT
@@ -588,7 +588,7 @@ def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None
 
 
 def test_the_oldest_makes_room_if_that_is_set() -> None:
-    farm = Farm(Settings(max_messages=3, drop_oldest=True))
+    farm = Farm(QueueSettings(max_messages=3, drop_oldest=True))
     worker = Worker(1)
     farm.consume(worker)
     farm.put(b"1", b"2", b"3", b"4", b"5")
@@ -599,7 +599,7 @@ def test_the_oldest_makes_room_if_that_is_set() -> None:
 
 
 def test_what_is_set_aside_makes_room_too() -> None:
-    farm = Farm(Settings(max_messages=2, drop_oldest=True))
+    farm = Farm(QueueSettings(max_messages=2, drop_oldest=True))
     worker = Worker(1)
     farm.consume(worker)
     farm.put(b"1", b"2")
@@ -612,7 +612,7 @@ def test_what_is_set_aside_makes_room_too() -> None:
 
 
 def test_what_is_given_out_makes_no_room() -> None:
-    farm = Farm(Settings(max_messages=2, drop_oldest=True))
+    farm = Farm(QueueSettings(max_messages=2, drop_oldest=True))
     farm.consume(Worker())
     farm.put(b"1", b"2")
     assert refusal_of(farm.queue()) is Reason.LIMIT
@@ -676,7 +676,7 @@ def test_a_message_takes_no_more_memory_than_it_is_counted_for(farm: Farm) -> No
 
 
 def test_a_message_with_the_id_of_one_before_is_not_queued_again() -> None:
-    farm = Farm(Settings(duplicates=True))
+    farm = Farm(QueueSettings(duplicates=True))
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1", user="ann", id="x")
@@ -692,7 +692,7 @@ def test_a_message_with_the_id_of_one_before_is_not_queued_again() -> None:
 
 
 def test_after_two_minutes_an_id_may_be_used_again() -> None:
-    farm = Farm(Settings(duplicates=True))
+    farm = Farm(QueueSettings(duplicates=True))
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1", user="ann", id="x")
@@ -710,7 +710,7 @@ def test_ids_do_not_matter_unless_that_is_set(farm: Farm) -> None:
 
 
 def test_the_id_of_a_message_that_was_refused_is_not_remembered() -> None:
-    farm = Farm(Settings(duplicates=True, max_messages=1))
+    farm = Farm(QueueSettings(duplicates=True, max_messages=1))
     farm.put(b"1")
     assert refusal_of(farm.queue(), user="ann", id="x") is Reason.LIMIT
     assert farm.waiting() == [b"1"]
@@ -736,7 +736,7 @@ def test_ids_are_bounded_and_forgotten_in_time() -> None:
 
 def test_ids_of_all_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "MAX_ALL_REMEMBERED", 3)
-    farm = Farm(Settings(duplicates=True))
+    farm = Farm(QueueSettings(duplicates=True))
     for n in range(3):
         farm.put(b"x", id=f"{n}", name="a")
     farm.put(b"x", id="1", name="b")
@@ -760,7 +760,7 @@ def test_long_ids_take_no_more_than_short_ones() -> None:
 
 
 def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
-    farm = Farm(Settings(expires=10.0))
+    farm = Farm(QueueSettings(expires=10.0))
     farm.put(b"1")
     farm.wait(30)
     worker = Worker()
@@ -778,17 +778,17 @@ def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
 
 
 def test_a_queue_may_be_kept_for_ever() -> None:
-    farm = Farm(Settings(expires=inf))
+    farm = Farm(QueueSettings(expires=inf))
     farm.put(b"1")
     assert farm.waiting() == [b"1"]
     assert farm.clock.getDelayedCalls() == []  # and it costs nothing
-    farm.queues.use([Rule(("*",), Settings(expires=1.0))])
+    farm.queues.use([QueueRule(("*",), QueueSettings(expires=1.0))])
     farm.wait(1.1)
     assert len(farm.queues) == 0
 
 
 def test_each_use_begins_the_time_anew() -> None:
-    farm = Farm(Settings(expires=10.0))
+    farm = Farm(QueueSettings(expires=10.0))
     for _ in range(5):
         farm.put(b"1")
         assert farm.waiting() == [b"1"]
@@ -799,7 +799,7 @@ def test_each_use_begins_the_time_anew() -> None:
 
 
 def test_a_queue_with_something_given_out_is_not_forgotten() -> None:
-    farm = Farm(Settings(expires=1.0))
+    farm = Farm(QueueSettings(expires=1.0))
     worker = Worker()
     consumer = farm.consume(worker)
     farm.put(b"1")
@@ -810,7 +810,7 @@ def test_a_queue_with_something_given_out_is_not_forgotten() -> None:
 
 
 def test_a_queue_that_remembers_ids_is_not_forgotten_before_them() -> None:
-    farm = Farm(Settings(expires=1.0, duplicates=True))
+    farm = Farm(QueueSettings(expires=1.0, duplicates=True))
     farm.put(b"1", id="x")
     assert farm.waiting() == [b"1"]
     farm.wait(DUPLICATES_FOR - 1)
@@ -821,36 +821,36 @@ def test_a_queue_that_remembers_ids_is_not_forgotten_before_them() -> None:
 
 
 def test_the_first_rule_that_fits_counts() -> None:
-    first, second = Settings(max_messages=1), Settings(max_messages=2)
-    rules = [Rule(("a*", "b"), first), Rule(("*",), second)]
+    first, second = QueueSettings(max_messages=1), QueueSettings(max_messages=2)
+    rules = [QueueRule(("a*", "b"), first), QueueRule(("*",), second)]
     assert [settings_of(name, rules) for name in ("a", "abc", "b", "bb", "A")] == [first, first, first, second, second]
     assert settings_of("a", []) == DEFAULTS
 
 
 def test_a_graveyard_has_the_settings_of_its_queue_but_for_what_makes_it_one() -> None:
-    set_so = Settings(
+    set_so = QueueSettings(
         durable=True, max_messages=7, max_bytes=700, max_deliveries=5, dead_letters=frozenset(Death), ttl=1.0,
         expires=2.0, single=True, duplicates=True,
     )  # fmt: skip
-    assert settings_of("a.dead", [Rule(("a",), set_so)]) == Settings(
+    assert settings_of("a.dead", [QueueRule(("a",), set_so)]) == QueueSettings(
         durable=True, max_messages=7, max_bytes=700, max_deliveries=0, dead_letters=frozenset(), ttl=None,
         expires=2.0, single=False, duplicates=False, drop_oldest=True,
     )  # fmt: skip
 
 
 def test_new_rules_are_for_queues_that_are_there_too() -> None:
-    farm = Farm(Settings(max_messages=1))
+    farm = Farm(QueueSettings(max_messages=1))
     first, second = Worker(1), Worker(1)
     farm.put(b"1")
     assert refusal_of(farm.queue()) is Reason.LIMIT
-    farm.queues.use([Rule(("*",), Settings(single=True))])
+    farm.queues.use([QueueRule(("*",), QueueSettings(single=True))])
     farm.put(b"2", b"3")
     one = farm.consume(first)
     farm.consume(second)
     assert (first.has, second.has) == ([b"1"], [])
-    farm.queues.use([Rule(("*",), Settings(single=False))])
+    farm.queues.use([QueueRule(("*",), QueueSettings(single=False))])
     assert (first.has, second.has) == ([b"1"], [b"2"])
-    farm.queues.use([Rule(("*",), Settings(single=True))])
+    farm.queues.use([QueueRule(("*",), QueueSettings(single=True))])
     farm.confirm(second)
     assert (first.has, second.has) == ([b"1"], [])
     farm.confirm(first)
@@ -861,7 +861,7 @@ def test_new_rules_are_for_queues_that_are_there_too() -> None:
 
 
 def test_without_a_keeper_no_queue_is_called_durable() -> None:
-    farm = Farm(Settings(durable=True))
+    farm = Farm(QueueSettings(durable=True))
     farm.put(b"1")
     info = farm.info()
     assert info is not None
@@ -876,7 +876,7 @@ def test_queues_are_described_in_order(farm: Farm) -> None:
 
 
 def test_what_is_set_aside_over_and_over_takes_no_more_room() -> None:
-    aside = Aside()
+    aside = AsideMessages()
     message = Message(None, 7, b"", b"")
     other = Message(None, 3, b"", b"")
     aside.add(other, "ann", 10.0)
@@ -892,7 +892,7 @@ def test_what_is_set_aside_over_and_over_takes_no_more_room() -> None:
 
 
 def test_what_is_set_aside_again_waits_for_its_new_time() -> None:
-    aside = Aside()
+    aside = AsideMessages()
     message, other = Message(None, 7, b"", b""), Message(None, 3, b"", b"")
     aside.add(message, "ann", 11.0)
     aside.discard(message)
@@ -904,7 +904,7 @@ def test_what_is_set_aside_again_waits_for_its_new_time() -> None:
 
 
 def test_a_reload_gives_out_no_message_whose_time_passed() -> None:
-    farm = Farm(Settings(single=True))
+    farm = Farm(QueueSettings(single=True))
     first, second = Worker(), Worker()
     farm.consume(first)
     farm.consume(second)
@@ -912,5 +912,5 @@ def test_a_reload_gives_out_no_message_whose_time_passed() -> None:
     farm.put(b"lasting")
     farm.put(b"late", ttl=1.0)
     farm.clock.advance(2.0)
-    farm.queues.use([Rule(("*",), Settings())])
+    farm.queues.use([QueueRule(("*",), QueueSettings())])
     assert second.got == [b"lasting"]

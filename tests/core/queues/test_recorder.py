@@ -20,7 +20,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.queues import recorder as queue_recorder
 from broker.core.queues.messages import DUPLICATES_FOR
 from broker.core.queues.recorder import COMMIT_MESSAGES, COMMIT_SECONDS
-from broker.core.queues.settings import Death, Rule, Settings
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.core.queues.store import DATABASE
 from tests.core.queues.farm import DURABLE, Author, DurableFarm, Farm, Worker
 from tests.full_disk import no_room
@@ -42,7 +42,7 @@ def farm(directory: str) -> Iterator[DurableFarm]:
     assert [event["log_failure"] for event in logs if "log_failure" in event] == []
 
 
-def restarted(farm: DurableFarm, settings: Settings = DURABLE) -> DurableFarm:
+def restarted(farm: DurableFarm, settings: QueueSettings = DURABLE) -> DurableFarm:
     """The next run, after this one was killed."""
     farm.store.close()
     return DurableFarm(farm.directory, settings)
@@ -171,7 +171,7 @@ def test_what_is_confirmed_later_is_removed_by_the_next_write(farm: DurableFarm)
 
 
 def test_queues_that_are_not_durable_cost_no_write(directory: str) -> None:
-    farm = DurableFarm(directory, Settings(durable=False))
+    farm = DurableFarm(directory, QueueSettings(durable=False))
     farm.put(b"1")
     assert farm.timers() == []
     farm.store.close()
@@ -257,7 +257,7 @@ def test_time_goes_on_while_the_broker_is_down(directory: str) -> None:
 def test_messages_of_a_queue_that_is_durable_no_longer_are_still_removed(farm: DurableFarm) -> None:
     farm.send(b"1", b"2")
     farm.commit()
-    again = restarted(farm, Settings(durable=False))
+    again = restarted(farm, QueueSettings(durable=False))
     worker = Worker()
     again.consume(worker)
     again.confirm(worker)
@@ -270,14 +270,14 @@ def test_messages_of_a_queue_that_is_durable_no_longer_are_still_removed(farm: D
 def test_more_than_a_queue_may_hold_is_still_restored(farm: DurableFarm) -> None:
     farm.send(b"1", b"2", b"3")
     farm.commit()
-    again = restarted(farm, Settings(durable=True, max_messages=1))
+    again = restarted(farm, QueueSettings(durable=True, max_messages=1))
     assert refusal_of(again) is Reason.LIMIT
     assert again.waiting() == [b"1", b"2", b"3"]
     again.store.close()
 
 
 def test_a_queue_that_was_forgotten_is_removed(directory: str) -> None:
-    farm = DurableFarm(directory, Settings(durable=True, expires=1.0))
+    farm = DurableFarm(directory, QueueSettings(durable=True, expires=1.0))
     farm.send(b"1")
     farm.commit()
     assert farm.waiting() == [b"1"]
@@ -340,7 +340,7 @@ def test_what_cannot_be_written_is_taken_back_and_its_author_told(farm: DurableF
 
 
 def test_it_resumes_by_itself_and_memory_queues_go_on_meanwhile(farm: DurableFarm) -> None:
-    farm.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
+    farm.queues.use([QueueRule(("memory",), QueueSettings()), QueueRule(("*",), DURABLE)])
     waits = []
     farm.send(b"1")
     with capturedLogs() as logged:
@@ -392,7 +392,7 @@ def test_failures_that_go_on_are_told_of_even_if_they_began_just_after_others_ha
 
 
 def test_queues_say_that_they_are_durable_by_their_own_settings(farm: DurableFarm) -> None:
-    farm.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
+    farm.queues.use([QueueRule(("memory",), QueueSettings()), QueueRule(("*",), DURABLE)])
     farm.put(b"m", name="memory")
     farm.send(b"d")
     assert {info.name: info.durable for info in farm.queues.describe()} == {"memory": False, "q": True}
@@ -476,7 +476,7 @@ def test_what_comes_after_a_message_that_is_taken_back_expires_in_time(directory
     farm = DurableFarm(directory)
     farm.send(b"1")
     farm.clock.advance(COMMIT_SECONDS)
-    farm.queues.use([Rule(("*",), Settings(durable=False))])
+    farm.queues.use([QueueRule(("*",), QueueSettings(durable=False))])
     farm.put(b"2", ttl=0.5)
     farm.thread.fail(FULL)
     assert farm.load() == (1, 0)
@@ -649,7 +649,7 @@ def test_an_author_that_fails_keeps_nothing_from_the_others(directory: str) -> N
 
 
 class Fate:
-    """What became of the messages of several runs of a broker, each of which was killed."""
+    """The outcome of the messages of several runs of a broker, each of which was killed."""
 
     def __init__(self, directory: str) -> None:
         self.farm = DurableFarm(directory, SMALL)
@@ -691,7 +691,7 @@ class Fate:
             self.begin()
 
     def look(self) -> None:
-        """What the next run finds."""
+        """The state that the next run finds."""
         self.safe.update(self.farm.author.safe)
         stored = [row.body for row in self.farm.stored()]
         assert len(stored) == len(set(stored)), "a message in two places"
@@ -771,7 +771,7 @@ def test_a_stop_without_anything_to_write(farm: DurableFarm) -> None:
 
 def test_a_queue_rests_from_the_moment_at_which_its_last_message_could_not_be_written(farm: DurableFarm) -> None:
     farm.queues.use(
-        [Rule(("q",), attrs.evolve(DURABLE, expires=3.0)), Rule(("*",), attrs.evolve(DURABLE, expires=100.0))]
+        [QueueRule(("q",), attrs.evolve(DURABLE, expires=3.0)), QueueRule(("*",), attrs.evolve(DURABLE, expires=100.0))]
     )
     farm.queue("other")
     farm.send(b"1")

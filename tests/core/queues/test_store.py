@@ -23,9 +23,9 @@ import pytest
 
 from broker.core import database
 from broker.core.database import StateFull, StateUnusable
-from broker.core.queues.interfaces import Restored
+from broker.core.queues.interfaces import Batch, RestoredMessage, Row
 from broker.core.queues.settings import Death
-from broker.core.queues.store import DATABASE, ROWS, SCHEMA, Batch, QueueStore, Row
+from broker.core.queues.store import DATABASE, ROWS, SCHEMA, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
@@ -55,7 +55,7 @@ def row(order: int, queue: int = 1, count: int = 0, expires: float | None = None
     return order, queue, count, expires, death, b"head %d" % order, b"\0body"
 
 
-def reopened(store: QueueStore, now: float = NOW) -> list[Restored]:
+def reopened(store: QueueStore, now: float = NOW) -> list[RestoredMessage]:
     store.close()
     return store.open(now)
 
@@ -82,9 +82,9 @@ def test_all_of_a_message_comes_back(store: QueueStore) -> None:
     rows = [row(7, 2, 3, NOW + 60, "too many"), row(5), row(6, expires=NOW - 1)]
     store.write(attrs.evolve(NOTHING, queues=QUEUES, rows=rows))
     assert reopened(store, NOW + 10) == [
-        Restored("/", "orders", 1, 5, 0, inf, None, b"head 5", b"\0body"),
-        Restored("/", "orders", 1, 6, 0, -11.0, None, b"head 6", b"\0body"),
-        Restored("other", "\u00e9 \u4e2d 'x'; --", 2, 7, 3, 50.0, Death.TOO_MANY, b"head 7", b"\0body"),
+        RestoredMessage("/", "orders", 1, 5, 0, inf, None, b"head 5", b"\0body"),
+        RestoredMessage("/", "orders", 1, 6, 0, -11.0, None, b"head 6", b"\0body"),
+        RestoredMessage("other", "\u00e9 \u4e2d 'x'; --", 2, 7, 3, 50.0, Death.TOO_MANY, b"head 7", b"\0body"),
     ]
 
 
@@ -131,7 +131,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(store: QueueStore) -> None:
 
 
 def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the file system is told to write can only be seen in what SQLite was told."""
+    """Only SQLite's own settings show that the file system is told to write."""
     made: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 
@@ -279,10 +279,11 @@ def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(
     script = f"""
 import os, sys
 from broker.core.database import StateFull
-from broker.core.queues.store import COMMIT_GONE, Batch, QueueStore
-from broker.core.disk_reserve import RESERVE, Reserve
+from broker.core.queues.interfaces import Batch
+from broker.core.queues.store import COMMIT_GONE, QueueStore
+from broker.core.disk_reserve import RESERVE, DiskReserve
 
-Reserve(sys.argv[1]).take()
+DiskReserve(sys.argv[1]).take()
 store = QueueStore(sys.argv[1])
 store.open(0.0)
 store.write(Batch([(1, "/", "q")], [], [], [], []))
@@ -323,7 +324,7 @@ import os, random, sys
 from twisted.internet import reactor, task, threads
 from broker.core.liveness import Leases
 from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import Death, Rule, Settings
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from broker.core.queues.queues import Queues
 
@@ -377,8 +378,8 @@ store = QueueStore(directory)
 rows = store.open(reactor.seconds())
 leases = Leases(reactor)
 recorder = QueueRecorder(store, leases, reactor, threads.deferToThread, rows)
-settings = Settings(durable=True, max_deliveries=3, dead_letters=frozenset(Death), max_messages=1_000_000)
-queues = Queues(leases, [Rule(("*",), settings)], recorder)
+settings = QueueSettings(durable=True, max_deliveries=3, dead_letters=frozenset(Death), max_messages=1_000_000)
+queues = Queues(leases, [QueueRule(("*",), settings)], recorder)
 queues.restore(rows)
 author, workers = Author(), [Worker(), Worker()]
 for worker in workers:

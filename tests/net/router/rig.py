@@ -22,8 +22,9 @@ from broker.core.errors import Reason
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from broker.net.rate_limits import Complaints
+from broker.net.router.backlog import BACKLOG, HIGH_WATER, WAITING, BacklogLimits
 from broker.net.router.gate import Gate, Keys
-from broker.net.router.router import HIGH_WATER, Claim, Router
+from broker.net.router.router import Claim, Router
 from broker.net.scheduler import Turns
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
@@ -257,6 +258,7 @@ class Rig(TestCase):
         limits: ConnectionLimits | None = None,
         zmtp: FrameLimits | None = None,
         high_water: int = HIGH_WATER,
+        all_sizes: int = WAITING,
         turns: Turns | None = None,
         clock: IReactorTime = reactor,
         claim: Claim | None = None,
@@ -278,7 +280,7 @@ class Rig(TestCase):
             turns or Turns(reactor),
             self.complaints,
             clock,
-            high_water,
+            BacklogLimits(high_water, BACKLOG, all_sizes),
             sealing,
         )
         server = Server(router, reactor)

@@ -14,7 +14,7 @@ topics = st.one_of(names.map(str.encode), st.binary(max_size=12))
 
 
 def may(pattern: str, topic: bytes, key: str = "web1") -> bool:
-    """Whether the holder of that key may subscribe; publishing must be the same but for the broker's own topics."""
+    """True if the holder of that key may subscribe; publishing must be the same but for the broker's own topics."""
     rights = rights_of(key, [TopicRule(("*",), (pattern,), (pattern,))])
     assert rights.may_publish(topic) == (rights.may_subscribe(topic) and not topic.startswith(b"elkobroker."))
     return rights.may_subscribe(topic)

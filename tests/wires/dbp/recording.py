@@ -58,7 +58,7 @@ class RecordingUdp:
         return True
 
     def take(self, to: tuple[str, int]) -> list[bytes]:
-        """What was sent there since the last call."""
+        """The datagrams to an address since the last call."""
         taken = [data for data, there in self.sent if there == to]
         self.sent = [(data, there) for data, there in self.sent if there != to]
         return taken
@@ -183,8 +183,8 @@ class DbpFarm(CoreFarm):
         return entry
 
     def hostports(self, name: str) -> list[str]:
-        """Where the registry says that a service is."""
-        return [service.hostport for service in self.registry.lookup(name, "tcp")]
+        """The hostports of a service in the registry."""
+        return [service.hostport for service in self.registry.find(name, "tcp")]
 
     def counts(self) -> Mapping[str, int]:
         return {**self.commands.counts(), **self.datagrams.counts()}
@@ -257,7 +257,7 @@ class DbpPeer:
         return self
 
     def find(self, *names: str) -> Any:
-        """What a request for these names is answered, or for all."""
+        """The answer to a request for these names, or for all."""
         [reply] = self.ask("u_U", T, *(names or ("",)))
         assert reply[0] == b"o_O"
         return json.loads(reply[2])

@@ -1,4 +1,4 @@
-"""What operators see of DBP: its services, found by pattern, with how they keep their word."""
+"""The views of DBP for operators: its services, found by pattern, with the state of their contracts."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_any_name_can_be_shown(farm: DbpFarm, operator: Operator, name: str) -> 
 
 
 def test_no_more_than_an_operator_needs_is_shown(farm: DbpFarm, operator: Operator) -> None:
-    """What a service says of itself may be long, and may hold what is nobody's business."""
+    """The info of a service may be long, and may hold secrets."""
     farm.dealer().registered("Rohan", token="sesame")
     assert "sesame" not in operator.type("dbp services")
 

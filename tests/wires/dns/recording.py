@@ -38,7 +38,7 @@ class RecordingSocket:
         return True
 
     def take(self) -> list[bytes]:
-        """What was sent since the last call."""
+        """Return the datagrams since the last call."""
         sent, self.sent = [data for data, _ in self.sent], []
         return sent
 
@@ -69,7 +69,7 @@ class DnsFarm:
         return self.farm.client(label)
 
     def datagram(self, data: bytes, source: tuple[str, int] = SOURCE) -> list[bytes]:
-        """What a datagram is answered."""
+        """Return the answers to a datagram."""
         self.datagrams.receive(data, source)
         return self.socket.take()
 
@@ -111,7 +111,7 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Whether the broker closed it."""
+        """True if the broker closed it."""
         return self.peer.closed
 
     def take(self) -> list[bytes]:

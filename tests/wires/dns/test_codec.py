@@ -128,7 +128,7 @@ def test_another_opcode_has_no_question(opcode: int) -> None:
     ],
     ids=range(25),
 )
-def test_what_is_no_query_is_malformed(data: bytes) -> None:
+def test_a_malformed_query_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed) as raised:
         decode(data)
     assert raised.value.reason is Reason.SYNTAX

@@ -48,17 +48,17 @@ def test_the_defaults_are_right() -> None:
         ({"ttl": -1}, ["dns.ttl"]),
         ({"ttl": 3_601}, ["dns.ttl"]),
         ({"ttl": 0}, []),
-        ({"rate": -1.0}, ["dns.rate"]),
-        ({"rate": float("nan")}, ["dns.rate"]),
-        ({"rate": 0.0}, []),
-        ({"burst": 0}, ["dns.burst"]),
+        ({"response_rate": -1.0}, ["dns.response_rate"]),
+        ({"response_rate": float("nan")}, ["dns.response_rate"]),
+        ({"response_rate": 0.0}, []),
+        ({"response_burst": 0}, ["dns.response_burst"]),
         ({"connections": 0}, ["dns.connections"]),
         ({"connections_per_address": -1}, ["dns.connections_per_address"]),
         ({"idle": 0.0}, ["dns.idle"]),
         ({"stalled_after": 0.0}, ["dns.stalled_after"]),
     ],
 )
-def test_what_is_wrong(keys: dict[str, object], wrong: list[str]) -> None:
+def test_problems(keys: dict[str, object], wrong: list[str]) -> None:
     assert problems(**keys) == wrong
 
 
@@ -73,19 +73,20 @@ def test_both_sockets_are_bound_to_one_address() -> None:
 
 
 def test_the_summary() -> None:
-    assert list(SECTION.summary(Dns(enabled=True, domain="Farm.example", rate=0.0, ttl=1))) == [
+    assert list(SECTION.summary(Dns(enabled=True, domain="Farm.example", response_rate=0.0, ttl=1))) == [
         "dns: bound to udp and tcp 127.0.0.1:9053, domain farm.example., ttl 1 s, responses by udp unlimited"
     ]
-    assert list(SECTION.summary(Dns(enabled=True)))[0].endswith("responses by udp 50 a second for each address")
+    [line] = SECTION.summary(Dns(enabled=True))
+    assert line.endswith("responses by udp 50 a second for each address")
 
 
-def test_warnings_are_of_what_is_reached_from_elsewhere() -> None:
-    assert warnings() == warnings(enabled=True) == warnings(enabled=True, rate=0.0) == []
+def test_only_an_endpoint_outside_loopback_has_warnings() -> None:
+    assert warnings() == warnings(enabled=True) == warnings(enabled=True, response_rate=0.0) == []
     assert warnings(enabled=True, endpoint=ELSEWHERE, auth="open") == [
-        "dns: open: anybody who reaches 192.0.2.1:53 may find every service that has no secret"
+        "dns: open: every program that reaches 192.0.2.1:53 may find every service that has no secret"
     ]
-    found = warnings(enabled=True, endpoint=ELSEWHERE, auth="open", rate=0.0)
-    assert [warning.split(":")[0] for warning in found] == ["dns", "dns.rate"]
+    found = warnings(enabled=True, endpoint=ELSEWHERE, auth="open", response_rate=0.0)
+    assert [warning.split(":")[0] for warning in found] == ["dns", "dns.response_rate"]
 
 
 def test_the_option_moves_it_to_a_port_of_loopback_or_switches_it_off() -> None:

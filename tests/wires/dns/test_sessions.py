@@ -10,6 +10,7 @@ import dns.opcode
 import dns.rcode
 import pytest
 
+from broker.core.errors import Reason, Refusal
 from broker.wires.dns.codec.framing import framed
 from broker.wires.dns.codec.query import MAX_QUERY
 from broker.wires.dns.sessions.datagrams import ANSWERING_PORTS
@@ -72,7 +73,7 @@ def test_the_unreadable_is_answered_by_formerr_and_counted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"short", struct.pack("!6H", 7, 0x8000, 1, 0, 0, 0), bytes(MAX_QUERY + 1)])
-def test_what_must_not_be_answered_is_not(data: bytes) -> None:
+def test_unanswerable_datagrams_are_ignored(data: bytes) -> None:
     farm = offering()
     assert farm.datagram(data) == []
     assert farm.count("dns_ignored.unanswerable") + farm.count("dns_ignored.oversized") == 1
@@ -98,7 +99,7 @@ RATES = ResponseRates(rate=10, burst=20)
 
 
 def verdicts(farm: DnsFarm, sources: list[str]) -> str:
-    """What each query of these addresses got: an answer (a), TC (t) or nothing (-)."""
+    """Return the result of each query of these addresses: an answer (a), TC (t) or nothing (-)."""
     seen = ""
     for host in sources:
         answers = farm.datagram(QUERY.to_wire(), (host, 4000))
@@ -193,6 +194,12 @@ def test_a_connection_ends_over_a_wrong_length_and_a_response(data: bytes) -> No
     stream = Stream(offering())
     stream.send(data)
     assert (stream.take(), stream.closed) == ([], True)
+
+
+def test_a_connection_ends_over_a_failure_of_the_broker() -> None:
+    stream = Stream(offering())
+    stream.client.session.refuse(Refusal(Reason.INTERNAL, "the broker failed"))
+    assert (stream.reasons, stream.closed) == (["internal"], True)
 
 
 def test_a_connection_ends_over_too_many_unreadable_queries() -> None:

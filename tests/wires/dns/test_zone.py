@@ -88,7 +88,7 @@ def test_a_host_name_is_a_target_and_is_not_resolved(farm: DnsFarm) -> None:
         ("host.example.:80", "SRV TXT"),
     ],
 )
-def test_what_dns_cannot_express_is_in_txt_only(farm: DnsFarm, hostport: str, types: str) -> None:
+def test_a_hostport_that_dns_cannot_express_is_in_txt_only(farm: DnsFarm, hostport: str, types: str) -> None:
     farm.client().offer(desc("bank", hostport))
     found = [kind for kind in ("A", "AAAA", "SRV", "TXT") if farm.ask("bank.service.elkobroker.", kind).answer]
     assert " ".join(found) == types
@@ -96,7 +96,7 @@ def test_what_dns_cannot_express_is_in_txt_only(farm: DnsFarm, hostport: str, ty
     assert shown(farm.ask("bank.service.elkobroker.", "ANY")) == ['HINFO "RFC8482" ""']
 
 
-def test_txt_leaves_out_what_is_too_long_for_a_string(farm: DnsFarm) -> None:
+def test_txt_leaves_out_values_too_long_for_a_string(farm: DnsFarm) -> None:
     farm.client("l" * 300).offer(desc("bank", "h" * 250 + ":1", label="l" * 300))
     assert shown(farm.ask("bank.service.elkobroker.", "TXT")) == ['TXT "name=bank" "protocol=tcp" "provider=1"']
 
@@ -216,14 +216,14 @@ def test_the_serial_number_is_the_time(farm: DnsFarm) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.service", "x", "x.addr", "x.ns", "service.x"])
-def test_what_does_not_exist_is_said_by_the_soa(farm: DnsFarm, name: str) -> None:
+def test_nxdomain_has_the_soa(farm: DnsFarm, name: str) -> None:
     response = farm.ask(f"{name}.elkobroker.", "SRV")
     assert code(response) == "NXDOMAIN"
     assert (shown(response, "authority"), response.authority[0].name.to_text()) == ([SOA], "elkobroker.")
     assert response.flags & dns.flags.AA
 
 
-def test_a_type_that_does_not_exist_is_said_by_the_soa(farm: DnsFarm) -> None:
+def test_nodata_has_the_soa(farm: DnsFarm) -> None:
     farm.client().offer(desc("bank", "192.0.2.1:1"))
     for name, kind in (("bank.service", "MX"), ("bank.service", "AAAA"), ("service", "A"), ("addr", "A")):
         response = farm.ask(f"{name}.elkobroker.", kind)
@@ -244,7 +244,7 @@ def test_a_type_that_does_not_exist_is_said_by_the_soa(farm: DnsFarm) -> None:
         ("elkobroker.", "IXFR", "IN"),
     ],
 )
-def test_what_is_not_of_the_zone_is_refused(farm: DnsFarm, name: str, kind: str, cls: str) -> None:
+def test_questions_outside_the_zone_are_refused(farm: DnsFarm, name: str, kind: str, cls: str) -> None:
     response = farm.ask(name, kind, rdclass=cls)
     assert (code(response), response.authority, response.flags & dns.flags.AA) == ("REFUSED", [], 0)
 
@@ -260,7 +260,7 @@ def test_another_domain() -> None:
 # changes, restarts, many
 
 
-def test_what_is_withdrawn_is_gone(farm: DnsFarm) -> None:
+def test_a_withdrawn_service_is_gone(farm: DnsFarm) -> None:
     client = farm.client()
     client.offer(desc("bank", "192.0.2.1:1"), desc("bank", "192.0.2.2:2", protocol="ws"), desc("post", "192.0.2.3:1"))
     client.say("broker", "wontserve", services=["bank"])
@@ -270,7 +270,7 @@ def test_what_is_withdrawn_is_gone(farm: DnsFarm) -> None:
     assert len(farm.names) == 0
 
 
-def test_what_was_there_before_it_was_opened_is_found() -> None:
+def test_a_service_from_before_the_opening_is_found() -> None:
     plain = Farm()
     plain.client().offer(desc("Bank", "192.0.2.1:1"))
     assert shown(DnsFarm(plain).ask("bank.service.elkobroker.")) == ["A 192.0.2.1"]

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec.blocks import Reader
 from broker.wires.elko.codec.director import VOCABULARY
@@ -19,7 +19,7 @@ ROLES = frozenset(("user", "provider", "admin"))
 
 
 def policy(**rules: Any) -> Policy:
-    """That of a listener of the director."""
+    """The policy of a listener of the director."""
     return Policy(**{"roles": ROLES, **rules})
 
 
@@ -35,7 +35,7 @@ class Turning(Clock):
 
 
 class DirectorControl:
-    """What the director itself was told to do."""
+    """The commands for the director itself."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -50,7 +50,7 @@ class DirectorControl:
 class DirectorFarm:
     """A director and its peers."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: DirectorSettings | None = None) -> None:
         self.clock = Turning()
         self.director = Director(self.clock, settings)
         self.control = DirectorControl()
@@ -109,7 +109,7 @@ def closes(server: Client, context: str) -> None:
 
 
 def reserve(client: Client, context: str, to: str = "director", **parameters: Any) -> dict[str, Any]:
-    """What a request for a reservation is answered."""
+    """The answer to a request for a reservation."""
     [answer] = client.ask(to, "reserve", **{"protocol": "tcp", "context": context, **parameters})
     assert isinstance(answer, dict)
     return answer

@@ -14,7 +14,7 @@ Transport = Literal["tcp", "websocket", "http", "rtcp"]
 
 
 def wrong(transport: Transport = "websocket", path: str | None = None, origins: tuple[str, ...] = ()) -> list[str]:
-    """What is wrong with a listener, in short."""
+    """The problems of a listener, in short."""
     listener = Listener(transport=transport, path=path, origins=origins)
     return [f"{problem.key}: {problem.text}" for problem in transport_problems("here", listener)]
 

@@ -141,7 +141,7 @@ class Mc0Farm(CoreFarm):
         return self.wire.counts()
 
     def subscribers(self) -> dict[bytes, int]:
-        """How many subscribers each topic has."""
+        """The number of subscribers of each topic."""
         return {each.name: each.subscribers for each in self.topics.describe()}
 
 

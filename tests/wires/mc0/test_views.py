@@ -1,4 +1,4 @@
-"""What operators see of mc0: its sessions and the topics, found by pattern, readable whatever peers call themselves."""
+"""The views of mc0 for operators: its sessions and the topics, found by pattern, readable for any name."""
 
 from __future__ import annotations
 

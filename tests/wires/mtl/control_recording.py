@@ -50,7 +50,7 @@ Reply = tuple[int, dict[str, Any]]
 
 @cache
 def kept(password: str) -> PasswordVerifier:
-    """What is kept of a password."""
+    """The verifier of a password."""
     return of(password, MIN_ITERATIONS)
 
 
@@ -349,7 +349,7 @@ class ControlPeer:
 
 
 def _read(code: bytes, body: bytes) -> Reply:
-    """What a reply says. Each is as RFC 11 wants it."""
+    """Decode a reply, and assert that it has the form of RFC 11."""
     assert len(code) == 3
     assert code.isdigit()
     assert b"2" <= code[:1] <= b"5"

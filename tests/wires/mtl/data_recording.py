@@ -29,7 +29,7 @@ REPLIES = 100
 
 
 class Everything:
-    """Who may do everything."""
+    """Rights to everything."""
 
     offers = Rights()
 
@@ -57,7 +57,7 @@ class Keeping:
         self.one_by_one = False
         self.confirming = True
         self.snapshot = 0
-        """How many Contents a Summon brings at once."""
+        """The number of Contents that a Summon sends at once."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource.startswith("no"):
@@ -148,7 +148,7 @@ class MtlFarm(CoreFarm):
         confirm: ConfirmMode = ConfirmMode.NONE,
         principal: Principal | None = None,
     ) -> str:
-        """What the control flow would give for a request with these resources; its token."""
+        """Issue a lease for these resources, as the control flow does. Returns its token."""
         grant = Grant(principal or self.principal(), side, profile or self.test, resources, confirm, 100)
         return self.data_leases.issue(grant, "session")
 
@@ -174,7 +174,7 @@ class MtlFarm(CoreFarm):
         return self.data.counts()
 
     def ends(self) -> dict[str, int]:
-        """How many flows ended, by the reason."""
+        """The number of flows that ended, by reason."""
         prefix = "mtl_flows."
         counts = {name.removeprefix(prefix): number for name, number in self.counters.all().items() if prefix in name}
         return {name: number for name, number in counts.items() if name not in ("reader", "writer")}
@@ -234,7 +234,7 @@ class MtlPeer:
         return self.take()
 
     def take(self) -> list[wire.Command]:
-        """What came since the last call."""
+        """The commands that came since the last call."""
         return [wire.parse(frames, self.tails) for frames in self.take_frames()]
 
     def take_frames(self) -> list[tuple[bytes, ...]]:

@@ -45,7 +45,7 @@ class Got:
 
     @property
     def event(self) -> str:
-        """What has happened."""
+        """The name of the event."""
         event = self.says["event"]
         assert isinstance(event, str)
         return event
@@ -94,14 +94,14 @@ class ProfilesFarm(MtlFarm):
             self._bounds.service,
         )
         self.told: dict[str, str] = {}
-        """What the last who got a lease was told with it."""
+        """The members that came with the last lease."""
 
     def space(self, host: str) -> ITopics:
         """The topics of a virtual host."""
         return self.spaces.setdefault(host, Topics())
 
     def user(self, name: str, rights: UserPermissions, host: str = HOST) -> Principal:
-        """Somebody with these rights."""
+        """A principal with these rights."""
         return Principal(name, host, rights)
 
     def lease(
@@ -113,7 +113,7 @@ class ProfilesFarm(MtlFarm):
         principal: Principal | None = None,
         window: int = 100,
     ) -> str:
-        """What the control flow would give for a request with these resources, as it does it; its token."""
+        """Issue a lease for these resources, as the control flow does. Returns its token."""
         profile = profile or self.test
         principal = principal or self.principal()
         choice = profile.confirms[side]
@@ -174,5 +174,5 @@ def rejected(sequence: int, recycle: bool = False) -> list[wire.Command]:
 
 
 def refused(sequence: int) -> list[wire.Command]:
-    """What a writer that is not confirmed hears of that Content."""
+    """The answer to that Content for a writer without confirmation."""
     return [wire.Response(sequence, wire.BAD_REQUEST)]

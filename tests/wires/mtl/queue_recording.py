@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from broker.core.queues.interfaces import Restored
+from broker.core.queues.interfaces import RestoredMessage
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
-from broker.core.queues.settings import Rule, Settings
+from broker.core.queues.settings import QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.profiles.queue import QueueProfile
@@ -21,7 +21,7 @@ from tests.wires.mtl.profiles_recording import Got, as_got, summon
 
 
 class Only:
-    """Who may read some queues and write to some."""
+    """Rights to read some queues and to write to some."""
 
     def __init__(self, read: Collection[str] = (), write: Collection[str] = ()) -> None:
         self._may = {Side.READER: read, Side.WRITER: write}
@@ -36,12 +36,12 @@ class QueueFarm(MtlFarm):
 
     def __init__(
         self,
-        settings: Settings | None = None,
+        settings: QueueSettings | None = None,
         directory: str | None = None,
-        rules: Collection[Rule] = (),
+        rules: Collection[QueueRule] = (),
         mtl_settings: mtl.MtlSettings | None = None,
     ) -> None:
-        self.rules = [*rules, Rule(("*",), settings or Settings())]
+        self.rules = [*rules, QueueRule(("*",), settings or QueueSettings())]
         self.directory = directory
         super().__init__(mtl_settings)
 
@@ -49,7 +49,7 @@ class QueueFarm(MtlFarm):
         super().start()
         self.thread = Thread()
         self.recorder: QueueRecorder | None = None
-        rows: list[Restored] = []
+        rows: list[RestoredMessage] = []
         if self.directory is not None:
             self.store = QueueStore(self.directory)
             rows = self.store.open(self.clock.seconds())
@@ -98,7 +98,7 @@ class QueueFarm(MtlFarm):
 
 
 def answers(peer: MtlPeer) -> list[tuple[Any, ...]]:
-    """What a writer was told: ("confirm", sequence, multiple) and ("reject", sequence, recycle); nothing else."""
+    """The answers to a writer: ("confirm", sequence, multiple) and ("reject", sequence, recycle); nothing else."""
     told: list[tuple[Any, ...]] = []
     for command in peer.take():
         if isinstance(command, wire.Confirm):

@@ -1,4 +1,4 @@
-"""What the configuration of MTL's queues comes to."""
+"""Queue rules from MTL's configuration."""
 
 import math
 

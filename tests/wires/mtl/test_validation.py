@@ -1,4 +1,4 @@
-"""What is wrong with the values of MTL."""
+"""Problems of MTL's values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What one slow reader is told of entries that come, change and go: all that counts, once, and nothing that is over."""
+"""Changes for one slow reader: each entry's latest change once, and nothing that is over."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
 
 Told = tuple[str, str | None, int | None]
-"""What was told: the kind of event, the entry, and what it is now."""
+"""One event: its kind, the entry, and the entry's state."""
 
 SYNCED = ("synced", None, None)
 
 
 class Reader:
-    """Somebody with room for so many events; None for any number. Entries are named by letters, and are numbers."""
+    """A reader with room for so many events; None for any number. Entries are named by letters, and are numbers."""
 
     def __init__(self, room: int | None = None, **entries: int) -> None:
         self.room = room

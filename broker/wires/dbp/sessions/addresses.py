@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import ip_address
 
+from broker.net.interfaces.addresses import is_loopback
 from broker.wires.dbp.codec.details import Details
 
 
@@ -47,15 +48,6 @@ def same(one: str, other: str) -> bool:
 
 KEPT = 4_096
 """Addresses of which it is remembered what they are: to find out takes longer than all the rest."""
-
-
-@lru_cache(KEPT)
-def is_loopback(host: str) -> bool:
-    """Whether only the machine itself can be meant."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @lru_cache(KEPT)

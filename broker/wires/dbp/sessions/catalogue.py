@@ -16,6 +16,7 @@ Rules (the document has "agreed-upon intervals", and says nothing of who agreed 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 import attrs
 from twisted.logger import Logger
@@ -150,7 +151,7 @@ class Catalogue:
             self._agree(entry)
             entry.contract = entry.contract or entry.details.interval is not None
         if hostport(before, entry.address) == hostport(entry.details, entry.address):
-            self._registry.amend(self._service(entry))
+            self._amend(entry)
         else:
             self._registry.withdraw(entry.provider, [entry.name])
             self._offer(entry)
@@ -173,7 +174,7 @@ class Catalogue:
             self._move(entry, source)
         if not entry.contract:
             entry.contract = True
-            self._registry.amend(self._service(entry))
+            self._amend(entry)
             self._look(entry)
         # A time in single precision is off by up to a minute, so it says nothing of the peer's clock.
         self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
@@ -320,8 +321,13 @@ class Catalogue:
 
     def _offer(self, entry: Entry) -> None:
         """Have the registry offer it. That refuses nothing that was permitted here, unless it is full."""
-        for refusal in self._registry.offer([self._service(entry)], self.terms.rights):
-            raise refusal
+        self._registry.offer([self._service(entry)], self.terms.rights)
+
+    def _amend(self, entry: Entry) -> None:
+        """Have the registry show what the service says of itself now."""
+        # The peer was promised its contract, and its info was permitted: it is served even if it cannot be shown.
+        with suppress(Refusal):
+            self._registry.amend(self._service(entry))
 
     def _service(self, entry: Entry) -> Service:
         return Service(

@@ -150,7 +150,7 @@ class Listing:
             if key not in seen:
                 seen.add(key)
                 # Only these are in the order in which they were offered.
-                for same in registry.lookup(*key):
+                for same in registry.find(*key):
                     self._offered(same)
         self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
 
@@ -255,7 +255,7 @@ class Listing:
 
     def _restored(self, name: str) -> tuple[Service, ...]:
         """The remembered services of a name that are not replaced yet."""
-        known = self._registry.lookup(name, DEFAULT_PROTOCOL, restored=True)
+        known = self._registry.find(name, DEFAULT_PROTOCOL, restored=True)
         if not known or not known[-1].restored:  # they are behind the live ones
             return ()
         return tuple(service for service in known if service.restored)

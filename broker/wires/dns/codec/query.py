@@ -1,9 +1,9 @@
 """Queries: bytes to a `Query`.
 
-The reader is strict and cheap, since anybody can send any bytes: it keeps the bytes of the question, which a response
-repeats exactly (the case of letters is a client's protection against forged responses), follows no compression
-pointers, and looks into no record but OPT. `twisted.names` does neither: its names lose the borders of labels that
-contain dots, and its messages decode all records.
+The reader is strict and cheap, since any program can send any bytes. It keeps the bytes of the question, which a
+response repeats exactly (the case of letters is a client's protection against forged responses), follows no compression
+pointers, and looks into no record but OPT. `twisted.names` cannot take its place: its names lose the borders of labels
+that contain dots, and its messages decode all records and follow pointers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def decode(data: bytes) -> Query:
     """Return the query.
 
     Raises `Malformed`: UNEXPECTED for a response, which must not be answered, or two servers could answer each other
-    for ever; SYNTAX for all else. ``near`` is never given: the bytes may be anybody's.
+    for ever; SYNTAX for all else. ``near`` is never given: the bytes may come from anywhere.
     """
     if len(data) < HEADER:
         raise Malformed(Reason.SYNTAX, "a message of less than 12 bytes")

@@ -16,7 +16,7 @@ import attrs
 from broker.wires.dns.codec.hosts import Labels
 from broker.wires.dns.codec.names import dotted, fold
 from broker.wires.dns.codec.query import HEADER, OPT, Edns, Query, answerable
-from broker.wires.dns.codec.records import Record, header
+from broker.wires.dns.codec.records import Record, write
 
 NOERROR, FORMERR, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 3, 4, 5, 16
 """Response codes."""
@@ -49,7 +49,7 @@ class Response:
 
 @attrs.frozen
 class Encoded:
-    """The bytes of a response. ``truncated`` tells that records are missing, and that TC says so."""
+    """The bytes of a response. ``truncated``: records are missing, and TC is set."""
 
     data: bytes
     truncated: bool
@@ -71,7 +71,7 @@ def encode(query: Query, response: Response, limit: int) -> Encoded:
             if full:
                 break
             before = body.tell()
-            header(record).encode(body, offsets)
+            write(record, body, offsets)
             if body.tell() > room:
                 body.seek(before)
                 body.truncate()

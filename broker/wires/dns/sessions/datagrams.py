@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from broker.core.errors import Malformed, Refusal
 from broker.wires.dns.codec.query import MAX_QUERY, answerable, decode
-from broker.wires.dns.codec.response import failed, limit_of, truncated
+from broker.wires.dns.codec.response import limit_of, truncated
 from broker.wires.dns.sessions.responder import WIRE, Responder
 from broker.wires.dns.sessions.response_limit import ResponseLimit, Verdict
 
@@ -67,11 +67,9 @@ class Datagrams:
             query = decode(data)
         except Malformed as malformed:
             self._complaints.add(WIRE, host, malformed)
-            answer = failed(data)
-            if answer is None:
+            if not answerable(data):
                 self._ignored["unanswerable"] += 1
-            elif verdict is Verdict.SEND:
-                self._responder.count("formerr")
+            elif verdict is Verdict.SEND and (answer := self._responder.unreadable(data)) is not None:
                 self._socket.send(answer, source)
             return
         if verdict is Verdict.SEND:

@@ -18,6 +18,7 @@ from broker.wires.dns.codec.response import (
     Encoded,
     Response,
     encode,
+    failed,
 )
 from broker.wires.dns.zone.zone import Terms, Zone
 
@@ -49,14 +50,17 @@ class Responder:
         response = self._response(query)
         encoded: Encoded = encode(query, response, limit)
         kind = _CODES[response.code]
-        self.count("nodata" if kind == "noerror" and not response.answers else kind)
+        self._counts["nodata" if kind == "noerror" and not response.answers else kind] += 1
         if encoded.truncated:
-            self.count("truncated")
+            self._counts["truncated"] += 1
         return encoded.data
 
-    def count(self, kind: str) -> None:
-        """Count a response of a kind."""
-        self._counts[kind] += 1
+    def unreadable(self, data: bytes) -> bytes | None:
+        """Return the response to a message that could not be read, or None where it must not be answered."""
+        answer = failed(data)
+        if answer is not None:
+            self._counts["formerr"] += 1
+        return answer
 
     def counts(self) -> Mapping[str, int]:
         """Return the responses by their kind."""

@@ -1,7 +1,7 @@
 """Response rate limiting: a forged source address must not turn the broker into an amplifier.
 
 A datagram's source can be forged, and a response may be twenty times as long as its query. So responses by UDP are
-limited for each address and for each network, since whoever forges one address can forge its neighbours. Of the
+limited for each address and for each network, since a sender that forges one address can forge its neighbours. Of the
 queries over the limit most are dropped, and each `SLIP`-th is answered by a short response with TC: a real client asks
 again by TCP, where a source cannot be forged.
 """

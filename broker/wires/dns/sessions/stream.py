@@ -6,11 +6,11 @@ that no query has, and a response, end it.
 
 from __future__ import annotations
 
-from broker.core.errors import Malformed, Refusal
+from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.dns.codec.framing import framed
 from broker.wires.dns.codec.query import decode
-from broker.wires.dns.codec.response import MAX_STREAMED, failed
+from broker.wires.dns.codec.response import MAX_STREAMED
 from broker.wires.dns.sessions.responder import Responder
 
 
@@ -28,9 +28,8 @@ class StreamSession:
         try:
             query = decode(message)
         except Malformed as malformed:
-            answer = failed(message)
+            answer = self._responder.unreadable(message)
             if answer is not None:
-                self._responder.count("formerr")
                 self._peer.write(framed(answer))
             self.refuse(malformed)
             return
@@ -41,8 +40,9 @@ class StreamSession:
         self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Count a refusal, and close the connection if it is fatal or one too many. DNS has no words for it."""
-        if not self._peer.refused(refusal) or refusal.reason.fatal:
+        """Count a refusal, and close the connection. An unreadable query, which has its FORMERR, closes it if it is one
+        too many."""
+        if not self._peer.refused(refusal) or refusal.reason is not Reason.SYNTAX:
             self._peer.close()
 
     def input_ended(self) -> bool:

@@ -26,10 +26,12 @@ IP = IPv4Address | IPv6Address
 
 @attrs.frozen
 class Place:
-    """A host with a port, None where there is none. ``host`` is an address, or a name in lower case."""
+    """A host with a port, None where there is none. ``host`` is an address, or a name in lower case. ``label`` is the
+    label of an address: its bytes in hexadecimal."""
 
     host: IP | bytes
     port: int | None
+    label: bytes = b""
 
 
 @lru_cache(maxsize=KEPT)
@@ -41,23 +43,18 @@ def place(hostport: str) -> Place | None:
     match = _BRACKETS.fullmatch(hostport) or _PLAIN.fullmatch(hostport)
     if match is None:
         ip = _ip(hostport)  # an IPv6 address without brackets has no port
-        return None if ip is None or ip.is_unspecified else Place(ip, None)
+        return None if ip is None or ip.is_unspecified else Place(ip, None, _label(ip))
     host, port = match[1], None if match[2] is None else int(match[2])
     if port is not None and not 0 < port < 65_536:
         return None
     ip = _ip(host)
     if ip is not None:
-        return None if ip.is_unspecified else Place(ip, port)
+        return None if ip.is_unspecified else Place(ip, port, _label(ip))
     labels = host_labels(host)
     # A last label of digits alone is an address with a typing error: no top-level domain is one (RFC 3696).
     if labels is None or labels[-1].isdigit():
         return None
     return Place(dotted(labels), port)
-
-
-def address_label(ip: IP) -> bytes:
-    """Return the label of an address: its bytes in hexadecimal."""
-    return ip.packed.hex().encode("ascii")
 
 
 def labelled_address(label: bytes) -> IP | None:
@@ -71,6 +68,10 @@ def labelled_address(label: bytes) -> IP | None:
     if len(packed) == 4:
         return IPv4Address(packed)
     return IPv6Address(packed) if len(packed) == 16 else None
+
+
+def _label(ip: IP) -> bytes:
+    return ip.packed.hex().encode("ascii")
 
 
 def _ip(host: str) -> IP | None:

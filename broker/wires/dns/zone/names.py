@@ -48,7 +48,7 @@ class ServiceNames:
         a secret left out."""
         found: list[Service] = []
         for name, protocol in list(islice(self._keys.get(folded, ()), MAX_KEYS)):
-            services = self._registry.lookup(name, protocol, restored=True)
+            services = self._registry.find(name, protocol, restored=True)
             if not services:
                 self._remove(name, protocol)
             found += [service for service in services[: MAX_SERVICES - len(found)] if service.auth is None]
@@ -72,7 +72,7 @@ class ServiceNames:
             return
         if change.kind is Kind.OFFERED:
             self._enter(service.name, service.protocol)
-        elif not self._registry.lookup(service.name, service.protocol, restored=True):
+        elif not self._registry.find(service.name, service.protocol, restored=True):
             self._remove(service.name, service.protocol)
 
     def _enter(self, name: str, protocol: str) -> None:

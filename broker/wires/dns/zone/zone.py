@@ -33,7 +33,7 @@ from broker.wires.dns.codec.names import dotted, fold
 from broker.wires.dns.codec.query import IN, Question
 from broker.wires.dns.codec.records import MAX_STRING, Address, Data, HInfo, Ns, Record, Soa, Srv, Txt
 from broker.wires.dns.codec.response import NXDOMAIN, REFUSED, Response
-from broker.wires.dns.zone.hostports import IP, Place, address_label, labelled_address, place
+from broker.wires.dns.zone.hostports import IP, Place, labelled_address, place
 from broker.wires.dns.zone.names import ServiceNames
 from broker.wires.dns.zone.weights import weights
 
@@ -132,20 +132,24 @@ class Zone:
     def _srv(self, found: Sequence[tuple[Service, Place]], owner: _Owner) -> tuple[list[Data], list[Record]]:
         data: dict[tuple[bytes, int], int] = {}
         additional: dict[bytes, Record] = {}
-        for (_, where), weight in zip(found, weights([self._load(service) for service, _ in found]), strict=True):
+        below = b"." + dotted((ADDRESS, *owner.terms.domain))
+        loads = self._loads([service for service, _ in found])
+        for (_, where), weight in zip(found, weights(loads), strict=True):
             target = where.host
             if not isinstance(target, bytes):
-                ip, target = target, dotted((address_label(target), ADDRESS, *owner.terms.domain))
-                additional[target] = Record(target, owner.terms.ttl, Address(ip))
+                ip, target = target, where.label + below
+                if target not in additional:
+                    additional[target] = Record(target, owner.terms.ttl, Address(ip))
             assert where.port is not None
             # Records of one set differ (RFC 2181): of several services at one place the least loaded counts.
             data[target, where.port] = max(weight, data.get((target, where.port), 0))
         return [Srv(weight, port, target) for (target, port), weight in data.items()], list(additional.values())
 
-    def _load(self, service: Service) -> float | None:
-        """Return the load of its provider, None for a restored service."""
-        provider = None if service.restored else self.registry.provider(service.provider)
-        return None if provider is None else provider.load
+    def _loads(self, services: Sequence[Service]) -> list[float | None]:
+        """Return the load of each service's provider, None for a restored service."""
+        live = {service.provider for service in services if not service.restored}
+        loads = {id: known.load for id in live if (known := self.registry.provider(id)) is not None}
+        return [None if service.restored else loads.get(service.provider) for service in services]
 
 
 @attrs.frozen
@@ -178,7 +182,7 @@ class _Owner:
 
 
 def strings(service: Service) -> tuple[bytes, ...]:
-    """Return what TXT tells of a service: the name with its case, protocol, hostport, provider, label. A value that
+    """Return the strings of a service in TXT: the name with its case, protocol, hostport, provider, label. A value that
     does not fit into a string is left out."""
     about = {
         "name": service.name,

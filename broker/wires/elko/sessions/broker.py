@@ -18,7 +18,7 @@ import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
 from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service
 from broker.net.interfaces.peer import Peer
@@ -156,7 +156,7 @@ class BrokerSession(ElkoSession):
         protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
         wait = 0 if message.wait is None else int(message.wait)
         standing = wait != 0 or message.monitor is True
-        known = self._wiring.registry.lookup(name, protocol, not standing)
+        known = self._wiring.registry.find(name, protocol, not standing)
         if known:
             desc = self._wiring.encoded.descs(known, self.trusted)
             self._peer.write(wire.encode_found(message.to, desc, message.tag))
@@ -181,7 +181,7 @@ class BrokerSession(ElkoSession):
 
     def _wait(self, message: wire.Find, seconds: int | None) -> None:
         self._room_for_wait(message)
-        found = self._wiring.registry.find(message.service, seconds)
+        found = self._wiring.registry.wait(message.service, seconds)
         answered = found.addCallback(partial(self._answer, message)).addErrback(partial(self._no_answer, message))
         if answered.called:
             return
@@ -237,7 +237,10 @@ class BrokerSession(ElkoSession):
                 services.append(service)
             elif desc.failure is None:
                 refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
-        refused += self._wiring.registry.offer(services, self._door.policy.rights)
+        try:
+            self._wiring.registry.offer(services, self._door.policy.rights)
+        except Refusals as refusals:
+            refused += refusals.each
         if refused:
             more = len(refused) - PROBLEMS_TOLD
             text = "; ".join(refusal.text for refusal in refused[:PROBLEMS_TOLD])
@@ -251,10 +254,6 @@ class BrokerSession(ElkoSession):
         assert self._provider is not None
         # The original takes a negative load for 0, and says nothing.
         self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
-
-    def _heartbeat(self) -> None:
-        if self._provider is not None:
-            self._wiring.registry.beat(self._provider)
 
     # admin
 

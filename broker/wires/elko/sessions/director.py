@@ -126,8 +126,9 @@ class DirectorSession(ElkoSession):
         user = UNSET if message.user is None else message.user
         tag = UNSET if message.tag is None else message.tag
         patient = True
+        reply: wire.Reserved | wire.Denied
         try:
-            answer = self._wiring.director.reserve(
+            granted = self._wiring.director.reserve(
                 self,
                 message.protocol,
                 message.context,
@@ -135,21 +136,21 @@ class DirectorSession(ElkoSession):
                 internal=self._server is not None,
                 most=self._door.policy.reservations,
             )
+        except core.Denied as denied:
+            reply = wire.Denied(to=to, context=denied.context, user=user, deny=denied.text, tag=tag)
         except Refusal as refusal:
             # A gatekeeper whose users come all at once is over its limit, and speaks the protocol.
             patient = self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
-            answer = core.Denied(message.context, refusal.text)
-        if isinstance(answer, core.Granted):
-            reply: wire.Reserved | wire.Denied = wire.Reserved(
+            reply = wire.Denied(to=to, context=message.context, user=user, deny=refusal.text, tag=tag)
+        else:
+            reply = wire.Reserved(
                 to=to,
-                context=answer.context,
+                context=granted.context,
                 user=user,
-                hostport=answer.hostport,
-                reservation=answer.reservation,
+                hostport=granted.hostport,
+                reservation=granted.reservation,
                 tag=tag,
             )
-        else:
-            reply = wire.Denied(to=to, context=answer.context, user=user, deny=answer.why, tag=tag)
         self.write(encode(reply))
         if not patient and not self._spared():
             self._peer.close()

@@ -156,16 +156,12 @@ class ElkoSession:
     def _disconnect(self, message: wire.Disconnect) -> None:
         self._peer.close()
 
-    def _heartbeat(self) -> None:
-        """Record a heartbeat: a Ping, or the answer to one. No-op where the peer is no provider."""
-
     def _ping(self, message: wire.Ping) -> None:
-        self._heartbeat()
         tag = message.tag
         self.write(encode(wire.PongOut(self._answers_as(message), "pong", msgspec.UNSET if tag is None else tag)))
 
     def _pong(self, message: wire.Pong) -> None:
-        self._heartbeat()
+        pass
 
     def _debug(self, message: wire.Debug) -> None:
         self._peer.debug(self._label, message.msg)

@@ -93,7 +93,7 @@ class LongPollRequest(HttpRequest):
 
     @property
     def local(self) -> bool:
-        """Whether nothing says that it comes from a page or through a proxy."""
+        """True if no header shows a web page or a proxy."""
         return not any(map(self.requestHeaders.hasHeader, FROM_ELSEWHERE))
 
     def answer(self, body: bytes) -> None:
@@ -205,7 +205,7 @@ class LongPollChannel(Scheduled, HTTPChannel):
 
     @property
     def unfinished(self) -> UnfinishedInput:
-        """What the connections of the listener hold of unfinished messages."""
+        """The unfinished messages of the listener's connections."""
         return self.factory.lines.unfinished
 
     # for the scheduler
@@ -267,7 +267,7 @@ class LongPollChannel(Scheduled, HTTPChannel):
         self.hang_up()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        """What came is no HTTP. (Twisted's own name: it has no other place where that could be counted.)"""
+        """Refuse input that is no HTTP. (Twisted's own name: it has no other place where that could be counted.)"""
         self.refused(Refusal(Reason.SYNTAX, "http: no request of HTTP"))
         self.last_words(400, "Bad Request", "this is no request of HTTP/1.1, or its head is too long")
 
@@ -289,7 +289,7 @@ class LongPollChannel(Scheduled, HTTPChannel):
         self.loseConnection()  # type: ignore[no-untyped-call]
 
     def evict(self, refusal: Refusal) -> None:
-        """What it holds of a request's body is too much, and began first."""
+        """Refuse its unfinished request: too much is held, and this request began first."""
         self.requests[-1].refuse_body(refusal)
 
     def abort(self) -> None:

@@ -316,7 +316,7 @@ class RtcpSocket(Scheduled, Protocol):
         self.close()
 
     def evict(self, refusal: Refusal) -> None:
-        """What it holds of an unfinished request is too much, and began first."""
+        """Refuse its unfinished request: too much is held, and this request began first."""
         self._refused(refusal)
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""Sessions that are carried by something else than one connection: by many HTTP requests, or by RTCP.
+"""Virtual transports: sessions over many HTTP requests, or over RTCP, instead of over one connection.
 
 `Carried` is the transport of a `LineProtocol`, which so works as on a TCP connection: the same limits, the same time to
 authenticate, the same order of service. What a peer's TCP connections are is counted by `Sockets`.
@@ -27,7 +27,7 @@ from broker.net.scheduler import Turns
 from broker.wires.elko.transports.limits import TransportLimits
 
 ID_BITS = 128
-"""Bits of a session's id, which is all that a peer needs to speak for somebody: nobody may guess one."""
+"""Bits of a session's id, which is all that a peer needs to take part in the session: it must not be guessed."""
 
 
 class Carried:
@@ -38,7 +38,7 @@ class Carried:
         self.clock = lines.clock
         self.reading = True
         self.behind = False
-        """Whether its peer has not said yet that it has what it was sent, where peers say that."""
+        """True while the peer has not acknowledged its output, where the protocol has acknowledgements."""
         self.over = False
         self.line: LineProtocol
         self._ending = False
@@ -221,7 +221,7 @@ class Listener:
 
 
 class Patience:
-    """How much nonsense a connection may send before it has a session, in which its `LineProtocol` counts."""
+    """Rate limit on refusals of a connection without a session; within one, its `LineProtocol` counts."""
 
     __slots__ = ("_bucket", "_seconds")
 
@@ -230,7 +230,7 @@ class Patience:
         self._bucket = Bucket(REFUSALS_AT_ONCE, seconds())
 
     def lasts(self) -> bool:
-        """Count one more. Returns whether it may go on."""
+        """Count one more. Returns False if there were too many."""
         return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
 
     def untouched(self) -> bool:

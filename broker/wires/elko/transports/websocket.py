@@ -109,17 +109,17 @@ class WebSocket:
 
     @property
     def address(self) -> str:
-        """Where the peer comes from."""
+        """The address of the peer."""
         return self._line.address
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine, and not a page or behind a proxy there."""
+        """True if the peer is on this machine, and neither a web page nor behind a proxy there."""
         return self._line.local and not self._elsewhere
 
     @property
     def behind(self) -> bool:
-        """Whether it has still to read of what it was sent."""
+        """True if the peer has still to read much of its output."""
         return self._line.behind
 
     def write(self, data: bytes) -> None:

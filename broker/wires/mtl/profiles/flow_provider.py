@@ -57,16 +57,12 @@ class FlowProvider:
 
     def offer(self, service: Service) -> None:
         """Offer a service in place of the one of the same name. Raises `Refusal`; nothing has changed then."""
-        problem = self._registry.problem(service, self._rights)
-        if problem is not None:
-            raise problem  # before the former service is withdrawn
+        self._registry.check(service, self._rights)  # before the former service is withdrawn
         service = attrs.evolve(service, provider=self._joined(service.label))
         if self._services.get(service.name) == service:
             return
         self.withdraw(service.name)
-        refusals = self._registry.offer([service], self._rights)
-        if refusals:
-            raise refusals[0]
+        self._registry.offer([service], self._rights)
         self._services[service.name] = service
 
     def withdraw(self, name: str) -> None:

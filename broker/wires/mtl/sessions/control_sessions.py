@@ -31,13 +31,13 @@ import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from ipaddress import ip_address
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
 
 from broker.core.interfaces import ILease
+from broker.net.interfaces.addresses import is_loopback
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.sessions.principals import Principal
@@ -70,7 +70,7 @@ def is_secure(sender: Sender) -> bool:
     """Return True if no third party can read the messages of that peer: it is on this machine, or uses CURVE."""
     if sender.key or sender.address.startswith(_UNIX):
         return True
-    return ip_address(sender.address).is_loopback
+    return is_loopback(sender.address)
 
 
 class SessionState(enum.Enum):

@@ -11,7 +11,7 @@ TIME = b"\x94\x02\xd6N"
 """A time frame as Hermes sent it, at 1795246621.35."""
 
 SECONDS = 1795246592.0
-"""What it says."""
+"""The text of the message."""
 
 MEMBERS = (
     '"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026", "topics": '
@@ -99,7 +99,7 @@ AFTER_A_SHORT_REPLY = [
     'UoU|T|{"name": "Rohan"}||T|Error: Invalid Message Envelope.',
     "u_U|T|Rohan||T|Error: Invalid Message Envelope.",
 ]
-"""What Hermes' nodes send when a reply has no frame after the time: their last request again, and three frames."""
+"""The messages of Hermes' nodes after a reply without a frame behind the time: their last request, and three frames."""
 
 TO_A_SERVICE = {
     "OwO|T|": True,
@@ -122,7 +122,7 @@ def frames(text: str) -> list[bytes]:
 
 
 def exchanges(name: str) -> list[tuple[list[bytes], str, list[bytes]]]:
-    """What was asked, the mark of the answer, and the answer, for each exchange of a conversation."""
+    """The question, the mark of the answer, and the answer of each exchange of a conversation."""
     lines = CONVERSATIONS[name]
     return [
         (frames(asked.removeprefix("> ")), answer[0], frames(answer[2:]))

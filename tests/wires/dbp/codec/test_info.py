@@ -1,4 +1,4 @@
-"""What services say of themselves: kept byte by byte, merged, listed; and what the broker itself reads in it."""
+"""Infos of services: kept byte by byte, merged, listed; and the details that the broker itself reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each list of DBP frames is read as, what is said of those that are no message, and how replies look."""
+"""Decoding of DBP frames, errors for malformed ones, and encoding of replies."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_what_the_broker_says_of_itself_is_read_by_another() -> None:
 
 
 def answer(sent: list[bytes], catalogue: dict[str, bytes]) -> tuple[bytes, ...]:
-    """What is answered to a Hermes node, from a catalogue that is changed by it."""
+    """The answers to a Hermes node, from a catalogue that its messages change."""
     try:
         message = parse(sent)
     except Denied as malformed:

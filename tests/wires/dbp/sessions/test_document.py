@@ -50,7 +50,7 @@ def whole(peer: DbpPeer, *frames: Any) -> list[bytes]:
 
 
 def answers(peer: DbpPeer) -> bool:
-    """Whether a request over this connection is answered."""
+    """True if a request over this connection is answered."""
     return peer.ask("u_U", T, "") != []
 
 

@@ -53,9 +53,9 @@ class HermesSocket:
     def __init__(self, farm: DbpFarm, address: str = HERE) -> None:
         self.peer = farm.hermes(address)
         self.repeated = 0
-        """How often it sent its question again because the reply had too few frames."""
+        """The number of repeated questions after replies with too few frames."""
         self.stale: list[list[bytes]] = []
-        """What came while nothing was asked."""
+        """The messages that came without a question."""
 
     def ask(self, *frames: bytes) -> tuple[bytes, bytes]:
         """Send a question, with its empty frame; returns the command and the body of the reply."""
@@ -72,7 +72,7 @@ class HermesSocket:
         return self.read(replies[0], question)
 
     def read(self, frames: Sequence[bytes], question: tuple[bytes, ...]) -> tuple[bytes, bytes]:
-        """What it does with one reply, without the empty frame."""
+        """Handle one reply, without the empty frame."""
         if len(frames) < 3:
             self.repeated += 1
             return self.ask(*question, b"", FLOAT32, ENVELOPE)
@@ -122,7 +122,7 @@ class HermesService:
 
 
 def get_services(farm: DbpFarm, name: str = "") -> Any:
-    """What Hermes' client makes of a reply. It never looks at the command."""
+    """Decode a reply as Hermes' client does. It never looks at the command."""
     socket = HermesSocket(farm)
     _, body = socket.ask(b"u_U", FLOAT32, name.encode())
     socket.close()
@@ -137,7 +137,7 @@ def get_services(farm: DbpFarm, name: str = "") -> Any:
 
 
 def service_reads(frames: Sequence[bytes]) -> list[list[bytes]]:
-    """What a service's own ROUTER answers to a message; raises `Dead` if it dies of it."""
+    """Answer a message as a service's own ROUTER does; raises `Dead` if it dies of it."""
     if not frames or frames[0]:
         return [[b"", b"", FLOAT32, ENVELOPE]]
     if len(frames) < 4:
@@ -308,7 +308,7 @@ def test_a_service_never_hangs_with_what_the_original_did_not_answer(farm: DbpFa
     ],
 )
 def test_a_client_reads_whatever_was_registered(farm: DbpFarm, members: bytes) -> None:
-    """What one service says of itself must not take all others from a client."""
+    """The info of one service must not hide all others from a client."""
     assert HermesService(farm).register()
     assert HermesService(farm).register(b'{"name": "Gondor", %b}' % members)
     assert list(get_services(farm)) == ["Rohan", "Gondor"]
@@ -319,7 +319,7 @@ def test_a_client_reads_whatever_was_registered(farm: DbpFarm, members: bytes) -
     "members", [b'"a": %b' % (b"[" * 5000 + b"]" * 5000), b'"a": %b' % (b"9" * 5000), b'"a": NaN', b'"a": "\xff"']
 )
 def test_a_client_reads_a_list_though_somebody_tried_to_spoil_it(farm: DbpFarm, members: bytes) -> None:
-    """What Python's reader would stumble over is denied."""
+    """Input that Python's decoder rejects is denied."""
     assert HermesService(farm).register()
     assert not HermesService(farm).register(b'{"name": "Gondor", %b}' % members)
     assert list(get_services(farm)) == ["Rohan"]
@@ -392,7 +392,7 @@ TIMES = [FLOAT32, TIME.pack(0.0), TIME.pack(float("nan")), TIME.pack(-1.0), b"\0
 
 
 def survives(messages: list[list[bytes]]) -> None:
-    """What must be so of all that a REQ with four bytes of time is ever sent."""
+    """Assert the form of every message to a REQ with four bytes of time."""
     for frames in messages:
         assert len(frames) >= 4
         assert frames[0] == b""

@@ -25,7 +25,7 @@ SOME = 5.0
 """Seconds of heartbeats that wait unread at most."""
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
-"""What only Hermes' services say of themselves."""
+"""Members of the infos of Hermes' services only."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ class Gone:
 
 
 def silence(farm: DbpFarm, name: str, step: float = 0.005, most: float = 60.0) -> float:
-    """How long it lasts from now on until that service is gone."""
+    """The seconds until that service is gone."""
     start = farm.clock.seconds()
     while farm.catalogue.get(name) is not None:
         farm.clock.advance(step)
@@ -99,7 +99,7 @@ class Crowd:
         self.read = {name: at - seconds for name, at in self.read.items()}
 
     def deliver(self) -> None:
-        """What was sent meanwhile is read."""
+        """Messages sent in the meantime are read."""
         now = self.farm.clock.seconds()
         while self._due[0][0] <= now:
             at, number = heapq.heappop(self._due)

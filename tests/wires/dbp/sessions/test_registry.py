@@ -32,7 +32,7 @@ class Both:
         self.elko.registry.watch(self.changes.append)
 
     def watching(self) -> Client:
-        """The administrator, who hears of services that come and go from now on."""
+        """An administrator that watches services from now on."""
         self.admin.ask("admin", "watch", services=True)
         return self.admin
 
@@ -221,7 +221,7 @@ def test_the_first_heartbeat_amends_a_service_that_said_no_interval_once(both: B
     for _ in range(3):
         both.dbp.datagram(b" <3 %b Rohan" % TEXT)
     assert [change.kind for change in both.changes] == [Kind.AMENDED]
-    [service] = both.elko.registry.lookup("Rohan", "tcp")
+    [service] = both.elko.registry.find("Rohan", "tcp")
     assert not service.lasting
 
 
@@ -324,11 +324,11 @@ def test_a_heartbeat_that_is_refused_or_of_nobody_is_not_told(both: Both) -> Non
 def test_the_first_heartbeat_of_a_service_without_a_contract_is_told_and_agrees_on_an_interval(both: Both) -> None:
     both.dbp.dealer().registered("Rohan", port=6000)
     id = both.dbp.entry("Rohan").provider
-    [service] = both.elko.registry.lookup("Rohan", "tcp")
+    [service] = both.elko.registry.find("Rohan", "tcp")
     assert (service.interval, service.lasting) == (None, True)
     beating = Beating(both.dbp)
     both.dbp.datagram(b" <3 %b Rohan" % TEXT)
-    [service] = both.elko.registry.lookup("Rohan", "tcp")
+    [service] = both.elko.registry.find("Rohan", "tcp")
     assert (service.interval, service.lasting) == (Terms().interval, False)
     assert beating.told == [(id, START)]
 
@@ -336,10 +336,10 @@ def test_the_first_heartbeat_of_a_service_without_a_contract_is_told_and_agrees_
 def test_the_agreed_interval_is_the_registrys_also_after_an_update(both: Both) -> None:
     terms = both.dbp.catalogue.terms
     peer = both.dbp.dealer().registered("Rohan", port=6000, heartbeat=2)
-    assert [service.interval for service in both.elko.registry.lookup("Rohan", "tcp")] == [2]
+    assert [service.interval for service in both.elko.registry.find("Rohan", "tcp")] == [2]
     for wanted, agreed in ((0.5, 0.5), (0.001, terms.least_interval), (1e5, 100.0)):
         peer.ask("UoU", T, {"heartbeat": wanted})
-        assert [service.interval for service in both.elko.registry.lookup("Rohan", "tcp")] == [agreed]
+        assert [service.interval for service in both.elko.registry.find("Rohan", "tcp")] == [agreed]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class Run:
         assert ended == [None]
 
     def stored(self) -> Snapshot:
-        """What the next run would find after a kill now."""
+        """The state that the next run would find after a kill now."""
         copy = self.directory.parent / f"copy {next(_copies)}"
         shutil.copytree(self.directory, copy)
         store = Store(str(copy))
@@ -179,7 +179,7 @@ class Run:
             store.close(1)
 
     def kept(self) -> dict[str, bool]:
-        """Whether they last, of the services that a kill would leave, by name."""
+        """The ``lasting`` member of the services that a kill would leave, by name."""
         return {service.name: service.lasting for p in self.stored().providers for service in p.services}
 
 
@@ -223,8 +223,8 @@ def test_after_a_kill_services_without_a_contract_are_there_and_others_are_not(s
             attrs.evolve(s, provider=0) for s in new.services
         ]
     assert len(run.restored) == 1, "the others were taken back"
-    assert run.registry.lookup("Mordor", "tcp") == ()
-    [remembered] = run.registry.lookup("Mordor", "tcp", restored=True)
+    assert run.registry.find("Mordor", "tcp") == ()
+    [remembered] = run.registry.find("Mordor", "tcp", restored=True)
     assert remembered.restored
     assert run.dbp.dealer().find("Rohan") == {"Rohan": HERMES}
 
@@ -322,11 +322,11 @@ def test_a_wire_that_is_off_for_longer_than_the_grace_loses_nothing(start: Start
     run.dbp.dealer().registered("Mordor", heartbeat=1)
     run.flush()
     run = start(dbp=False)
-    [found] = run.registry.lookup("Rohan", "tcp", restored=True)
+    [found] = run.registry.find("Rohan", "tcp", restored=True)
     assert found.restored
     run.clock.advance(GRACE + 1)
     run.flush()
-    assert run.registry.lookup("Rohan", "tcp", restored=True) == ()
+    assert run.registry.find("Rohan", "tcp", restored=True) == ()
     assert run.kept() == {"Rohan": True}
     assert names(start().dbp) == ["Rohan"]
 
@@ -341,7 +341,7 @@ def test_a_name_that_is_denied_now_is_there_again_when_it_is_allowed_again(start
     assert "Rohan" in warnings[0]
     run.clock.advance(GRACE + 1)
     run.flush()
-    assert run.registry.lookup("Rohan", "tcp", restored=True) == ()
+    assert run.registry.find("Rohan", "tcp", restored=True) == ()
     assert names(start().dbp) == ["Rohan"]
 
 

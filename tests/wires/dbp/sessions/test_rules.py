@@ -54,7 +54,7 @@ def farm() -> Iterator[DbpFarm]:
 
 
 def seconds(time: bytes) -> float:
-    """What a time frame of the broker says."""
+    """The time in a time frame of the broker."""
     if len(time) == 4:
         value: float = struct.unpack("<f", time)[0]
         return value
@@ -62,12 +62,12 @@ def seconds(time: bytes) -> float:
 
 
 def is_deaf(peer: DbpPeer) -> bool:
-    """Whether the broker does not even answer requests of this connection."""
+    """True if the broker does not even answer requests of this connection."""
     return peer.ask("u_U", T, "") == []
 
 
 def gone(farm: DbpFarm, name: str) -> bool:
-    """Whether clients are told that there is no such service."""
+    """True if clients are told that there is no such service."""
     return "Error" in farm.dealer(ELSEWHERE).find(name)
 
 
@@ -398,7 +398,7 @@ def test_05_extra_frames_are_ignored(farm: DbpFarm) -> None:
 
 
 def raw(peer: DbpPeer) -> list[list[bytes]]:
-    """What came since the last call, with the empty frames."""
+    """The messages since the last call, with the empty frames."""
     return [[b"", *frames] for frames in peer.take()]
 
 
@@ -1008,7 +1008,7 @@ def test_14_a_probe_that_never_succeeded_proves_nothing() -> None:
 
 
 def test_14_failures_must_follow_each_other() -> None:
-    """An answer in between begins the count anew."""
+    """An answer in between restarts the count."""
     farm = DbpFarm(Terms(probe=5.0))
     farm.dealer().registered("Rohan", **UNTIMED)
     for _ in range(4):
@@ -1421,7 +1421,7 @@ def test_21_who_has_a_contract_is_not_replaced_from_elsewhere(farm: DbpFarm) -> 
 
 
 def test_21_a_heartbeat_protects_a_name_too(farm: DbpFarm) -> None:
-    """Who has sent one is under contract."""
+    """A service that has sent one is under contract."""
     farm.dealer(THERE).registered("Rohan", **UNTIMED)
     farm.datagram(b" <3 1795246600 Rohan")
     [frames] = farm.dealer(ELSEWHERE).register("Rohan")

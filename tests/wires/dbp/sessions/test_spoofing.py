@@ -260,7 +260,7 @@ def test_nothing_is_answered_to_the_port_of_the_beacon_but_others_may_be_told(fa
 
 
 def sizes(farm: DbpFarm) -> dict[str, int]:
-    """How much is kept, by table."""
+    """The sizes of all tables."""
     return {
         "entries": len(farm.catalogue),
         "places": len(farm.catalogue.sources()),

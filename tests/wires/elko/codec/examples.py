@@ -1,4 +1,4 @@
-"""What was sent to the original server, and what it took it for.
+"""Input to the original server, and its interpretation.
 
 Each row is what one write sent, and what is read once it has come: a message, or ERROR where the original refuses the
 text. Where the original waits for the empty line and we do not, the message stands in the earlier row.

@@ -21,7 +21,7 @@ LATER = Ping("broker", "later")
 
 
 def read(*pieces: bytes) -> list[Message | Malformed]:
-    """What one connection that sends these pieces is read as."""
+    """The messages of a connection that sends these pieces."""
     reader = Reader(VOCABULARY)
     return [item for piece in pieces for item in reader.feed(piece)]
 
@@ -44,7 +44,7 @@ def ping(tag: bytes) -> bytes:
 
 
 def all_of(rows: list[Row]) -> tuple[bytes, list[object]]:
-    """What was sent, and what it is to be read as."""
+    """The bytes that were sent, and the messages in them."""
     results = [Reason.SYNTAX if message is None else message for _, messages in rows for message in messages]
     return b"".join(data for data, _ in rows), list(results)
 

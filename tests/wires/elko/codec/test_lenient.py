@@ -1,4 +1,4 @@
-"""What the lenient reader takes, gives and refuses. The tables of blocks are what was sent to the original server."""
+"""Input and output of the lenient reader. The tables of blocks hold input to the original server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def value(text: str) -> object:
 
 
 def refused(text: str) -> str:
-    """Why ``text`` is refused."""
+    """The reason for which ``text`` is refused."""
     with pytest.raises(Malformed) as caught:
         list(objects(text))
     assert caught.value.reason is Reason.SYNTAX

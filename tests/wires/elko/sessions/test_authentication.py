@@ -1,4 +1,4 @@
-"""Who is let in, as what, and what is served before that."""
+"""Authentication: admission, roles, and the operations served before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.common.password_backoff import FREE, STEPS, Guesses
+from broker.wires.common.password_backoff import BACKOFF, FREE, Guesses
 from broker.wires.elko.codec.common import AuthDesc
 from broker.wires.elko.sessions.authentication import Door, Policy
 from tests.wires.recording import Client, Farm, desc, found, nothing, told
@@ -139,7 +139,7 @@ def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm:
     assert attempt("figleaf", "192.0.2.2:9") == ([], [])
     silent = attrs.evolve(LOCKED, allow_before_auth=True)
     assert attempt("figleaf", "192.0.2.1:9", silent) == (["too-many-guesses"], [])
-    farm.clock.advance(STEPS[0])
+    farm.clock.advance(BACKOFF.first)
     assert attempt("figleaf", "192.0.2.1:9") == ([], [])
 
 

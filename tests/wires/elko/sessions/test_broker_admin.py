@@ -1,4 +1,4 @@
-"""What administrators can do: see services and loads, watch them, steer the servers, and start programs."""
+"""The commands of administrators: see services and loads, watch them, steer the servers, and start programs."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_notice_is_encoded_once_for_all_who_may_see_the_same(farm: Farm) -> No
 
 
 def asked(servers: dict[str, Client]) -> dict[str, list[dict[str, Any]]]:
-    """Who was told what, those who were told nothing left out."""
+    """The messages by receiver, without receivers of none."""
     return {name: told for name, client in servers.items() if (told := client.take())}
 
 

@@ -1,4 +1,4 @@
-"""What clients can do: housekeeping, offering, finding, waiting, monitoring, and going away."""
+"""The commands of clients: housekeeping, offering, finding, waiting, monitoring, and going away."""
 
 from __future__ import annotations
 
@@ -30,16 +30,6 @@ def test_ping_is_answered_in_the_name_that_it_used(farm: Farm, to: str) -> None:
     assert client.ask(to, "ping", tag="x1") == [{"to": to, "op": "pong", "tag": "x1"}]
     assert client.ask(to, "ping", tag="") == [{"to": to, "op": "pong", "tag": ""}]
     assert client.ask(to, "ping", tag=None) == [{"to": to, "op": "pong"}]
-
-
-@pytest.mark.parametrize("op", ["ping", "pong"])
-def test_a_ping_or_a_pong_of_a_provider_is_a_heartbeat(farm: Farm, op: str) -> None:
-    beats: list[int] = []
-    farm.registry.watch_beats(lambda provider, sent: beats.append(provider))
-    farm.admin().ask("broker", op)
-    client = farm.client()
-    client.ask("broker", op)
-    assert beats == [provider.id for provider in farm.registry.providers()]
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
@@ -322,7 +312,7 @@ def test_the_tag_comes_back(farm: Farm, tag: str) -> None:
 
 
 def waits(farm: Farm, parameters: dict[str, Any]) -> tuple[Client, Client]:
-    """Somebody who waits for the bank, and a provider."""
+    """A client that waits for the bank, and a provider."""
     finder, provider = farm.client(), farm.client()
     assert finder.find("bank", tag="t", **parameters) == []
     return finder, provider

@@ -1,4 +1,4 @@
-"""What administrators of the director can do: find and watch, list and dump, and steer the servers."""
+"""The commands of the director's administrators: find and watch, list and dump, and steer the servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def farm() -> DirectorFarm:
 
 
 def context(name: str, provider: str | None = None, clones: list[str] | None = None) -> dict[str, Any]:
-    """What is told of a context."""
+    """The description of a context."""
     found: dict[str, Any] = {"to": "admin", "op": "context", "context": name, "open": provider is not None}
     if provider is not None:
         found["provider"] = provider
@@ -25,13 +25,13 @@ def context(name: str, provider: str | None = None, clones: list[str] | None = N
 
 
 def user(name: str, *contexts: str) -> dict[str, Any]:
-    """What is told of a user."""
+    """The description of a user."""
     found: dict[str, Any] = {"to": "admin", "op": "user", "user": name, "on": bool(contexts)}
     return {**found, "contexts": list(contexts)} if contexts else found
 
 
 def op(name: str, **parameters: Any) -> dict[str, Any]:
-    """What a server is told."""
+    """The order to a server."""
     return {"to": "provider", "op": name, **parameters}
 
 
@@ -181,13 +181,13 @@ def servers(farm: DirectorFarm) -> dict[str, Client]:
 
 
 def heard(servers: dict[str, Client]) -> dict[str, list[dict[str, Any]]]:
-    """What servers were told since the last time."""
+    """The messages to servers since the last call."""
     return {label: told for label, server in servers.items() if (told := server.take())}
 
 
 MSG = {"to": "user-bob", "op": "greet"}
 MORE: dict[str, dict[str, Any]] = {"say": {"text": "hello"}, "relay": {"msg": MSG}}
-"""What is said besides of whom it concerns."""
+"""The members beside those that name the subject."""
 
 
 @pytest.mark.parametrize("verb", ["close", "say", "relay"])

@@ -1,4 +1,4 @@
-"""What Context Servers tell the director, and what becomes of what is wrong with it."""
+"""Reports of Context Servers to the director, and the handling of malformed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dump(farm: DirectorFarm, depth: int = 3, **of: str) -> dict[str, Any]:
 
 
 def diagnostics(server: Client) -> list[str]:
-    """What a server was told of what it had sent, and nothing else."""
+    """The only answer to a server's message."""
     told = server.take()
     assert all((message["to"], message["op"]) == ("error", "debug") for message in told)
     return [message["msg"] for message in told]

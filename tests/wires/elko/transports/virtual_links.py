@@ -109,7 +109,7 @@ class WebLink:
         self.send(*(TextMessage(data=word) for word in words))
 
     def events(self) -> list[Event]:
-        """What came since the last call."""
+        """The commands that came since the last call."""
         found: list[Event] = []
         for data in self.link.take():
             self.ws.receive_data(data)

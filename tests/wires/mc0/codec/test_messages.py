@@ -1,4 +1,4 @@
-"""What each list of mc0 frames is read as, what is said of those that are no message, and how replies look."""
+"""Decoding of mc0 frames, errors for malformed ones, and encoding of replies."""
 
 from __future__ import annotations
 

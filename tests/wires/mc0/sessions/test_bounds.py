@@ -25,7 +25,7 @@ def _no_failures() -> Iterator[None]:
 
 
 def sessions_kept(farm: Mc0Farm) -> int:
-    """How many sessions can be reached from the broker. (Not those in memory: recent log events hold some as well.)"""
+    """The number of sessions that the broker refers to. (Not those in memory: recent log events hold some as well.)"""
     seen: dict[int, object] = {}
     new: list[object] = [farm]
     while new:

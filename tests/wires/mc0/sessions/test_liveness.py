@@ -14,7 +14,7 @@ from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
 
 CONNECTOR = "VERSION|0.2"
-"""What only the real connector says."""
+"""A message that only the real connector sends."""
 
 AROUND = TICK + 0.011
 """Seconds: a tick, and the step of the clock in which it is noticed."""
@@ -35,7 +35,7 @@ def connected(farm: Mc0Farm, ttl: int, more: str = "") -> Mc0Peer:
 
 
 def lasts(farm: Mc0Farm, peer: Mc0Peer, step: float = 0.01) -> float:
-    """How long its session lasts from now on."""
+    """The remaining time of its session."""
     start = farm.clock.seconds()
     while farm.session(peer) is not None:
         farm.clock.advance(step)

@@ -1,4 +1,4 @@
-"""What a client asks, read by the broker's own codec, and what it makes of replies: the broker's, and any others."""
+"""Client requests, decoded by the broker's own codec, and the client's decoding of any replies."""
 
 from __future__ import annotations
 

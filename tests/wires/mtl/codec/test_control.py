@@ -1,4 +1,4 @@
-"""What each request is read as, which ones are answered and how, which are dropped, and how replies look."""
+"""Decoding of requests, the answers to malformed ones, and encoding of replies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask(command: str, members: object) -> ControlRequest:
 
 
 def refused(command: str | bytes, body: object) -> InvalidRequest:
-    """What is said of a request; a body is JSON already, or made so."""
+    """The result of decoding a request; a body is JSON already, or made so."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(InvalidRequest) as caught:
         decode(command if isinstance(command, bytes) else command.encode(), data)

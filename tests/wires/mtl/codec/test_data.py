@@ -1,4 +1,4 @@
-"""What each data command is read as, which ones are dropped and why, how they are written, and what is remembered."""
+"""Decoding, refusal and encoding of data commands, and the cache of their tails."""
 
 from __future__ import annotations
 

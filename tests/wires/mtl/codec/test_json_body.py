@@ -1,4 +1,4 @@
-"""What is JSON and what is not, however long, deep or strange it is."""
+"""Recognition of JSON bodies of any length, depth and content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each field table is read as, which ones are not taken, how they are written, and that pamqp reads the same."""
+"""Decoding, refusal and encoding of field tables, compared with pamqp."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def one(value: bytes) -> bytes:
 
 
 def fault_of(data: bytes) -> Fault:
-    """Why neither `check` nor `decode` takes a table."""
+    """The reason for which both `check` and `decode` refuse a table."""
     faults = []
     for read in (check, decode):
         with pytest.raises(IllFormed) as caught:
@@ -453,7 +453,7 @@ def test_the_largest_table_has_room_for_what_the_broker_adds() -> None:
 
 
 def as_pamqp(value: Value) -> object:
-    """What pamqp makes of what was written for a value."""
+    """The value that pamqp decodes from ours."""
     match value:
         case Timestamp(milliseconds):
             seconds = milliseconds / 1000 if milliseconds > 0xFFFFFFFF else milliseconds

@@ -17,7 +17,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.queues import queues as core
 from broker.core.queues.queue import FIRST_PAUSE
 from broker.core.queues.recorder import COMMIT_SECONDS
-from broker.core.queues.settings import Death, Rule, Settings
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.data import Response
@@ -30,7 +30,7 @@ from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import dismiss, put, refused, summon
 from tests.wires.mtl.queue_recording import Only, QueueFarm, answers, bodies, got
 
-DURABLE = Settings(durable=True, dead_letters=frozenset(Death))
+DURABLE = QueueSettings(durable=True, dead_letters=frozenset(Death))
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_K03_a_content_of_a_durable_queue_is_confirmed_when_it_is_on_the_disk(du
 
 
 def test_K03_no_confirm_covers_an_earlier_content_that_is_undecided(tmp_path: Path) -> None:
-    farm = QueueFarm(Settings(), str(tmp_path), [Rule(("durable",), DURABLE)])
+    farm = QueueFarm(QueueSettings(), str(tmp_path), [QueueRule(("durable",), DURABLE)])
     writer = farm.sender("durable", "memory")
     writer.put(1, resource="memory")
     writer.put(2, resource="memory")
@@ -113,7 +113,7 @@ def test_K03_no_confirm_covers_an_earlier_content_that_is_undecided(tmp_path: Pa
 
 
 def test_K03_what_is_decided_in_one_go_is_confirmed_together_whatever_queue_it_is_for(tmp_path: Path) -> None:
-    farm = QueueFarm(Settings(), str(tmp_path), [Rule(("durable",), DURABLE)])
+    farm = QueueFarm(QueueSettings(), str(tmp_path), [QueueRule(("durable",), DURABLE)])
     writer = farm.sender("durable", "memory")
     writer.put(1, resource="durable")
     farm.clock.advance(COMMIT_SECONDS)
@@ -128,7 +128,7 @@ def test_K03_what_is_decided_in_one_go_is_confirmed_together_whatever_queue_it_i
 
 
 def test_K01_who_is_not_confirmed_hears_nothing_of_good_contents(durable: QueueFarm) -> None:
-    durable.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
+    durable.queues.use([QueueRule(("memory",), QueueSettings()), QueueRule(("*",), DURABLE)])
     writer = durable.sender("q", "memory", confirm=ConfirmMode.NONE)
     fill(writer, 3)
     fill(writer, 3, "memory")
@@ -139,7 +139,7 @@ def test_K01_who_is_not_confirmed_hears_nothing_of_good_contents(durable: QueueF
 
 
 def test_a_full_queue_is_not_now_and_the_answers_come_in_order() -> None:
-    farm = QueueFarm(Settings(max_messages=2))
+    farm = QueueFarm(QueueSettings(max_messages=2))
     writer, worker = farm.sender(), farm.worker(window=1)
     fill(writer, 4)
     farm.turn()
@@ -152,7 +152,7 @@ def test_a_full_queue_is_not_now_and_the_answers_come_in_order() -> None:
 
 
 def test_what_finds_no_room_is_lost_and_counted_where_nothing_is_confirmed() -> None:
-    farm = QueueFarm(Settings(max_messages=2))
+    farm = QueueFarm(QueueSettings(max_messages=2))
     writer = farm.sender(confirm=ConfirmMode.NONE)
     fill(writer, 5)
     assert writer.take() == []
@@ -161,14 +161,14 @@ def test_what_finds_no_room_is_lost_and_counted_where_nothing_is_confirmed() -> 
 
 
 def bodies_of_all(farm: QueueFarm, queue: str = "q") -> list[bytes]:
-    """What is in a queue, found out by taking it without confirming."""
+    """The messages of a queue, taken without confirming."""
     peer = farm.peer()
     peer.lease(farm.lease(Side.READER, queue, confirm=ConfirmMode.NONE))
     return [content.body for content in summon(peer, queue)]
 
 
 def test_what_can_never_be_queued_is_refused_for_good() -> None:
-    farm = QueueFarm(Settings(max_bytes=1_000))
+    farm = QueueFarm(QueueSettings(max_bytes=1_000))
     writer, blind = farm.sender(), farm.sender(confirm=ConfirmMode.NONE)
     writer.put(1, bytes(1_000), "q")
     assert answers(writer) == [("reject", 1, False)]
@@ -177,7 +177,7 @@ def test_what_can_never_be_queued_is_refused_for_good() -> None:
 
 
 def test_a_disk_that_fails_is_not_now_and_the_earlier_confirms_come_first(durable: QueueFarm) -> None:
-    durable.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
+    durable.queues.use([QueueRule(("memory",), QueueSettings()), QueueRule(("*",), DURABLE)])
     writer = durable.sender("q", "memory")
     worker = durable.worker()
     fill(writer, 3)
@@ -197,7 +197,7 @@ def test_a_disk_that_fails_is_not_now_and_the_earlier_confirms_come_first(durabl
 
 
 def test_a_writer_that_is_gone_is_told_nothing_and_its_contents_stay(durable: QueueFarm) -> None:
-    durable.queues.use([Rule(("memory",), Settings()), Rule(("*",), DURABLE)])
+    durable.queues.use([QueueRule(("memory",), QueueSettings()), QueueRule(("*",), DURABLE)])
     writer = durable.sender("q", "memory")
     writer.put(1, b"1", "q")
     writer.put(2, b"2", "memory")
@@ -220,7 +220,7 @@ def test_at_the_end_what_is_due_is_confirmed(farm: QueueFarm) -> None:
 
 
 def test_a_duplicate_is_confirmed_and_not_queued() -> None:
-    farm = QueueFarm(Settings(duplicates=True))
+    farm = QueueFarm(QueueSettings(duplicates=True))
     writer, worker = farm.sender(), farm.worker()
     other = farm.sender(principal=farm.principal("bob"))
     for number, id in ((1, "x"), (2, "y"), (3, "x")):
@@ -287,7 +287,7 @@ def test_K06_what_is_rejected_without_recycle_is_not_sent_again_to_anybody(farm:
 
 
 def test_K06_it_is_dead_where_that_is_wanted() -> None:
-    farm = QueueFarm(Settings(dead_letters=frozenset(Death), max_deliveries=1))
+    farm = QueueFarm(QueueSettings(dead_letters=frozenset(Death), max_deliveries=1))
     writer, worker = farm.sender(), farm.worker()
     put(writer, 1, "q", b"1", x=1, death_reason="old age")
     put(writer, 2, "q", b"2")
@@ -530,7 +530,7 @@ def test_properties_of_all_types_are_kept(farm: QueueFarm) -> None:
 
 
 def test_the_largest_table_that_may_be_sent_can_be_delivered_again_and_buried() -> None:
-    farm = QueueFarm(Settings(dead_letters=frozenset(Death), max_deliveries=2))
+    farm = QueueFarm(QueueSettings(dead_letters=frozenset(Death), max_deliveries=2))
     long_name = "u" * 200
     name = "n" * MAX_NAME
     writer = farm.sender(name, principal=farm.principal(long_name))
@@ -567,7 +567,7 @@ def test_what_is_no_time_is_none(farm: QueueFarm, ttl: Any) -> None:
 
 
 def test_an_id_that_is_no_text_is_none() -> None:
-    farm = QueueFarm(Settings(duplicates=True))
+    farm = QueueFarm(QueueSettings(duplicates=True))
     writer = farm.sender()
     for number in (1, 2):
         put(writer, number, "q", b"%d" % number, message_id=5)
@@ -689,7 +689,7 @@ def test_a_content_without_properties_gets_those_of_the_broker(farm: QueueFarm) 
 
 
 def test_the_first_reader_of_a_single_queue_gets_all_until_it_is_gone() -> None:
-    farm = QueueFarm(Settings(single=True))
+    farm = QueueFarm(QueueSettings(single=True))
     writer, one, two = farm.sender(), farm.worker(), farm.worker()
     fill(writer, 4)
     assert (bodies(one), bodies(two)) == (numbers(1, 2, 3, 4), [])

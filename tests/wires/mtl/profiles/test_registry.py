@@ -35,7 +35,7 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, desc, found, nothing, told
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class RegistryFarm:
@@ -48,11 +48,11 @@ class RegistryFarm:
         self.profile = self.mtl.registry
 
     def reader(self, *resources: str) -> MtlPeer:
-        """One who may read these resources; no resources: all."""
+        """A reader with a lease for these resources, or for all if there are none."""
         return self.mtl.reader(*resources, profile=self.profile)
 
     def watching(self, resource: str) -> MtlPeer:
-        """One who has summoned that, and was told what there is."""
+        """A reader that has summoned a resource, and has received its snapshot."""
         peer = self.reader(resource)
         assert summon(peer, resource)[-1].event == "synced"
         return peer
@@ -70,7 +70,7 @@ class RegistryFarm:
         return id
 
     def offer(self, provider: int, service: Service) -> None:
-        assert self.core.offer([attrs.evolve(service, provider=provider)], Rights()) == []
+        self.core.offer([attrs.evolve(service, provider=provider)], Rights())
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_one_service_has_a_resource_of_its_own(farm: RegistryFarm) -> None:
 def test_what_is_said_of_a_service_changes_by_update(farm: RegistryFarm) -> None:
     one = farm.provider(service("bank"))
     reader = farm.watching("services")
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))
     assert brief(got(reader)) == [("update", "bank", one, "h:1")]
 
 
@@ -162,7 +162,7 @@ def test_the_same_service_offered_twice_is_one_entry(farm: RegistryFarm) -> None
     reader = farm.reader()
     assert brief(summon(reader, "services")) == [("snapshot", "bank", one, "h:2"), SYNCED]
     farm.offer(one, service("bank", "h:3"))
-    assert farm.core.amend(Service("bank", "h:1", one, info='{"a":1}')) is None  # the first one, which nobody sees
+    farm.core.amend(Service("bank", "h:1", one, info='{"a":1}'))  # the first one, which nobody sees
     assert brief(got(reader)) == [("update", "bank", one, "h:3")]
     farm.core.withdraw(one, ["bank"])
     assert brief(got(reader))[-1] == ("down", "bank", one, "h:3")

@@ -39,7 +39,7 @@ from tests.wires.mtl.profiles_recording import (
 from tests.wires.recording import Farm, found
 
 ADDRESS = "192.0.2.7"
-"""Where peers of these tests come from."""
+"""The address of the peers of these tests."""
 
 
 class ServiceFarm:
@@ -66,7 +66,7 @@ class ServiceFarm:
         return peer, address
 
     def caller(self, principal: Principal | None = None) -> Caller:
-        """One who can ask for anything, and reads replies."""
+        """A client that may send any request, and reads replies."""
         peer, address = self.peer(read="reply", confirm=ConfirmMode.NONE, principal=principal)
         assert summon(peer, "reply") == []
         return Caller(peer, address)
@@ -78,7 +78,7 @@ class ServiceFarm:
         confirm: ConfirmMode = ConfirmMode.FULL,
         principal: Principal | None = None,
     ) -> MtlPeer:
-        """One who works for these services, and can reply. Nothing waits for it."""
+        """A worker of these services that can reply. No request waits for it."""
         peer, _ = self.peer(
             read=" ".join(f"service/{name}" for name in services),
             window=window,
@@ -93,7 +93,7 @@ class ServiceFarm:
         return self.mtl.counted(f"mtl_services.{name}")
 
     def idle(self) -> bool:
-        """Whether nothing is kept of any request."""
+        """True if no state of any request is kept."""
         counts = self.profile.counts()
         open, waiting, kept = (counts[f"mtl_services.{name}"] for name in ("open", "waiting", "kept-bytes"))
         return self.profile.expecting == open == waiting == kept == 0

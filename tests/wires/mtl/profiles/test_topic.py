@@ -44,7 +44,7 @@ class TopicFarm:
         self.mtl = ProfilesFarm(topics=self.mc0.topics, bounds=Bounds(topic=bounds))
 
     def reader(self, *topics: str, principal: Principal | None = None) -> MtlPeer:
-        """One who has summoned these topics."""
+        """A reader that has summoned these topics."""
         peer = self.mtl.reader(*topics, profile=self.mtl.topic, principal=principal)
         for topic in topics:
             assert summon(peer, topic) == []

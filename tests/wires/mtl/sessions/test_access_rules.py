@@ -32,7 +32,7 @@ def allowed(rules: list[AccessRule], user: str = "anna", host: str = "/") -> Per
 
 
 def may(pattern: str, profile: str, resource: str, user: str = "anna") -> bool:
-    """Whether that pattern allows it; the same must come out for reading and for writing."""
+    """True if that pattern allows it; the same must come out for reading and for writing."""
     reading = allowed([rule(read=pattern, write=None)], user)
     writing = allowed([rule(read=None, write=pattern)], user)
     assert not reading.may(W, profile, resource)

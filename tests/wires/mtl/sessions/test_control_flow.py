@@ -52,12 +52,12 @@ def users() -> Users:
 
 
 def closed_farm(**more: Any) -> ControlFarm:
-    """Where users have to log in."""
+    """A farm whose users must log in."""
     return ControlFarm(users(), **more)
 
 
 def ready() -> ControlPeer:
-    """Somebody who may begin, where nobody has to log in."""
+    """A peer that is ready, on a farm without logins."""
     return ControlFarm().peer().opened()
 
 

@@ -45,12 +45,12 @@ def _no_failures() -> Iterator[None]:
 
 
 def closed_farm(sessions: int = 100, **settings: Any) -> ControlFarm:
-    """Where users have to log in."""
+    """A farm whose users must log in."""
     return ControlFarm(Users(alice="pencil", bob="rubber"), sessions=sessions, **settings)
 
 
 def waiting(farm: ControlFarm | None = None) -> ControlPeer:
-    """Somebody whose password is being checked."""
+    """A peer whose password is being checked."""
     peer = (farm or closed_farm()).peer(HERE)
     peer.open()
     peer.say("Authorize", plain("alice", "pencil"))

@@ -42,7 +42,7 @@ def farm(warnings: list[str]) -> MtlFarm:
 
 
 def lasts(farm: MtlFarm, peer: MtlPeer, most: float = 100.0) -> float:
-    """How long it takes from now on until the flows of that peer are over."""
+    """The seconds until the flows of that peer end."""
     start = farm.clock.seconds()
     while peer.client is not None:
         farm.clock.advance(TICK)
@@ -51,7 +51,7 @@ def lasts(farm: MtlFarm, peer: MtlPeer, most: float = 100.0) -> float:
 
 
 def wait_for(farm: MtlFarm, peer: MtlPeer, command: wire.Command, most: float = 100.0) -> float:
-    """How long it takes until that comes, and nothing else before."""
+    """The seconds until that message comes, with no other before it."""
     start = farm.clock.seconds()
     while not (taken := peer.take()):
         farm.clock.advance(TICK)

@@ -52,7 +52,7 @@ class Table:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left: no lease, no count, no deadline."""
+        """True if nothing is left: no lease, no count, no deadline."""
         kept = (
             value for name, value in vars(self.data).items() if name not in ("settings", "ended", "_leases", "_expired")
         )
@@ -69,7 +69,7 @@ def grant(principal: Principal) -> Grant:
 
 
 def limited(table: Table, principal: Principal, session: object = "session") -> str:
-    """Why another lease is refused."""
+    """The reason for which another lease is refused."""
     with pytest.raises(Refusal) as caught:
         table.issue(principal, session)
     assert caught.value.reason is Reason.LIMIT

@@ -1,4 +1,4 @@
-"""What is kept of passwords."""
+"""Password verifiers."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def begun(mechanism: str, among: Mechanisms | None = None, key: str = "KEY") -> 
 
 
 def outcome(deferred: Deferred[LoginOutcome]) -> LoginOutcome:
-    """What a step came to, at once."""
+    """The immediate result of a step."""
     found: list[LoginOutcome] = []
     deferred.addCallback(found.append)
     (one,) = found

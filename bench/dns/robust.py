@@ -1,8 +1,8 @@
-"""What a thousand hostile DNS peers can do to good ones, by UDP and by TCP, and to an Elko peer of the same broker.
+"""A thousand hostile DNS peers, by UDP and by TCP, beside good ones and an Elko peer of the same broker.
 
-    python bench/dns_robust.py [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
+    python -m bench.dns.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
 
-README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+bench/README.md says what the scenarios are. The exit status is 1 if a goal was missed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import attrs
-import machine
-import messages
-import traffic
-from figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
-from mc0_traffic import elko_pings
-from processes import NICENESS, InProcess
-from servers import WireServer, broker_with
-from swarm import FIRST_SOURCE, SOURCES, Attack, swarm
+
+from bench.common import machine, traffic
+from bench.common.figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
+from bench.common.processes import NICENESS, InProcess
+from bench.common.servers import WireServer, broker_with
+from bench.common.swarm import FIRST_SOURCE, SOURCES, Attack, swarm
+from bench.elko import messages
+from bench.mc0.traffic import elko_pings
 
 PEERS = 1_000
 
@@ -38,6 +38,9 @@ ASKS_EVERY = 0.05
 
 LOST_AFTER = 0.5
 """Seconds after which a good peer takes a query by UDP for lost, and asks again, as resolvers do."""
+
+CONNECTED_WITHIN = 5.0
+"""Seconds for a connection and its answer: the kernel repeats a lost request for a connection after 1 and 3 s."""
 
 ANSWERED_WITHIN = 0.100
 """Seconds for 99 of 100 answers, and for the last of 100 pings of the Elko peer, while the machine is attacked."""
@@ -92,7 +95,7 @@ def framed(data: bytes) -> bytes:
 
 @attrs.frozen
 class Asked:
-    """What a good peer saw: the seconds of each answer, and how many queries were lost."""
+    """The results of a good peer: the seconds of each answer, and how many queries were lost."""
 
     took: list[float]
     lost: int
@@ -127,7 +130,7 @@ def good_tcp(port: int, seconds: float) -> Asked:
     while time.monotonic() < end:
         start = time.perf_counter()
         try:
-            with socket.create_connection((traffic.HOST, port), LOST_AFTER) as sock:
+            with socket.create_connection((traffic.HOST, port), CONNECTED_WITHIN) as sock:
                 sock.sendall(framed(query(1)))
                 if not sock.recv(4096):
                     raise ConnectionError
@@ -181,7 +184,7 @@ def silent(number: int) -> Iterator[bytes]:
 
 
 def http(number: int) -> Iterator[bytes]:
-    """What a browser sends."""
+    """A request of a browser."""
     yield b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 
 
@@ -244,9 +247,12 @@ def attacked() -> Iterator[WireServer]:
         yield server
 
 
-def _in_time(what: str, took: list[float]) -> Figure:
-    """The seconds within which 99 of 100 answers came."""
+def _in_time(what: str, took: list[float], goal: bool = True) -> Figure:
+    """The seconds within which 99 of 100 answers came. There is no goal where the kernel's queue of datagrams is full:
+    good ones wait in it behind hostile ones, and are lost."""
     most = sorted(took)[len(took) * 99 // 100] if took else float("inf")
+    if not goal:
+        return Figure(what, f"{1e3 * most:.0f} ms")
     return at_most(what, 1e3 * most, 1e3 * ANSWERED_WITHIN, "{:.0f} ms")
 
 
@@ -276,7 +282,7 @@ def _scenario(hostile: Callable[[int, float], object], bound: int, lossy: bool, 
         within = sum(took <= ANSWERED_WITHIN for took in asked.took) / total
         figures += [
             Figure(f"{title}: median of {total} answers", f"{1e3 * statistics.median(asked.took or [9]):.1f} ms"),
-            _in_time(f"{title}: 99 % of the answers", asked.took),
+            _in_time(f"{title}: 99 % of the answers", asked.took, goal=not (lossy and title == "udp")),
             Figure(f"{title}: longest", f"{1e3 * max(asked.took, default=9):.0f} ms"),
             Figure(f"{title}: in time", f"{100 * within:.1f} %"),
             Figure(f"{title}: lost", str(asked.lost))
@@ -311,13 +317,13 @@ def by_udp(title: str, make: Callable[[int], bytes]) -> Scenario:
     return Scenario(title, 15, partial(_scenario, hostile, GROWTH, True))
 
 
-def nobody(port: int, seconds: float) -> None:
+def no_attack(port: int, seconds: float) -> None:
     """No attack."""
     time.sleep(seconds)
 
 
 SCENARIOS = {
-    "alone": Scenario("no hostile peers", 5, partial(_scenario, nobody, GROWTH, False)),
+    "alone": Scenario("no hostile peers", 5, partial(_scenario, no_attack, GROWTH, False)),
     "tcp-silent": by_tcp("1,000 connections that send nothing", Attack(silent)),
     "tcp-half": by_tcp("1,000 that send half a query, or a byte at a time", Attack(half)),
     "tcp-long": by_tcp("1,000 that begin the longest message", Attack(long_begun)),
