@@ -24,7 +24,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -39,6 +39,7 @@ from broker.wires.mtl.profiles import resumption
 from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
 from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
+from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 
@@ -266,7 +267,7 @@ class RegistryProfile:
         if view and not view.blocked:
             self._unserved[view] = None
             if self._going_on is None:
-                self._going_on = self._leases.hold(_Task(self._go_on), self._leases.now)
+                self._going_on = self._leases.hold(LeasedCall(self._go_on), self._leases.now)
         return sent
 
     def _go_on(self, now: float) -> float | None:
@@ -362,13 +363,6 @@ class RegistryProfile:
         for held in (self._watch, self._load_watch, self._going_on):
             if held is not None:
                 held.cancel()
-
-
-class _Task:
-    """A call on a lease."""
-
-    def __init__(self, check: Callable[[float], float | None]) -> None:
-        self.check = check
 
 
 def _name(resource: str) -> str | None:

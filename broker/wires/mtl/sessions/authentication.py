@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.interfaces import ILeases
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, RunningExchange, SessionEvent
+from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.sasl import (
     EXCHANGE_SECONDS,
     FailureReason,
@@ -160,20 +161,13 @@ class Authentication:
         """Wait, at most until the session ends."""
         turn.pending = done = Deferred[None]()
         # `moment`, not `now`: after a password check in a thread, no quantum of the scheduler has set the time.
-        held = self._leases.hold(_DelayedCall(lambda now: done.callback(None)), self._leases.moment() + seconds)
+        held = self._leases.hold(LeasedCall(lambda now: done.callback(None)), self._leases.moment() + seconds)
         try:
             await done
         except CancelledError:
             held.cancel()
         finally:
             turn.pending = None
-
-
-class _DelayedCall:
-    """A call on a lease, once."""
-
-    def __init__(self, check: Callable[[float], None]) -> None:
-        self.check = check
 
 
 def _out_of_order(outcome: LoginOutcome) -> bool:
