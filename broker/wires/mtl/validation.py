@@ -151,8 +151,8 @@ def _keys(mtl: Mtl) -> Iterator[Problem]:
         if mtl.client_keys is None and not mtl.any_key:
             yield Problem(
                 "mtl.client_keys",
-                "is needed with a secret_key: the directory with the public keys of those who are let in; "
-                "or any_key = true, which lets in anybody who has made a key, to authenticate as a user",
+                "is needed with a secret_key: the directory with the public keys of clients; "
+                "or any_key = true, which admits any key, to authenticate as a user by SASL",
             )
         if mtl.client_keys is not None and mtl.any_key:
             yield Problem("mtl.any_key", "lets in more than client_keys does; give one of them", "mtl.client_keys")
@@ -173,12 +173,12 @@ def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
             yield Problem(
                 "mtl.auth",
                 f'must be said, since {where.where} can be reached from elsewhere: "sasl" with a file of users or a '
-                'secret_key_file, or "open", which lets in anybody who reaches it',
+                'secret_key_file, or "open", which admits every client',
             )
         return
     keys = mtl_curve(mtl) and mtl.client_keys is not None
     if mtl.users is None and not keys and not mtl.anonymous:
-        yield Problem("mtl.users", "is needed: without it, client_keys or anonymous nobody can authenticate")
+        yield Problem("mtl.users", "is needed: without users, client_keys or anonymous, no client can authenticate")
     if mtl.plain and mtl.users is None:
         yield Problem("mtl.plain", "has no effect without users")
     if mtl.users == "":
@@ -187,7 +187,7 @@ def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
 
 def _hosts(mtl: Mtl) -> Iterator[Problem]:
     if not mtl.hosts:
-        yield Problem("mtl.hosts", 'is empty: nobody could open anything; "/" is the usual one')
+        yield Problem("mtl.hosts", 'is empty: no client could open a virtual host; "/" is the usual one')
     if len(mtl.hosts) > MAX_HOSTS:
         yield Problem("mtl.hosts", f"has more than {MAX_HOSTS} names")
     for number, host in enumerate(mtl.hosts):

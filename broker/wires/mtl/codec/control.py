@@ -282,6 +282,7 @@ def _members(name: str, value: object, kind: type[Members]) -> Members:
     try:
         return msgspec.convert(value, kind)
     except UnicodeEncodeError:
+        # msgspec encodes keys and texts, and fails at lone surrogates.
         text = _NOT_ENCODABLE
     except msgspec.ValidationError as invalid:
         wrong, _, place = str(invalid).partition(" - at `$.")

@@ -156,6 +156,7 @@ class Tails(dict[bytes, CheckedTail]):
             if len(tail) > MAX_TAIL:
                 return checked
         size = 2 * len(tail) + len(checked[0]) + _TAIL
+        # Each generation has half of the bounds.
         if 2 * (self._size + size) > MAX_TAILS_SIZE or 2 * len(self) >= MAX_TAILS:
             self._older, self._older_size = self.copy(), self._size
             self.clear()
@@ -186,6 +187,7 @@ def parse(frames: Sequence[bytes], tails: Tails) -> Command:
     header, body = frames
     if len(header) > MAX_HEADER:
         raise IllFormed(Fault.TOO_LARGE, f"the header has more than {MAX_HEADER} bytes")
+    # The common case first: unpacking fails for the short headers of Ping and Pong only.
     try:
         kind, sequence = _READ_HEAD(header)
     except struct.error:

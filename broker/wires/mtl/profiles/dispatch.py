@@ -179,6 +179,7 @@ class ServiceWorker:
 
     def take(self, request: ServiceRequest) -> bool:
         """Deliver a request. Returns False if the transport refused it."""
+        # Counted only if it is sent: a refused attempt is no delivery.
         count = request.count + 1
         properties = with_members(request.properties, {"redelivered": count > 1, "delivery-count": count})
         if self._reader.send(make_tail(SERVICE + request.key[1], properties), request.body) is not Sent.SENT:
@@ -267,6 +268,7 @@ class Dispatcher:
         if self._give(request):
             return
         service = self._services.get(request.key)
+        # Without time to live it must not wait: the caller may ask elsewhere at once.
         if not request.ttl:
             why = "no worker has room"
         elif service is not None and len(service.fresh) + len(service.again) >= bounds.waiting:
@@ -364,6 +366,7 @@ class Dispatcher:
     def _given(self, request: ServiceRequest, worker: ServiceWorker) -> None:
         self._turn += 1
         worker.turn = self._turn
+        # Without confirmation the delivery is the end. Without retry, the body is not needed again.
         if worker.window is None:
             self.over(request)
         elif not request.retry:

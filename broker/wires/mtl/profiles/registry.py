@@ -124,7 +124,7 @@ class RegistryProfile:
         if name is None and resource not in (SERVICES, LOADS):
             raise Refusal(Reason.PARAMETER, "there is no such resource: services, service/NAME, load, load/NAME")
         if side is Side.WRITER and (resource == SERVICES or resource.startswith(LOAD)):
-            raise Refusal(Reason.PARAMETER, "services are offered at service/NAME, and a load is told at load")
+            raise Refusal(Reason.PARAMETER, "services are offered at service/NAME, and loads are reported at load")
         if not principal.allowed.may(side, NAME, resource):
             raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
         if side is Side.WRITER and name is not None and not principal.allowed.offers.permits(name):

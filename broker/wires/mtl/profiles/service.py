@@ -131,7 +131,9 @@ class ServiceProfile:
             name = REPLY
             box = self._boxes.get(resource.removeprefix(REPLIES))
             if side is Side.READER and (box is None or box.principal is not principal):
-                raise Refusal(Reason.PARAMETER, "that is nobody's address, or somebody else's: replies come as reply")
+                raise Refusal(
+                    Reason.PARAMETER, "the address does not exist, or belongs to another user: summon reply instead"
+                )
         elif not (_service(resource) or resource == REPLY or (resource == LOAD and side is Side.WRITER)):
             raise Refusal(Reason.PARAMETER, "there is no such resource: service/NAME, reply, load for writers")
         if not principal.allowed.may(side, NAME, name):
@@ -275,7 +277,7 @@ class ServiceProfile:
         if "reply-to" in said:
             box = self._box(principal.host, said["reply-to"])
             if box is None:
-                raise Refusal(Reason.PARAMETER, "nobody reads replies at that reply-to")
+                raise Refusal(Reason.PARAMETER, "the reply-to has no reader")
         properties = _by(principal.user, content.table)
         request = ServiceRequest(
             (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
@@ -300,7 +302,7 @@ class ServiceProfile:
                 raise Refusal(Reason.PARAMETER, "a reply has the reply-to of its request")
         box = self._box(principal.host, address)
         if box is None:
-            raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
+            raise Refusal(Reason.UNKNOWN_TARGET, "the address has no reader")
         box.post(_by(principal.user, content.table, *unwanted), content.body)
         self._replied += 1
         correlation = said.get("correlation-id", "")

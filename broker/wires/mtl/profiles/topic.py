@@ -150,6 +150,7 @@ class TopicProfile:
     def _pay(self, reader: ProfileReader, resource: str) -> bool:
         """Send the retained value that is owed. Returns False if it found no room."""
         value = self._retained.get((reader.grant.principal.host, resource))
+        # None: the value was removed meanwhile, so nothing is owed.
         if value is not None and reader.send(value.tail, value.body) is not Sent.SENT:
             return False
         self._settle(reader, resource)

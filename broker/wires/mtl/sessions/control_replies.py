@@ -9,7 +9,7 @@ from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
 NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
 NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")
 NO_SUCH_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "there is no such profile")
-NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "nobody has to say who it is here")
+NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "the broker needs no authentication")
 NOT_IMPLEMENTED = wire.error(ReplyStatus.NOT_IMPLEMENTED)
 STOPPING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is stopping")
 DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which was logged")
