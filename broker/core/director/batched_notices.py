@@ -15,37 +15,37 @@ from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.watch_table import Watched
+from broker.core.director.watch_table import WatchTable
 from broker.core.notifier import Telling
 
-FEW = 64
+MAX_UNBATCHED = 64
 """Places that are told with each change of one: a notice of 2 KB, which takes some ten microseconds."""
 
-EVERY = 1.0
+BATCH_INTERVAL = 1.0
 """Seconds in which a crowd is told once. People, who look at crowds, cannot follow more; programs ask for a dump."""
 
 
-class Crowds:
+class BatchedNotices:
     """What is still to be told."""
 
     def __init__(self, clock: IReactorTime, telling: Telling) -> None:
         self._clock = clock
         self._telling = telling
-        self._due: dict[tuple[Watched, str], Callable[[str], object]] = {}
-        self._now: list[tuple[Watched, str]] = []
+        self._due: dict[tuple[WatchTable, str], Callable[[str], object]] = {}
+        self._now: list[tuple[WatchTable, str]] = []
         """Those that are told in these turns, the next one last."""
         self._running = False
 
-    def changed(self, watched: Watched, name: str, find: Callable[[str], object], places: int) -> None:
+    def changed(self, watched: WatchTable, name: str, find: Callable[[str], object], places: int) -> None:
         """Something watched has changed. ``find`` says where it is, and ``places`` how many it stands for."""
-        if places <= FEW:
+        if places <= MAX_UNBATCHED:
             self._due.pop((watched, name), None)
             self._tell(watched, name, find)
             return
         self._due[watched, name] = find
         if not self._running:
             self._running = True
-            self._clock.callLater(EVERY, self._turn)
+            self._clock.callLater(BATCH_INTERVAL, self._turn)
 
     def _turn(self) -> None:
         if not self._now:
@@ -59,9 +59,9 @@ class Crowds:
                 break
         self._running = bool(self._now or self._due)
         if self._running:
-            self._clock.callLater(0 if self._now else EVERY, self._turn)
+            self._clock.callLater(0 if self._now else BATCH_INTERVAL, self._turn)
 
-    def _tell(self, watched: Watched, name: str, find: Callable[[str], object]) -> None:
+    def _tell(self, watched: WatchTable, name: str, find: Callable[[str], object]) -> None:
         watchers = watched.of(name)
         if watchers:
             place = find(name)

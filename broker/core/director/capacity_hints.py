@@ -10,26 +10,26 @@ from collections import OrderedDict
 import attrs
 
 from broker.core.director.interfaces import UNLIMITED
-from broker.core.director.limits import MAX_SHAPES
+from broker.core.director.limits import MAX_CAPACITY_HINTS
 from broker.core.director.names import context_set
 from broker.core.director.state import OpenContext
 
 
 @attrs.frozen
-class Shape:
+class CapacityHint:
     """``room``: how many go into a context, or into one clone before the next one is opened (``cloned``)."""
 
     cloned: bool
     room: int
 
 
-class Shapes:
+class CapacityHints:
     """The shapes of the contexts, and of the clone sets, that were reported last."""
 
     def __init__(self) -> None:
-        self._shapes: OrderedDict[str, Shape] = OrderedDict()
+        self._shapes: OrderedDict[str, CapacityHint] = OrderedDict()
 
-    def get(self, name: str) -> Shape | None:
+    def get(self, name: str) -> CapacityHint | None:
         """What is remembered of a context, or of the clones of one."""
         return self._shapes.get(name)
 
@@ -39,7 +39,7 @@ class Shapes:
         name = base or context.name
         cloned = base is not None and context.basecap >= 0
         rooms = [room for room in (context.maxcap, context.basecap) if room >= 0] if cloned else [context.maxcap]
-        self._shapes[name] = Shape(cloned, min(rooms, default=UNLIMITED))
+        self._shapes[name] = CapacityHint(cloned, min(rooms, default=UNLIMITED))
         self._shapes.move_to_end(name)
-        if len(self._shapes) > MAX_SHAPES:
+        if len(self._shapes) > MAX_CAPACITY_HINTS:
             self._shapes.popitem(last=False)

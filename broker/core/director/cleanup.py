@@ -17,11 +17,11 @@ from twisted.logger import Logger
 
 from broker.core.notifier import Telling
 
-STEPS = 1_500
+STEPS_PER_TURN = 1_500
 """Users, contexts and reservations that are put away in one turn: 3 to 8 ms, with their notices some more."""
 
 
-class Clearing:
+class Cleanup:
     """The work that is still to be done."""
 
     log = Logger()
@@ -30,7 +30,7 @@ class Clearing:
         self._clock = clock
         self._telling = telling
         self._work: deque[Iterator[None]] = deque()
-        self._left = STEPS
+        self._left = STEPS_PER_TURN
         """Steps that this turn may still do."""
         self._due = False
 
@@ -55,7 +55,7 @@ class Clearing:
                     self._work.popleft()
 
     def _turn(self) -> None:
-        self._left = STEPS
+        self._left = STEPS_PER_TURN
         self._due = bool(self._work)
         if self._due:
             self._clock.callLater(0, self._turn)

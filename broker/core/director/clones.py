@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from broker.core.director.limits import LOOKS
+from broker.core.director.limits import MAX_PROTOCOL_PROBES
 from broker.core.director.state import OpenContext, Server
 
 
@@ -28,12 +28,12 @@ class CloneSet:
         """A clone has opened."""
         self.clones[context.name] = context
         self.servers[context.server] = self.servers.get(context.server, 0) + 1
-        context.kin = self
+        context.clone_group = self
         self.refresh(context)
 
     def remove(self, context: OpenContext) -> bool:
         """A clone has closed. Returns whether it was the last."""
-        context.kin = None
+        context.clone_group = None
         self._take(context)
         del self.clones[context.name]
         left = self.servers.pop(context.server) - 1
@@ -60,11 +60,11 @@ class CloneSet:
         """A clone with room at a server that is not full, if possible one that speaks the protocol."""
         found: OpenContext | None = None
         looks = 0
-        while looks < min(len(self._ready), LOOKS):
+        while looks < min(len(self._ready), MAX_PROTOCOL_PROBES):
             server = next(iter(self._ready))
             if server.full:
                 del self._ready[server]
-                server.aside[self] = None
+                server.room_waiters[self] = None
                 continue
             context = next(iter(self._rooms[server]))
             if protocol in server.addresses:
@@ -84,4 +84,4 @@ class CloneSet:
         if not rooms:
             del self._rooms[server]
             self._ready.pop(server, None)
-            server.aside.pop(self, None)
+            server.room_waiters.pop(self, None)

@@ -30,11 +30,11 @@ def dump(farm: Farm, depth: int, provider: str | None, context: str | None) -> D
             sum(server.shown_users for server in servers),
             _pieces(farm, servers, depth, None),
         )
-    clones = farm.where.sets.get(context)
+    clones = farm.presence.sets.get(context)
     only: dict[Server, list[OpenContext]] = {}
     for found in () if clones is None else clones.clones.values():
         only.setdefault(found.server, []).append(found)
-    exact = farm.where.contexts.get(context)
+    exact = farm.presence.contexts.get(context)
     if exact is not None:
         only.setdefault(exact.server, []).append(exact)
     servers = [server for server in servers if server in only]
@@ -59,7 +59,7 @@ def _pieces(
         if depth > 1:
             contexts = tuple(server.contexts.values()) if only is None else only[server]
             for context in contexts:
-                if farm.where.contexts.get(context.name) is context:
+                if farm.presence.contexts.get(context.name) is context:
                     yield ContextDump(context.name, len(context.users), tuple(context.users) if depth > 2 else ())
 
 

@@ -20,14 +20,14 @@ from collections.abc import Iterator
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.capacity_hints import Shapes
-from broker.core.director.cleanup import Clearing
+from broker.core.director.capacity_hints import CapacityHints
+from broker.core.director.cleanup import Cleanup
 from broker.core.director.interfaces import Close
-from broker.core.director.limits import MAX_LATE, MAX_LINKS
-from broker.core.director.presence import Whereabouts
+from broker.core.director.limits import MAX_LATE_REPORTS, MAX_LINKS
+from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
-from broker.core.director.server_selection import Openings
-from broker.core.director.state import OpenContext, Said, Server
+from broker.core.director.server_selection import ServerSelection
+from broker.core.director.state import LinkReport, OpenContext, Server
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Telling
 
@@ -38,37 +38,37 @@ class Farm:
     def __init__(self, clock: IReactorTime, telling: Telling, reservations: Reservations, load_bump: float) -> None:
         self.telling = telling
         self.reservations = reservations
-        self.where = Whereabouts(clock, telling)
-        self._clearing = Clearing(clock, telling)
-        self.openings = Openings(load_bump)
+        self.presence = Presence(clock, telling)
+        self._cleanup = Cleanup(clock, telling)
+        self.selection = ServerSelection(load_bump)
         self.servers: dict[Server, None] = {}
         self.links = 0
         self._numbers = 0
         self._addresses: dict[tuple[str, str], dict[Server, None]] = {}
-        self.shapes = Shapes()
+        self.capacity_hints = CapacityHints()
 
     # links
 
-    def join(self, said: Said) -> Server:
+    def join(self, report: LinkReport) -> Server:
         """A new link, and so far a new server."""
         self.links += 1
-        return self._new_server(said)
+        return self._new_server(report)
 
-    def leave(self, server: Server, said: Said) -> None:
+    def leave(self, server: Server, report: LinkReport) -> None:
         """A link is gone."""
         self.links -= 1
-        self._clearing.add(self._withdraw(server, said))
+        self._cleanup.add(self._withdraw(server, report))
 
-    def settle(self, server: Server, said: Said) -> Server:
+    def settle(self, server: Server, report: LinkReport) -> Server:
         """A link has given another address. Returns the server that it is of."""
         if len(server.links) == 1:
-            same = self._same(server, said)
+            same = self._same(server, report)
             if same is not None:
                 if len(same.links) >= MAX_LINKS:
                     raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"this server has {MAX_LINKS} connections here already")
-                if len(server.contexts) + server.users > MAX_LATE:
+                if len(server.contexts) + server.users > MAX_LATE_REPORTS:
                     raise Refusal(Reason.TOO_MANY_CONNECTIONS, "this server has a connection here, and much to move")
-                return self._move(server, same, said)
+                return self._move(server, same, report)
         unknown = not server.addresses
         self._settle(server)
         if unknown:
@@ -78,15 +78,15 @@ class Farm:
 
     def serves(self, server: Server, capacity: int) -> None:
         """A link has said what its server serves, and how many."""
-        for said in server.links:
-            said.capacity = capacity
+        for report in server.links:
+            report.capacity = capacity
         self._settle(server)
 
     # contexts
 
     def open_context(self, name: str) -> OpenContext | None:
         """The context of that name that is open, and not only because its server is still put away."""
-        while (context := self.where.contexts.get(name)) is not None and not context.server.links:
+        while (context := self.presence.contexts.get(name)) is not None and not context.server.links:
             for user in tuple(context.users):
                 self.exited(context, user, context.users[user])
             self._remove(context)
@@ -103,7 +103,7 @@ class Farm:
             self._show(context)
         else:
             context.hidden = True
-            self.where.hidden.add(context.name, context)
+            self.presence.hidden.add(context.name, context)
             self.end_duplicate(context)
 
     def end_duplicate(self, context: OpenContext) -> None:
@@ -126,7 +126,7 @@ class Farm:
         context.server.users += 1
         self.reservations.claim(context, user)
         if not context.hidden:
-            self.where.enter(context, user)
+            self.presence.enter(context, user)
         context.changed()
 
     def exited(self, context: OpenContext, user: str, bit: int) -> None:
@@ -138,16 +138,16 @@ class Farm:
         del context.users[user]
         context.server.users -= 1
         if not context.hidden:
-            self.where.leave(context, user)
+            self.presence.leave(context, user)
         context.changed()
         context.server.room_made()
 
     # inside
 
-    def _new_server(self, said: Said) -> Server:
+    def _new_server(self, report: LinkReport) -> Server:
         self._numbers += 1
         server = Server(self._numbers)
-        server.admit(said)
+        server.admit(report)
         self.servers[server] = None
         self._settle(server)
         return server
@@ -162,24 +162,24 @@ class Farm:
                 del self._addresses[address]
         for address in server.addresses.items() - before.items():
             self._addresses.setdefault(address, {})[server] = None
-        self.openings.settle(server)
+        self.selection.settle(server)
         if server.links:
             server.room_made()
 
-    def _same(self, server: Server, said: Said) -> Server | None:
+    def _same(self, server: Server, report: LinkReport) -> Server | None:
         """The other server that this link is of, going by its addresses."""
-        for address in said.addresses.items():
+        for address in report.addresses.items():
             for other in self._addresses.get(address, ()):
-                if other is not server and all(other.addresses.get(p, h) == h for p, h in said.addresses.items()):
+                if other is not server and all(other.addresses.get(p, h) == h for p, h in report.addresses.items()):
                     return other
         return None
 
-    def _move(self, server: Server, same: Server, said: Said) -> Server:
+    def _move(self, server: Server, same: Server, report: LinkReport) -> Server:
         """A link of ``server``, its only one, is of ``same``."""
         reports = [(context, tuple(context.users)) for context in server.contexts.values()]
-        for _ in self._withdraw(server, said):
+        for _ in self._withdraw(server, report):
             pass
-        same.admit(said)
+        same.admit(report)
         self._settle(same)
         for before, users in reports:
             context = same.contexts.get(before.name)
@@ -187,26 +187,26 @@ class Farm:
                 context = OpenContext(before.name, same)
                 context.maxcap, context.basecap = before.maxcap, before.basecap
                 context.restricted, context.gate = before.restricted, before.gate
-            context.reporters |= said.bit
+            context.reporters |= report.bit
             context.yours = context.yours or before.yours
             if context.name not in same.contexts:
                 self.opened(context)
             for user in users:
                 if user in context.users:
-                    context.users[user] |= said.bit
+                    context.users[user] |= report.bit
                 else:
-                    self.entered(context, user, said.bit)
+                    self.entered(context, user, report.bit)
         return same
 
-    def _withdraw(self, server: Server, said: Said) -> Iterator[None]:
+    def _withdraw(self, server: Server, report: LinkReport) -> Iterator[None]:
         """A link is the server's no longer, with the last one the server is gone: at once. The steps do the rest."""
-        server.dismiss(said)
-        server.retiring |= said.bit
+        server.dismiss(report)
+        server.retiring |= report.bit
         self._settle(server)
         if not server.links:
-            self.openings.remove(server)
+            self.selection.remove(server)
             del self.servers[server]
-        return self._put_away(server, said.bit)
+        return self._put_away(server, report.bit)
 
     def _put_away(self, server: Server, bit: int) -> Iterator[None]:
         """End what only a link that is gone has reported."""
@@ -235,28 +235,28 @@ class Farm:
         name = context.name
         del context.server.contexts[name]
         if context.hidden:
-            self.where.hidden.remove(name, context)
+            self.presence.hidden.remove(name, context)
         else:
-            self.where.close(context)
-            heirs = [each for each in self.where.hidden.all(name) if each.server.links]
+            self.presence.close(context)
+            heirs = [each for each in self.presence.hidden.all(name) if each.server.links]
             if heirs:
                 heir = max(heirs, key=lambda each: each.server.key)
-                self.where.hidden.remove(name, heir)
+                self.presence.hidden.remove(name, heir)
                 self._show(heir)
         self.reservations.closed(context)
 
     def _show(self, context: OpenContext) -> None:
         context.hidden = context.closing = False
-        self.where.open(context)
+        self.presence.open(context)
         for user in context.users:
-            self.where.enter(context, user)
+            self.presence.enter(context, user)
         self.reservations.opened(context)
         context.changed()
 
     def _hide(self, context: OpenContext) -> None:
         for user in context.users:
-            self.where.leave(context, user)
-        self.where.close(context)
+            self.presence.leave(context, user)
+        self.presence.close(context)
         context.hidden = True
-        self.where.hidden.add(context.name, context)
+        self.presence.hidden.add(context.name, context)
         self.end_duplicate(context)

@@ -195,7 +195,7 @@ class Dump:
 
 
 @attrs.frozen
-class Settings:
+class DirectorSettings:
     """What of the director is configured.
 
     ``load_bump`` is added to a server's load for each new context that is placed there, until it reports its load.

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
 
 
-class Multi(Generic[K, V]):
+class MultiMap(Generic[K, V]):
     """The values of each key, each once, in the order in which they were added; the first is found in constant time.
 
     A single value is kept bare, which costs a fifth of a table of one.
@@ -71,7 +71,7 @@ class Multi(Generic[K, V]):
         return tuple(values) if isinstance(values, OrderedDict) else (values,)
 
 
-class Tally(Generic[K, V]):
+class CountedMultiMap(Generic[K, V]):
     """The same, where a value may be added to a key several times, and counts until it is removed as often."""
 
     __slots__ = ("_values",)

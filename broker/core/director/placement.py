@@ -19,10 +19,10 @@ from collections.abc import Hashable
 
 from broker.core.director.farm import Farm
 from broker.core.director.interfaces import Denied, DoReserve, Granted
-from broker.core.director.limits import MAX_COMING, MAX_RESERVATIONS_EACH, TOKEN_BITS
+from broker.core.director.limits import MAX_EXPECTED_USERS, MAX_RESERVATIONS_EACH, TOKEN_BITS
 from broker.core.director.names import check_name, family
 from broker.core.director.reservations import Reservations
-from broker.core.director.state import OpenContext, Place, Placement, Reservation, Server
+from broker.core.director.state import OpenContext, Placement, Reservation, ReservationPlace, Server
 from broker.core.errors import Refusal
 
 NO_SERVER = "unable to find suitable server"
@@ -31,7 +31,7 @@ SERVER_FULL = "server full"
 NO_PROTOCOL = "requested protocol not available"
 
 
-class Choosing:
+class Placer:
     """Makes reservations."""
 
     def __init__(self, farm: Farm, reservations: Reservations) -> None:
@@ -51,9 +51,9 @@ class Choosing:
         if internal:
             most = MAX_RESERVATIONS_EACH
         holder = user if user is not None else None if internal else (requester,)
-        shares = self._reservations.shares
+        quotas = self._reservations.quotas
         try:
-            own = shares.check(holder, context, requester, most, len(self._reservations))
+            own = quotas.check(holder, context, requester, most, len(self._reservations))
         except Refusal:
             self.denied += 1
             raise
@@ -74,7 +74,7 @@ class Choosing:
 
     def _choose(
         self, found: OpenContext | None, own: Reservation | None, protocol: str, context: str, internal: bool
-    ) -> Place:
+    ) -> ReservationPlace:
         """Return the place for a user with the reservation ``own``, or without one, for this context.
 
         ``found`` is the context, if it is open. Raises `Denied`.
@@ -82,7 +82,7 @@ class Choosing:
         if found is None and own is not None and self._keeps(own, protocol, context, internal):
             return own.place
         if found is None:
-            clones = self._farm.where.sets.get(context)
+            clones = self._farm.presence.sets.get(context)
             if clones is not None:
                 found = clones.first(protocol)
         if found is not None:
@@ -98,10 +98,10 @@ class Choosing:
                 if why is not None:
                     raise Denied(context, why)
                 return placement
-        server = self._farm.openings.first(family(context), protocol, internal)
+        server = self._farm.selection.first(family(context), protocol, internal)
         if server is None:
             raise Denied(context, NO_SERVER)
-        self._farm.openings.placed(server)
+        self._farm.selection.placed(server)
         return self._reservations.place(context, server)
 
     def _keeps(self, own: Reservation, protocol: str, context: str, internal: bool) -> bool:
@@ -123,13 +123,13 @@ class Choosing:
 
         One may always go, so that a capacity that was raised meanwhile becomes known.
         """
-        shape = self._farm.shapes.get(placement.name)
+        shape = self._farm.capacity_hints.get(placement.name)
         if shape is None:
             return False, False
         return shape.room >= 0 and max(1, shape.room) <= _others(placement, own), shape.cloned
 
 
-def _others(place: Place, own: Reservation | None) -> int:
+def _others(place: ReservationPlace, own: Reservation | None) -> int:
     """The number of reservations of others that a place has."""
     count = len(place.reservations)
     return count - 1 if own is not None and own.place is place else count
@@ -148,7 +148,7 @@ def _against_placement(placement: Placement, own: Reservation | None, protocol: 
     server = placement.server
     if server.families.get(family(placement.name), False) and not internal:
         return NO_SERVER
-    if _others(placement, own) >= MAX_COMING:
+    if _others(placement, own) >= MAX_EXPECTED_USERS:
         return CONTEXT_FULL
     if server.capacity >= 0 and _server_full(server, own):
         return SERVER_FULL
@@ -162,7 +162,7 @@ def _against(context: OpenContext, own: Reservation | None, protocol: str, inter
     if context.gate is not None:
         return context.gate
     coming = len(context.users) + _others(context, own)
-    if coming >= MAX_COMING or 0 <= context.maxcap <= coming:
+    if coming >= MAX_EXPECTED_USERS or 0 <= context.maxcap <= coming:
         return CONTEXT_FULL
     server = context.server
     if server.capacity >= 0 and _server_full(server, own):

@@ -14,28 +14,28 @@ from itertools import chain
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.batched_notices import Crowds
+from broker.core.director.batched_notices import BatchedNotices
 from broker.core.director.clones import CloneSet
 from broker.core.director.interfaces import ContextPlace, UserPlace
-from broker.core.director.multimap import Multi, Tally
+from broker.core.director.multimap import CountedMultiMap, MultiMap
 from broker.core.director.names import context_set, user_set
 from broker.core.director.state import OpenContext
-from broker.core.director.watch_table import Watched
+from broker.core.director.watch_table import WatchTable
 from broker.core.notifier import Telling
 
 
-class Whereabouts:
+class Presence:
     """Open contexts, clone sets, users."""
 
     def __init__(self, clock: IReactorTime, telling: Telling) -> None:
-        self._crowds = Crowds(clock, telling)
-        self.watched_contexts = Watched()
-        self.watched_users = Watched()
+        self._batched_notices = BatchedNotices(clock, telling)
+        self.watched_contexts = WatchTable()
+        self.watched_users = WatchTable()
         self.contexts: dict[str, OpenContext] = {}
-        self.hidden: Multi[str, OpenContext] = Multi()
+        self.hidden: MultiMap[str, OpenContext] = MultiMap()
         self.sets: dict[str, CloneSet] = {}
-        self.users: Multi[str, OpenContext] = Multi()
-        self._user_sets: Tally[str, OpenContext] = Tally()
+        self.users: MultiMap[str, OpenContext] = MultiMap()
+        self._user_sets: CountedMultiMap[str, OpenContext] = CountedMultiMap()
         """Where the clones of a user are."""
         self.present = 0
         """How many users are in all contexts; one who is in two counts twice."""
@@ -112,11 +112,13 @@ class Whereabouts:
         for each in (name, base):
             if each is not None and watched.of(each):
                 clones = self.sets.get(each)
-                self._crowds.changed(watched, each, self.find_context, 0 if clones is None else len(clones.clones))
+                self._batched_notices.changed(
+                    watched, each, self.find_context, 0 if clones is None else len(clones.clones)
+                )
 
     def _tell_user(self, name: str, base: str | None) -> None:
         watched = self.watched_users
         for each in (name, base):
             if each is not None and watched.of(each):
                 places = self.users.count(each) + self._user_sets.count(each)
-                self._crowds.changed(watched, each, self.find_user, places)
+                self._batched_notices.changed(watched, each, self.find_user, places)

@@ -20,7 +20,7 @@ from broker.core.errors import Reason, Refusal
 _NONE: Mapping[str, Reservation] = {}
 
 
-class Shares:
+class ReservationQuotas:
     """All reservations, by their users and by the connections that asked. ``each_user``: how many one user may have."""
 
     def __init__(self, each_user: int) -> None:

@@ -21,11 +21,11 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.core.director.limits import EXPIRED_AT_ONCE
-from broker.core.director.multimap import Multi
+from broker.core.director.limits import EXPIRIES_PER_TURN
+from broker.core.director.multimap import MultiMap
 from broker.core.director.names import context_set
-from broker.core.director.reservation_quotas import Shares
-from broker.core.director.state import Holder, OpenContext, Place, Placement, Reservation, Server
+from broker.core.director.reservation_quotas import ReservationQuotas
+from broker.core.director.state import Holder, OpenContext, Placement, Reservation, ReservationPlace, Server
 
 
 class Reservations:
@@ -36,8 +36,8 @@ class Reservations:
         self.seconds = seconds
         self._all: OrderedDict[Reservation, None] = OrderedDict()
         """In the order in which they expire."""
-        self.shares = Shares(each_user)
-        self._anonymous: Multi[tuple[Server, str], Reservation] = Multi()
+        self.quotas = ReservationQuotas(each_user)
+        self._anonymous: MultiMap[tuple[Server, str], Reservation] = MultiMap()
         """Those of anonymous users, by the server and the name that they were told."""
         self._timer: IDelayedCall | None = None
         self.placements: dict[str, Placement] = {}
@@ -60,7 +60,7 @@ class Reservations:
         self.placements[name] = placement
         return placement
 
-    def book(self, place: Place, asked: str, user: str | None, holder: Holder, requester: Hashable) -> None:
+    def book(self, place: ReservationPlace, asked: str, user: str | None, holder: Holder, requester: Hashable) -> None:
         """Keep a place. ``asked`` is the name of the context in the request."""
         server = place.server
         due = self._clock.seconds() + self.seconds
@@ -71,12 +71,12 @@ class Reservations:
         place.reservations[reservation] = None
         server.reserved += 1
         # After the new one has its place: the placement of the last one would end with it.
-        for old in self.shares.replaced_by(reservation):
+        for old in self.quotas.replaced_by(reservation):
             if old.name == reservation.name == asked:
                 reservation.asked = old.asked  # the clone may be asked for by the name of its set again
             self.replaced += 1
             self._end(old)
-        self.shares.add(reservation)
+        self.quotas.add(reservation)
         place.changed()
         if self._timer is None:
             self._timer = self._clock.callLater(self.seconds, self._expire)
@@ -89,7 +89,7 @@ class Reservations:
         base = context_set(context.name)
         names = (context.name,) if base is None else (context.name, base)
         for who in (user, user.rpartition("-")[0]):
-            held = self.shares.held(who)
+            held = self.quotas.held(who)
             for name in names:
                 reservation = held.get(name)
                 if reservation is not None and reservation.name == name and reservation.place.server is server:
@@ -139,7 +139,7 @@ class Reservations:
         self.lost += 1
         self._end(reservation)
 
-    def _move(self, reservations: Iterable[Reservation], place: Place) -> None:
+    def _move(self, reservations: Iterable[Reservation], place: ReservationPlace) -> None:
         for reservation in reservations:
             before = reservation.place
             del before.reservations[reservation]
@@ -152,7 +152,7 @@ class Reservations:
         place = reservation.place
         server = place.server
         del self._all[reservation]
-        self.shares.remove(reservation)
+        self.quotas.remove(reservation)
         if reservation.user is None:
             self._anonymous.remove((server, reservation.name), reservation)
         del place.reservations[reservation]
@@ -164,7 +164,7 @@ class Reservations:
         self._timer = None
         now = self._clock.seconds()
         due = 0.0
-        for _ in range(EXPIRED_AT_ONCE):
+        for _ in range(EXPIRIES_PER_TURN):
             first = next(iter(self._all), None)
             if first is None:
                 return

@@ -58,7 +58,7 @@ class LeastLoaded:
         """One server less."""
         self.members -= 1
         self._entries.pop(server, None)
-        server.aside.pop(self, None)
+        server.room_waiters.pop(self, None)
 
     def first(self) -> Server | None:
         """The lightest server; None if all are full."""
@@ -72,7 +72,7 @@ class LeastLoaded:
             elif server.full:
                 heappop(heap)
                 del entries[server]
-                server.aside[self] = None
+                server.room_waiters[self] = None
             elif server.weight != weight:
                 entry = entries[server] = (server.weight, number, server)
                 heapreplace(heap, entry)
@@ -81,7 +81,7 @@ class LeastLoaded:
         return None
 
 
-class Openings:
+class ServerSelection:
     """The queues of all families and protocols. ``bump`` is the estimated load of a new context."""
 
     def __init__(self, bump: float) -> None:

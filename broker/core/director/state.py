@@ -16,21 +16,21 @@ from typing import Protocol
 from broker.core.director.interfaces import UNLIMITED, ProviderLink
 
 
-class Aside(Protocol):
+class RoomWaiter(Protocol):
     """Who has put a full server aside."""
 
     def take_back(self, server: Server) -> None:
         """The server is not full any more."""
 
 
-class Kin(Protocol):
+class CloneGroup(Protocol):
     """The set of clones that a context belongs to."""
 
     def refresh(self, context: OpenContext) -> None:
         """How many are in the context, or may be, has changed."""
 
 
-class Said:
+class LinkReport:
     """What one link has said of its server."""
 
     __slots__ = ("addresses", "bit", "capacity", "families", "label", "link")
@@ -50,7 +50,6 @@ class Server:
 
     __slots__ = (
         "addresses",
-        "aside",
         "capacity",
         "contexts",
         "families",
@@ -62,6 +61,7 @@ class Server:
         "placements",
         "reserved",
         "retiring",
+        "room_waiters",
         "shown",
         "shown_users",
         "users",
@@ -71,7 +71,7 @@ class Server:
     def __init__(self, number: int) -> None:
         self.number = number
         self.label = ""
-        self.links: dict[Said, None] = {}
+        self.links: dict[LinkReport, None] = {}
         self.retiring = 0
         """The bits of links that are gone, while what they have reported is put away."""
         self.newest: ProviderLink
@@ -94,7 +94,7 @@ class Server:
         self.reserved = 0
         """How many have a reservation and have not come yet."""
         self.placements: dict[str, Placement] = {}
-        self.aside: dict[Aside, None] = {}
+        self.room_waiters: dict[RoomWaiter, None] = {}
 
     @property
     def full(self) -> bool:
@@ -110,20 +110,20 @@ class Server:
         """Whether this is its label, or one of its addresses."""
         return label == self.label or label in self.addresses.values()
 
-    def admit(self, said: Said) -> None:
+    def admit(self, report: LinkReport) -> None:
         """One more link of it."""
         taken = self.retiring
         for other in self.links:
             taken |= other.bit
-        said.bit = ~taken & (taken + 1)
-        if self.links and not said.families:
-            said.capacity = self.capacity
-        self.links[said] = None
-        self.newest = said.link
+        report.bit = ~taken & (taken + 1)
+        if self.links and not report.families:
+            report.capacity = self.capacity
+        self.links[report] = None
+        self.newest = report.link
 
-    def dismiss(self, said: Said) -> None:
+    def dismiss(self, report: LinkReport) -> None:
         """One link less."""
-        del self.links[said]
+        del self.links[report]
         for newest in reversed(self.links):
             self.newest = newest.link
             break
@@ -134,18 +134,18 @@ class Server:
         self.families = {}
         if not self.links:
             self.capacity = 0
-        for said in self.links:
-            self.label = said.label
-            self.addresses.update(said.addresses)
-            self.capacity = said.capacity
-            for family, restricted in said.families.items():
+        for report in self.links:
+            self.label = report.label
+            self.addresses.update(report.addresses)
+            self.capacity = report.capacity
+            for family, restricted in report.families.items():
                 self.families[family] = restricted or self.families.get(family, False)
 
     def room_made(self) -> None:
         """Fewer are there than before, or more may be: whoever put it aside may choose it again."""
-        if self.aside and not self.full:
-            waiting = tuple(self.aside)
-            self.aside.clear()
+        if self.room_waiters and not self.full:
+            waiting = tuple(self.room_waiters)
+            self.room_waiters.clear()
             for each in waiting:
                 each.take_back(self)
 
@@ -164,7 +164,14 @@ class Reservation:
     __slots__ = ("asked", "due", "holder", "name", "place", "requester", "user")
 
     def __init__(
-        self, place: Place, name: str, asked: str, user: str | None, holder: Holder, requester: Hashable, due: float
+        self,
+        place: ReservationPlace,
+        name: str,
+        asked: str,
+        user: str | None,
+        holder: Holder,
+        requester: Hashable,
+        due: float,
     ) -> None:
         self.place = place
         self.name = name
@@ -175,7 +182,7 @@ class Reservation:
         self.due = due
 
 
-class Place:
+class ReservationPlace:
     """Where reservations are counted."""
 
     __slots__ = ("name", "reservations", "server")
@@ -189,7 +196,7 @@ class Place:
         """There are more or fewer reservations."""
 
 
-class Placement(Place):
+class Placement(ReservationPlace):
     """A context that is not open yet, or a further clone of one: its first user will open it at that server.
 
     It lasts as long as there are reservations for it. ``all`` has the latest placement of each name.
@@ -209,10 +216,21 @@ class Placement(Place):
                 del self._all[self.name]
 
 
-class OpenContext(Place):
+class OpenContext(ReservationPlace):
     """A context that is open at a server."""
 
-    __slots__ = ("basecap", "closing", "gate", "hidden", "kin", "maxcap", "reporters", "restricted", "users", "yours")
+    __slots__ = (
+        "basecap",
+        "clone_group",
+        "closing",
+        "gate",
+        "hidden",
+        "maxcap",
+        "reporters",
+        "restricted",
+        "users",
+        "yours",
+    )
 
     def __init__(self, name: str, server: Server) -> None:
         super().__init__(name, server)
@@ -228,7 +246,7 @@ class OpenContext(Place):
         self.hidden = False
         self.closing = False
         """Whether the server was told to close it, because another has it open."""
-        self.kin: Kin | None = None
+        self.clone_group: CloneGroup | None = None
 
     @property
     def full(self) -> bool:
@@ -243,5 +261,5 @@ class OpenContext(Place):
         return self.basecap < 0 or (len(self.users) + len(self.reservations) < self.basecap and not self.full)
 
     def changed(self) -> None:
-        if self.kin is not None:
-            self.kin.refresh(self)
+        if self.clone_group is not None:
+            self.clone_group.refresh(self)

@@ -9,7 +9,7 @@ from broker.core.director.limits import MAX_WATCHES
 from broker.core.errors import Reason, Refusal
 
 
-class Watched:
+class WatchTable:
     """The watchers of each name, in the order in which they began, and how often each of them did."""
 
     def __init__(self) -> None:

@@ -18,11 +18,9 @@ from broker.wires.elko.codec import broker, director, lenient
 from broker.wires.elko.codec.broker import LoadReport, WillServe, WontServe
 from broker.wires.elko.codec.common import COMMON, Auth
 from broker.wires.elko.codec.vocabulary import Message, Vocabulary
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.broker import BrokerSession
-from broker.wires.elko.sessions.broker import Wiring as BrokerWiring
-from broker.wires.elko.sessions.director import DirectorSession
-from broker.wires.elko.sessions.director import Wiring as DirectorWiring
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 
 WIDTH = 100
 """Characters of a line of help."""
@@ -62,7 +60,7 @@ class Commands:
     def parsed(self, text: str) -> list[Message]:
         """The messages that were typed as JSON. Raises `Malformed`."""
         found = list(lenient.objects(text))
-        if not found or not lenient.Balance().feed(text):
+        if not found or not lenient.BracketBalance().feed(text):
             raise Malformed(Reason.SYNTAX, "the line is not one complete message {...}")
         return [self.message(members) for members in found]
 
@@ -257,7 +255,7 @@ class ElkoDialect:
     """The commands of one protocol, and the sessions that carry them out; see `broker.wires.dialect.Dialect`."""
 
     commands: Commands
-    session: Callable[[Door, Peer], OperatorSession]
+    session: Callable[[AccessControl, Peer], OperatorSession]
 
     @property
     def prefix(self) -> str:
@@ -288,16 +286,16 @@ class ElkoDialect:
     def converse(self, peer: Peer) -> Typist:
         """Begin the conversation of an operator."""
         # An operator is let in by the console: no password is compared, and so no guess is counted.
-        session = self.session(Door(POLICY, Guesses(lambda: 0.0)), peer)
+        session = self.session(AccessControl(POLICY, Guesses(lambda: 0.0)), peer)
         session.receive(Auth("admin", label="console"))
         return ElkoTypist(session)
 
 
 def broker_dialect(wiring: BrokerWiring) -> ElkoDialect:
     """Return the commands of the Elko Broker."""
-    return ElkoDialect(BROKER, lambda door, peer: BrokerSession(wiring, door, peer))
+    return ElkoDialect(BROKER, lambda access, peer: BrokerSession(wiring, access, peer))
 
 
 def director_dialect(wiring: DirectorWiring) -> ElkoDialect:
     """Return the commands of the Elko Director."""
-    return ElkoDialect(DIRECTOR, lambda door, peer: DirectorSession(wiring, door, peer))
+    return ElkoDialect(DIRECTOR, lambda access, peer: DirectorSession(wiring, access, peer))

@@ -14,7 +14,7 @@ DirectorRole = Literal["user", "provider", "admin"]
 
 
 @attrs.frozen
-class Limits(TransportLimits):
+class BrokerLimits(TransportLimits):
     """Those of a listener of the broker."""
 
     waits: int = 1_000
@@ -60,13 +60,13 @@ class ElkoListener:
 
 
 @attrs.frozen
-class Listener(ElkoListener):
+class BrokerListener(ElkoListener):
     """One where the broker's peers do."""
 
     allow: tuple[Role, ...] = ("client", "admin")
     offer: tuple[str, ...] | None = None
     """Patterns of service names that may be offered; None: all on a password, loopback or unix listener, else none."""
-    limits: Limits = Limits()
+    limits: BrokerLimits = BrokerLimits()
 
 
 @attrs.frozen
@@ -83,7 +83,7 @@ class DirectorListener(ElkoListener):
 class Elko:
     """The Elko Broker wire."""
 
-    listeners: tuple[Listener, ...] = (Listener(),)
+    listeners: tuple[BrokerListener, ...] = (BrokerListener(),)
 
 
 @attrs.frozen

@@ -21,9 +21,9 @@ from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
-from broker.wires.elko.config import DirectorListener, ElkoListener, Listener
+from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
 from broker.wires.elko.section import title
-from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
@@ -31,7 +31,7 @@ from broker.wires.elko.transports.websocket import WebSockets
 from broker.wires.elko.validation import effective_auth
 from broker.wires.interface import Context
 
-L = TypeVar("L", Listener, DirectorListener)
+L = TypeVar("L", BrokerListener, DirectorListener)
 
 Converse = Callable[[Peer], tuple[Reader, Session]]
 
@@ -44,11 +44,16 @@ class NamedListener(StreamListener):
     """A listener of an Elko protocol: its name in the configuration, and the rules that its peers come under."""
 
     name: str = attrs.field(kw_only=True)
-    door: Door = attrs.field(kw_only=True)
+    access: AccessControl = attrs.field(kw_only=True)
 
 
 def make_listener(
-    wire: str, listener: ElkoListener, door: Door, converse: Converse, limits: TransportLimits, context: Context
+    wire: str,
+    listener: ElkoListener,
+    access: AccessControl,
+    converse: Converse,
+    limits: TransportLimits,
+    context: Context,
 ) -> NamedListener:
     """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
     endpoint = endpoints.parse(listener.endpoint)
@@ -62,7 +67,7 @@ def make_listener(
         context.complaints,
         _protocol(listener, endpoint),
         name=listener.name,
-        door=door,
+        access=access,
     )
 
 
@@ -79,16 +84,16 @@ class ElkoListeners(Generic[L]):
     context: Context
     configured: Sequence[L]
     policy: Callable[[L], Policy]
-    converse: Callable[[Door, Peer], tuple[Reader, Session]]
+    converse: Callable[[AccessControl, Peer], tuple[Reader, Session]]
     limits: Callable[[L], TransportLimits]
     made: dict[str, NamedListener] = attrs.field(factory=dict)
 
     def make(self) -> None:
         """Make all of them, without opening any."""
         for listener in self.configured:
-            door = Door(self.policy(listener), Guesses(self.context.clock.seconds))
-            converse = partial(self.converse, door)
-            made = make_listener(self.wire, listener, door, converse, self.limits(listener), self.context)
+            access = AccessControl(self.policy(listener), Guesses(self.context.clock.seconds))
+            converse = partial(self.converse, access)
+            made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
             self.made[title(self.wire, listener)] = made
 
     def bind(self, name: str) -> str:
@@ -139,7 +144,7 @@ class ElkoListeners(Generic[L]):
         for listener in configured:
             each = self.made.get(title(self.wire, listener))
             if each is not None:
-                each.door.policy = self.policy(listener)
+                each.access.policy = self.policy(listener)
                 each.carrier.limit(self.limits(listener))
 
     def stop_listening(self) -> Deferred[Any]:
@@ -153,7 +158,7 @@ class ElkoListeners(Generic[L]):
         return DeferredList(closing)
 
 
-def base_policy(listener: Listener | DirectorListener, diagnostics: bool) -> Policy:
+def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) -> Policy:
     """The rules that both protocols have."""
     return Policy(
         roles=frozenset(listener.allow),
@@ -163,7 +168,7 @@ def base_policy(listener: Listener | DirectorListener, diagnostics: bool) -> Pol
     )
 
 
-def net_limits(listener: Listener | DirectorListener, room: int) -> TransportLimits:
+def net_limits(listener: BrokerListener | DirectorListener, room: int) -> TransportLimits:
     """The limits of a listener that has descriptors for ``room`` connections."""
     limits: TransportLimits = listener.limits.fitting(room)
     if listener.allow_before_auth:

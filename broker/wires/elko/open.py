@@ -18,11 +18,11 @@ from broker.wires.elko import views
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import broker_dialect
-from broker.wires.elko.config import Elko, Listener
+from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, Wiring
-from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.validation import effective_offer
 from broker.wires.interface import Context
@@ -41,7 +41,7 @@ class OpenElko:
         self._broker = context.broker
         self._room = context.room
         registry = context.registry
-        self.wiring = Wiring(registry, Notices(registry), context.launchers, context.control)
+        self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits_of)
         self.listeners.make()
         for listener in config.listeners:
@@ -99,13 +99,13 @@ class OpenElko:
         """Stop where the reactor does not run."""
         self.listeners.stop_listening()
 
-    def _policy(self, listener: Listener) -> Policy:
+    def _policy(self, listener: BrokerListener) -> Policy:
         rights = Rights(effective_offer(listener), listener.limits.services)
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
 
-    def _limits_of(self, listener: Listener) -> TransportLimits:
+    def _limits_of(self, listener: BrokerListener) -> TransportLimits:
         return net_limits(listener, self._room)
 
-    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
-        return blocks.Reader(VOCABULARY), BrokerSession(self.wiring, door, peer)
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

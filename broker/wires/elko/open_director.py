@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from broker.config.values import Broker
 from broker.core.director.director import Director
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.core.model import Service
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
@@ -29,8 +29,8 @@ from broker.wires.elko.config import Director as Config
 from broker.wires.elko.config import DirectorListener
 from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
 from broker.wires.elko.section import title
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.director import DirectorSession, Wiring
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.interface import Context
 from broker.wires.views import AnyView
@@ -52,7 +52,7 @@ class OpenDirector:
         self._ending = False
         self._director = Director(context.clock, _settings(config))
         self._closing: list[Deferred[Any]] = []
-        self.wiring = Wiring.of(self._director, self, context.clock)
+        self.wiring = DirectorWiring.of(self._director, self, context.clock)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
         self.listeners.make()
 
@@ -142,9 +142,9 @@ class OpenDirector:
     def _limits(self, listener: DirectorListener) -> TransportLimits:
         return net_limits(listener, self._context.room)
 
-    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
-        return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
 
 
-def _settings(config: Config) -> Settings:
-    return Settings(config.load_bump, config.reservation, config.providers, config.user_reservations)
+def _settings(config: Config) -> DirectorSettings:
+    return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations)

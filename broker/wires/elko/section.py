@@ -13,7 +13,7 @@ from broker.config.checks import hostport, parsed
 from broker.config.endpoint import Endpoint
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import bound
-from broker.wires.elko.config import Director, DirectorListener, Elko, ElkoListener, Listener
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import FOR_BROWSERS
 from broker.wires.elko.validation import director_problems, effective_auth, effective_offer, elko_problems
 
@@ -99,7 +99,7 @@ def _director_warnings(director: Director, resolves: Resolves) -> Iterator[str]:
             yield f"{here}: open: anybody who reaches {where.where} may steer and shut down all Context Servers"
 
 
-def _listener_warnings(listener: Listener, resolves: Resolves) -> Iterator[str]:
+def _listener_warnings(listener: BrokerListener, resolves: Resolves) -> Iterator[str]:
     where = endpoint.parse(listener.endpoint)
     yield from _published(listener, where, resolves)
     yield from _pages(listener)
@@ -134,7 +134,7 @@ def _published(listener: ElkoListener, where: Endpoint, resolves: Callable[[str]
         yield f"{host} is published, but does not resolve on this machine"
 
 
-def _open(listener: Listener, where: Endpoint) -> Iterator[str]:
+def _open(listener: BrokerListener, where: Endpoint) -> Iterator[str]:
     steer = (
         ", and may watch, steer and shut down all of them, since admin is allowed" if "admin" in listener.allow else ""
     )

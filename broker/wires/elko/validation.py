@@ -9,7 +9,7 @@ from typing import Literal
 from broker.config import endpoint
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport, listens, parsed, printable, secret
 from broker.config.problem import Problem, in_ranges
-from broker.wires.elko.config import Director, DirectorListener, Elko, ElkoListener, Listener
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import transport_problems
 
 CONNECTION_RANGES: dict[str, tuple[float, float]] = {
@@ -76,7 +76,7 @@ def effective_auth(listener: ElkoListener) -> Literal["open", "password"]:
     return "open" if endpoint.parse(listener.endpoint).loopback else "password"
 
 
-def effective_offer(listener: Listener) -> tuple[str, ...]:
+def effective_offer(listener: BrokerListener) -> tuple[str, ...]:
     """Patterns of the service names that may be offered on a listener: its own, else all where peers are known.
 
     They are known where they give a password, and where only this machine can connect. Raises `BadEndpoint`.
@@ -87,7 +87,7 @@ def effective_offer(listener: Listener) -> tuple[str, ...]:
     return ("*",) if known else ()
 
 
-def _listeners(key: str, listeners: Sequence[Listener | DirectorListener]) -> Iterator[Problem]:
+def _listeners(key: str, listeners: Sequence[BrokerListener | DirectorListener]) -> Iterator[Problem]:
     names: dict[str, str] = {}
     for index, listener in enumerate(listeners):
         here = f"{key}[{index}]"
@@ -101,17 +101,17 @@ def _listeners(key: str, listeners: Sequence[Listener | DirectorListener]) -> It
         else:
             names[listener.name] = here
         yield from _listener(here, listener)
-        if isinstance(listener, Listener):
+        if isinstance(listener, BrokerListener):
             yield from _offer(f"{here}.offer", listener.offer)
             yield from in_ranges(f"{here}.limits", listener.limits, RANGES)
         else:
             yield from in_ranges(f"{here}.limits", listener.limits, DIRECTOR_LIMITS)
 
 
-def _listener(here: str, listener: Listener | DirectorListener) -> Iterator[Problem]:
+def _listener(here: str, listener: BrokerListener | DirectorListener) -> Iterator[Problem]:
     yield from listens(f"{here}.endpoint", listener.endpoint)
     if not listener.allow:
-        roles = "client, admin or both" if isinstance(listener, Listener) else "user, provider or admin"
+        roles = "client, admin or both" if isinstance(listener, BrokerListener) else "user, provider or admin"
         yield Problem(f"{here}.allow", f"allows nobody; name {roles}")
     yield from transport_problems(here, listener)
     yield from _listener_auth(here, listener)

@@ -18,7 +18,7 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.interfaces import ContextDump, Denied, DoReserve, IContextServer, Order, Settings
+from broker.core.director.interfaces import ContextDump, Denied, DirectorSettings, DoReserve, IContextServer, Order
 
 HOUR = 3_600.0
 SERVERS = 50
@@ -307,7 +307,7 @@ class Directed:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.director = Director(world.clock, Settings())
+        self.director = Director(world.clock, DirectorSettings())
         self._machines: dict[str, Machine] = {}
         world._at(HOUR / 3, self._double)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.director import limits
-from broker.core.director.interfaces import Denied, DoReserve, Granted, Settings
+from broker.core.director.interfaces import Denied, DirectorSettings, DoReserve, Granted
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, check
 
@@ -59,7 +59,7 @@ def test_a_new_context_goes_to_the_server_with_the_least_load_then_to_the_one_th
 
 
 def test_a_report_does_not_hide_what_was_just_placed() -> None:
-    rig = Rig(Settings(load_bump=0.25))
+    rig = Rig(DirectorSettings(load_bump=0.25))
     one, other = rig.server("cs1"), rig.server("cs2")
     other.link.load(0.3)
     rig.granted("context-a")
@@ -74,11 +74,11 @@ def test_a_report_does_not_hide_what_was_just_placed() -> None:
 
 
 def test_the_estimated_load_can_be_set() -> None:
-    rig = Rig(Settings(load_bump=0.25))
+    rig = Rig(DirectorSettings(load_bump=0.25))
     rig.server("cs1")
     rig.granted("context-a")
     rig.granted("context-a")
-    rig.director.use(Settings(load_bump=0.5))
+    rig.director.use(DirectorSettings(load_bump=0.5))
     rig.granted("context-b")
     assert next(rig.director.dump(1, None, None).pieces).load == 0.75  # type: ignore[union-attr]
 
@@ -388,23 +388,23 @@ def test_names_that_cannot_be_kept_are_refused(protocol: str, context: str, user
 def test_many_reservations_expire_in_several_turns() -> None:
     rig = Rig()
     rig.server("cs1")
-    for n in range(2 * limits.EXPIRED_AT_ONCE + 1):
+    for n in range(2 * limits.EXPIRIES_PER_TURN + 1):
         rig.granted("context-a", f"user-{n}")
     left: list[int] = []
     # A call for the same time that was asked for later comes between the first turn and the second.
     rig.clock.callLater(30, lambda: left.append(rig.count("reservations")))
     rig.clock.advance(30)
-    assert left == [limits.EXPIRED_AT_ONCE + 1]
+    assert left == [limits.EXPIRIES_PER_TURN + 1]
     assert rig.count("reservations") == 0
     assert rig.clock.getDelayedCalls() == []
     check(rig.director)
 
 
 def test_the_time_of_reservations_can_be_set() -> None:
-    rig = Rig(Settings(reservation_seconds=5.0))
+    rig = Rig(DirectorSettings(reservation_seconds=5.0))
     rig.server("cs1")
     rig.granted("context-a")
-    rig.director.use(Settings(reservation_seconds=60.0))
+    rig.director.use(DirectorSettings(reservation_seconds=60.0))
     rig.granted("context-a")
     rig.clock.advance(5)
     assert rig.count("reservations") == 1

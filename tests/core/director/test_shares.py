@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.core.director.interfaces import Close, DoReserve, Settings
+from broker.core.director.interfaces import Close, DirectorSettings, DoReserve
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
 
@@ -15,7 +15,7 @@ FULL = "requested context full"
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig(Settings(user_reservations=3))
+    return Rig(DirectorSettings(user_reservations=3))
 
 
 def refused(what: Callable[[], object], text: str) -> None:
@@ -319,7 +319,7 @@ def test_the_share_of_a_user_can_be_set_and_a_smaller_one_counts_from_the_next_r
     rig.server("cs1")
     for n in range(3):
         rig.granted(f"context-{n}", "user-joe", by=n)
-    rig.director.use(Settings(user_reservations=1))
+    rig.director.use(DirectorSettings(user_reservations=1))
     assert rig.count("reservations") == 3
     refused(lambda: rig.reserve("context-x", "user-joe", by=0), "this user has 1")
     rig.granted("context-x", "user-joe", by=3)
@@ -331,7 +331,7 @@ def test_the_share_of_a_user_can_be_set_and_a_smaller_one_counts_from_the_next_r
 def test_no_more_are_sent_to_a_context_than_can_be_in_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, opened: bool
 ) -> None:
-    monkeypatch.setattr("broker.core.director.placement.MAX_COMING", 3)
+    monkeypatch.setattr("broker.core.director.placement.MAX_EXPECTED_USERS", 3)
     side: Side = rig.server("cs1")
     if opened:
         side.open("context-a")

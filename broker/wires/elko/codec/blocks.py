@@ -23,10 +23,10 @@ from broker.wires.elko.codec.vocabulary import NOT_STRICT, Message, Vocabulary
 MAX_BLOCK = 1_048_576
 """Bytes of one line or block: the original's limit, which real peers' largest messages stay far below."""
 
-AT_ONCE = 256
+LINES_PER_STEP = 256
 """Lines taken from what was read in one step: a read of tiny lines would else become tens of thousands of objects."""
 
-SHORT = 4_096
+MAX_FAST_LINE = 4_096
 """Bytes of a line that may be decoded before its turn to be handled: some 20 µs."""
 
 _LF = 10
@@ -35,7 +35,7 @@ END = b"\n\n"
 """What ends every message that is sent."""
 
 
-class Reader:
+class BlockReader:
     """Turns the bytes of one connection into messages, as they come."""
 
     __slots__ = ("_balance", "_block", "_decode", "_ended", "_tail", "_vocabulary")
@@ -45,7 +45,7 @@ class Reader:
         self._decode = vocabulary.decode
         self._tail = bytearray()
         self._block = bytearray()
-        self._balance: lenient.Balance | None = None
+        self._balance: lenient.BracketBalance | None = None
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[Message | Malformed]:
@@ -56,7 +56,11 @@ class Reader:
         """
         # Most reads are one whole message.
         end = data.find(b"\n")
-        if 0 <= end == len(data) - 2 <= SHORT and data[-1] == _LF and not (self._tail or self._block or self._ended):
+        if (
+            0 <= end == len(data) - 2 <= MAX_FAST_LINE
+            and data[-1] == _LF
+            and not (self._tail or self._block or self._ended)
+        ):
             try:
                 if data.isascii():
                     return iter((self._decode(data),))
@@ -70,7 +74,7 @@ class Reader:
         ascii_only = data.isascii() and self._tail.isascii()
         decode = self._decode
         while data:
-            lines = data.split(b"\n", AT_ONCE)
+            lines = data.split(b"\n", LINES_PER_STEP)
             data = lines.pop()
             if not lines:
                 self._tail += data
@@ -114,7 +118,7 @@ class Reader:
         if self._balance is None:
             if not text.strip(_BLANK):
                 return
-            self._balance = lenient.Balance()
+            self._balance = lenient.BracketBalance()
         self._block += line
         self._block += b" "
         if self._balance.feed(text):

@@ -267,7 +267,7 @@ _inside = re.compile(rf"""(?:[^]["'/{{}}]++|"{_QUOTED}"|'{_APOSTROPHED}'|/\*.*?\
 _string_rest = {'"': re.compile(_QUOTED, re.DOTALL), "'": re.compile(_APOSTROPHED, re.DOTALL)}
 
 
-class Balance:
+class BracketBalance:
     """Knows at the end of each line of a block whether the objects begun so far are complete.
 
     It looks at brackets, strings and comments only: what it calls complete `objects` reads to its end or refuses, and

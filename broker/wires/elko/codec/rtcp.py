@@ -91,7 +91,7 @@ _FORMS: tuple[tuple[re.Pattern[bytes], Callable[..., Request]], ...] = (
 _HEAD = re.compile(_NUMBER + b" " + _NUMBER)
 
 
-class Reader:
+class RtcpReader:
     """Turns the bytes of one connection into requests, as they come."""
 
     __slots__ = ("_data", "_ended", "_head", "_searched")

@@ -54,7 +54,7 @@ class Policy:
 
 
 @attrs.define
-class Door:
+class AccessControl:
     """One listener as its sessions see it: its rules, which a reload replaces whole, and who failed to get in."""
 
     policy: Policy

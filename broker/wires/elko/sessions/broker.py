@@ -25,11 +25,11 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import broker as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.common import Auth
-from broker.wires.elko.sessions.authentication import Door, Role
-from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.sessions.authentication import AccessControl, Role
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 from broker.wires.elko.sessions.descriptors import (
     DEFAULT_PROTOCOL,
-    Encoded,
+    DescriptorCache,
     failure_desc,
     launcher_desc,
     load_desc,
@@ -37,30 +37,30 @@ from broker.wires.elko.sessions.descriptors import (
     service_desc,
     service_descs,
 )
-from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, Needs, Objects
+from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, ObjectTables, OperationRoles
 
 WIRE = "elko"
 """How providers of this wire are marked in the registry."""
 
-LONG = 10 * 365 * 86_400
+MAX_WAIT = 10 * 365 * 86_400
 """Seconds; a longer wait is one for ever. It keeps absurd numbers away from the timers."""
 
-PROBLEMS_TOLD = 3
+MAX_PROBLEMS_SHOWN = 3
 """How many refused services of one offer are told to the peer: the first ones show what is wrong."""
 
 
 @attrs.frozen
-class Wiring:
+class BrokerWiring:
     """The parts that all sessions of the daemon share.
 
     ``sessions`` holds all of them, the oldest first, and ``roster`` that of each Elko provider, by its id.
     """
 
     registry: IRegistry
-    notices: Notices
+    notices: ChangeNotices
     launchers: ILaunchers
     control: IControl
-    encoded: Encoded = attrs.field(factory=Encoded)
+    descriptors: DescriptorCache = attrs.field(factory=DescriptorCache)
     roster: dict[int, BrokerSession] = attrs.field(factory=dict)
     sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
 
@@ -85,8 +85,8 @@ class BrokerSession(ElkoSession):
 
     __slots__ = ("_as", "_provider", "_waits", "_wiring")
 
-    def __init__(self, wiring: Wiring, door: Door, peer: Peer) -> None:
-        super().__init__(_OBJECTS, door, peer)
+    def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
+        super().__init__(_OBJECTS, access, peer)
         self._wiring = wiring
         self._as = "client"
         self._provider: int | None = None
@@ -158,13 +158,13 @@ class BrokerSession(ElkoSession):
         standing = wait != 0 or message.monitor is True
         known = self._wiring.registry.find(name, protocol, not standing)
         if known:
-            desc = self._wiring.encoded.descs(known, self.trusted)
+            desc = self._wiring.descriptors.descs(known, self.trusted)
             self._peer.write(wire.encode_found(message.to, desc, message.tag))
         elif wait == 0:
             self._peer.write(wire.encode_found(message.to, wire.encode_not_found(name), message.tag))
             return
         if standing:
-            self._stand(message, wait if 0 < wait <= LONG else None, bool(known))
+            self._stand(message, wait if 0 < wait <= MAX_WAIT else None, bool(known))
 
     def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
         """Keep a find that waits (for nothing more, where something was known at once) or monitors."""
@@ -238,12 +238,12 @@ class BrokerSession(ElkoSession):
             elif desc.failure is None:
                 refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
         try:
-            self._wiring.registry.offer(services, self._door.policy.rights)
+            self._wiring.registry.offer(services, self._access.policy.rights)
         except Refusals as refusals:
             refused += refusals.each
         if refused:
-            more = len(refused) - PROBLEMS_TOLD
-            text = "; ".join(refusal.text for refusal in refused[:PROBLEMS_TOLD])
+            more = len(refused) - MAX_PROBLEMS_SHOWN
+            text = "; ".join(refusal.text for refusal in refused[:MAX_PROBLEMS_SHOWN])
             raise Refusal(refused[0].reason, f"willserve: {text}" + (f"; and {more} more" if more > 0 else ""))
 
     def _wont_serve(self, message: wire.WontServe) -> None:
@@ -344,7 +344,7 @@ class BrokerSession(ElkoSession):
         for name, text, most in (("service", message.service, MAX_NAME), ("tag", message.tag, MAX_TEXT)):
             if text is not None and len(text) > most:
                 raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
-        most = self._door.policy.waits
+        most = self._access.policy.waits
         if len(self._waits or ()) >= most:
             raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
 
@@ -371,14 +371,14 @@ class BrokerSession(ElkoSession):
             self._provider = None
 
 
-_CLIENT: Needs = {
+_CLIENT: OperationRoles = {
     **COMMON,
     wire.Find: (BrokerSession._find, ()),
     wire.WillServe: (BrokerSession._will_serve, ("client",)),
     wire.WontServe: (BrokerSession._wont_serve, ("client",)),
     wire.LoadReport: (BrokerSession._load, ("client",)),
 }
-_ADMIN: Needs = {
+_ADMIN: OperationRoles = {
     **COMMON,
     wire.LoadDescRequest: (BrokerSession._load_desc, ("admin",)),
     wire.ServiceDescRequest: (BrokerSession._service_desc, ("admin",)),
@@ -388,7 +388,7 @@ _ADMIN: Needs = {
     wire.Launch: (BrokerSession._launch, ("admin",)),
     wire.LauncherDescRequest: (BrokerSession._launcher_desc, ("admin",)),
 }
-_OBJECTS = Objects(
+_OBJECTS = ObjectTables(
     {"broker": _CLIENT, "client": _CLIENT, "admin": _ADMIN, "error": COMMON},
     {"broker": "client", "client": "client", "admin": "admin"},
 )

@@ -22,7 +22,7 @@ class Watcher(Protocol):
         """Take one encoded message."""
 
 
-class Notices:
+class ChangeNotices:
     """Who watches services, and who watches loads."""
 
     def __init__(self, registry: IRegistry) -> None:

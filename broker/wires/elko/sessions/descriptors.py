@@ -52,14 +52,14 @@ def service_descs(services: Iterable[Service], trusted: bool) -> list[ServiceDes
     return [service_desc(service, trusted) for service in services]
 
 
-KEPT_SIZE = 2_048
+MAX_CACHED_SIZE = 2_048
 """Bytes of an answer that is kept encoded: about ten services of the usual kind."""
 
-KEPT = 4_096
+MAX_CACHED = 4_096
 """Answers kept: the names that a farm asks for, some times over; at most 8 MB, usually less than one."""
 
 
-class Encoded:
+class DescriptorCache:
     """Descriptors of services, kept encoded for as long as the registry gives the very same tuple of them."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ class Encoded:
         if kept is not None and kept[0] is services:
             return kept[1]
         encoded = encode_part(service_descs(services, trusted))
-        if len(encoded) <= KEPT_SIZE:
-            if len(self._kept) >= KEPT:
+        if len(encoded) <= MAX_CACHED_SIZE:
+            if len(self._kept) >= MAX_CACHED:
                 self._kept.clear()
             self._kept[key] = (services, encoded)
         return encoded

@@ -29,15 +29,15 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import director as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.common import Auth, Disconnect
-from broker.wires.elko.sessions.authentication import Door, Role
-from broker.wires.elko.sessions.director_messages import Words, context_found, user_found
-from broker.wires.elko.sessions.director_pages import Outbox, Parts, Scribe, dump_parts, list_parts
-from broker.wires.elko.sessions.session import COMMON, ElkoSession, Needs, Objects, Operation
+from broker.wires.elko.sessions.authentication import AccessControl, Role
+from broker.wires.elko.sessions.director_messages import MessageCache, context_found, user_found
+from broker.wires.elko.sessions.director_pages import Outbox, PageWriter, Parts, dump_parts, list_parts
+from broker.wires.elko.sessions.session import COMMON, ElkoSession, ObjectTables, Operation, OperationRoles
 
 CONTEXT, USER = "context", "user"
 
 
-class Control(Protocol):
+class DirectorControl(Protocol):
     """What an administrator may do to the director itself."""
 
     def reinitialize(self) -> None:
@@ -48,18 +48,18 @@ class Control(Protocol):
 
 
 @attrs.frozen
-class Wiring:
+class DirectorWiring:
     """What all sessions of the director share."""
 
     director: IDirector
-    control: Control
-    scribe: Scribe
-    words: Words = attrs.field(factory=Words)
+    control: DirectorControl
+    page_writer: PageWriter
+    messages: MessageCache = attrs.field(factory=MessageCache)
 
     @classmethod
-    def of(cls, director: IDirector, control: Control, clock: IReactorTime) -> Wiring:
+    def of(cls, director: IDirector, control: DirectorControl, clock: IReactorTime) -> DirectorWiring:
         """The wiring of a director."""
-        return cls(director, control, Scribe(clock))
+        return cls(director, control, PageWriter(clock))
 
 
 class DirectorSession(ElkoSession):
@@ -67,13 +67,13 @@ class DirectorSession(ElkoSession):
 
     __slots__ = ("_outbox", "_server", "_watched", "_watcher", "_wiring")
 
-    def __init__(self, wiring: Wiring, door: Door, peer: Peer) -> None:
-        super().__init__(_OBJECTS, door, peer)
+    def __init__(self, wiring: DirectorWiring, access: AccessControl, peer: Peer) -> None:
+        super().__init__(_OBJECTS, access, peer)
         self._wiring = wiring
         # Users, who are many, need neither of these.
         self._outbox: Outbox | None = None
         self._server: IContextServer | None = None
-        self._watcher: _Told | None = None
+        self._watcher: _Receiver | None = None
         self._watched: Counter[tuple[str, str]] | None = None
 
     # what the connection calls
@@ -98,16 +98,16 @@ class DirectorSession(ElkoSession):
             self._server.relabel(self._label)
         if role == "provider":
             try:
-                self._server = self._wiring.director.join(self._label, _Told(self))
+                self._server = self._wiring.director.join(self._label, _Receiver(self))
             except Refusal as refusal:
                 if refusal.reason.fatal:
                     raise
                 # A server that stayed would think that it serves.
                 raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"auth: {refusal.text}") from None
         elif role == "admin":
-            self._watcher = _Told(self)
+            self._watcher = _Receiver(self)
             self._watched = Counter()
-            self._outbox = Outbox(self._wiring.scribe, self._peer, self._emptied)
+            self._outbox = Outbox(self._wiring.page_writer, self._peer, self._emptied)
             self.write = self._outbox.write
 
     def _spared(self) -> bool:
@@ -134,7 +134,7 @@ class DirectorSession(ElkoSession):
                 message.context,
                 message.user,
                 internal=self._server is not None,
-                most=self._door.policy.reservations,
+                most=self._access.policy.reservations,
             )
         except core.Denied as denied:
             reply = wire.Denied(to=to, context=denied.context, user=user, deny=denied.text, tag=tag)
@@ -212,7 +212,7 @@ class DirectorSession(ElkoSession):
     def _watch(self, message: wire.Watch) -> None:
         place = _one_of("watch", message.context, message.user)
         watcher, watched = self._watching()
-        most = self._door.policy.waits
+        most = self._access.policy.waits
         if watched.total() >= most:
             raise Refusal(Reason.LIMIT, f"watch: this peer watches {most} contexts and users, and may watch no more")
         director = self._wiring.director
@@ -271,7 +271,7 @@ class DirectorSession(ElkoSession):
         assert self._server is not None, "only providers are let here"
         return self._server
 
-    def _watching(self) -> tuple[_Told, Counter[tuple[str, str]]]:
+    def _watching(self) -> tuple[_Receiver, Counter[tuple[str, str]]]:
         """As whom it watches, and what how often."""
         assert self._watcher is not None, "only administrators are let here"
         assert self._watched is not None
@@ -297,7 +297,7 @@ class DirectorSession(ElkoSession):
             self._wiring.director.forget(watcher)
 
 
-class _Told:
+class _Receiver:
     """A session as the director knows it, as a link of a server or as a watcher."""
 
     __slots__ = ("_session",)
@@ -309,7 +309,7 @@ class _Told:
         """Pass it on. A server knows of a reservation before its user does, who may use it at once."""
         session = self._session
         write = session.write_first if isinstance(told, core.DoReserve) else session.write
-        write(session._wiring.words.of(told))
+        write(session._wiring.messages.of(told))
 
 
 def _one_of(op: str, context: str | None, user: str | None) -> tuple[str, str]:
@@ -329,9 +329,9 @@ def _capacity(given: int | float | None) -> int:
 
 _RESERVE = (DirectorSession._reserve, ("user", "provider", "admin"))
 
-_ALL: Needs = {**COMMON, Disconnect: (DirectorSession._disconnect, ())}
-_DIRECTOR: Needs = {**_ALL, wire.Reserve: _RESERVE}
-_PROVIDER: Needs = {
+_ALL: OperationRoles = {**COMMON, Disconnect: (DirectorSession._disconnect, ())}
+_DIRECTOR: OperationRoles = {**_ALL, wire.Reserve: _RESERVE}
+_PROVIDER: OperationRoles = {
     **_ALL,
     wire.Reserve: _RESERVE,
     wire.Address: (DirectorSession._address, ("provider",)),
@@ -342,7 +342,7 @@ _PROVIDER: Needs = {
     wire.UserReport: (DirectorSession._user, ("provider",)),
     wire.WillServe: (DirectorSession._will_serve, ("provider",)),
 }
-_ADMIN: Needs = {
+_ADMIN: OperationRoles = {
     **_ALL,
     wire.Close: (DirectorSession._close, ("admin",)),
     wire.DumpRequest: (DirectorSession._dump, ("admin",)),
@@ -357,7 +357,7 @@ _ADMIN: Needs = {
     wire.Unwatch: (DirectorSession._unwatch, ("admin",)),
     wire.Watch: (DirectorSession._watch, ("admin",)),
 }
-_OBJECTS = Objects(
+_OBJECTS = ObjectTables(
     {"director": _DIRECTOR, "provider": _PROVIDER, "session": _PROVIDER, "admin": _ADMIN, "error": _ALL},
     {"director": "user", "provider": "provider", "session": "provider", "admin": "admin"},
     answers_as={"session": "provider"},

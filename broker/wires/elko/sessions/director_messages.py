@@ -8,7 +8,7 @@ from broker.core.director import interfaces as core
 from broker.wires.elko.codec import director as wire
 from broker.wires.elko.codec.blocks import encode
 
-Told = core.Order | core.ContextPlace | core.UserPlace
+Notification = core.Order | core.ContextPlace | core.UserPlace
 
 Message = (
     wire.DoReserve
@@ -22,14 +22,14 @@ Message = (
 )
 
 
-class Words:
+class MessageCache:
     """Encodes what is told, once for all who are told the same object one after the other."""
 
     def __init__(self) -> None:
-        self._told: Told | None = None
+        self._told: Notification | None = None
         self._data = b""
 
-    def of(self, told: Told) -> bytes:
+    def of(self, told: Notification) -> bytes:
         """The message that says this."""
         if told is not self._told:
             self._data = encode(message(told))
@@ -37,7 +37,7 @@ class Words:
         return self._data
 
 
-def message(told: Told) -> Message:
+def message(told: Notification) -> Message:
     """The same, not encoded."""
     if isinstance(told, core.UserPlace):
         return user_found(told)

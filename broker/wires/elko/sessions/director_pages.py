@@ -28,7 +28,7 @@ from broker.wires.elko.codec.blocks import END, encode_part
 PAGE = 64 * 1024
 """Bytes of a page: a thousand contexts, which take some milliseconds."""
 
-NAMES = 1_000
+NAMES_PER_PART = 1_000
 """Names of a list that are encoded together."""
 
 MAX_ASKED = 16
@@ -37,14 +37,14 @@ MAX_ASKED = 16
 MAX_BEHIND = 4 * 1024 * 1024
 """Bytes that may wait behind an answer: as much as may wait for a peer that does not read."""
 
-LOOK_AGAIN = 0.05
+READ_POLL_INTERVAL = 0.05
 """Seconds after which it is looked whether a receiver has read what it was sent."""
 
 Parts = Iterator[bytes]
 """An answer in parts, none of which takes long."""
 
 
-class Scribe:
+class PageWriter:
     """Writes the answers of all receivers, a page in each turn."""
 
     log = Logger()
@@ -68,7 +68,7 @@ class Scribe:
         """A page of the answer that is being written."""
         self._resting = not self._find_ready()
         if self._resting:
-            self._due = self._clock.callLater(LOOK_AGAIN, self._write)
+            self._due = self._clock.callLater(READ_POLL_INTERVAL, self._write)
             return
         self._due = self._clock.callLater(0, self._write)
         outbox = self._waiting[0]
@@ -99,10 +99,10 @@ class Scribe:
 class Outbox:
     """What one receiver is sent."""
 
-    __slots__ = ("_behind", "_behind_size", "_emptied", "_pages", "_parts", "_peer", "_scribe", "asked")
+    __slots__ = ("_behind", "_behind_size", "_emptied", "_page_writer", "_pages", "_parts", "_peer", "asked")
 
-    def __init__(self, scribe: Scribe, peer: Peer, emptied: Callable[[], None]) -> None:
-        self._scribe = scribe
+    def __init__(self, page_writer: PageWriter, peer: Peer, emptied: Callable[[], None]) -> None:
+        self._page_writer = page_writer
         self._peer = peer
         self._emptied = emptied
         self._parts: Parts | None = None
@@ -137,7 +137,7 @@ class Outbox:
             self._behind.append(parts)
         else:
             self._parts = parts
-            self._scribe.add(self)
+            self._page_writer.add(self)
 
     def write_page(self) -> bool:
         """Write a page of the answer that is due. Returns whether it is complete: then it was sent."""
@@ -206,8 +206,8 @@ def list_parts(member: str, ask: Callable[[], Sequence[str]]) -> Parts:
     """The answer to ``listcontexts``, ``listproviders`` or ``listusers``: ``member`` is how it calls what it lists."""
     names = ask()
     yield f'{{"to":"admin","op":"list{member}","{member}":['.encode()
-    for start in range(0, len(names), NAMES):
-        yield (b"," if start else b"") + encode_part(names[start : start + NAMES])[1:-1]
+    for start in range(0, len(names), NAMES_PER_PART):
+        yield (b"," if start else b"") + encode_part(names[start : start + NAMES_PER_PART])[1:-1]
     yield b"]}" + END
 
 

@@ -24,7 +24,7 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import common as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.vocabulary import Message
-from broker.wires.elko.sessions.authentication import Door, Role
+from broker.wires.elko.sessions.authentication import AccessControl, Role
 
 ALL = "all"
 """The name in an administrator's order that means every server."""
@@ -34,12 +34,12 @@ Operation = Callable[[Any, Any], None]
 
 Operations = dict[type[Message], Operation]
 
-Needs = Mapping[type[Message], tuple[Operation, Collection[str]]]
+OperationRoles = Mapping[type[Message], tuple[Operation, Collection[str]]]
 """What an object does, each for peers that have one of these roles; for all, where there are none."""
 
 
 @attrs.frozen(init=False)
-class Objects:
+class ObjectTables:
     """The objects of a protocol, and what they do for whom.
 
     ``roles`` has the role of each object that can be authenticated to; ``answers_as`` the name by which an object
@@ -53,7 +53,10 @@ class Objects:
     all: dict[str, Operations]
 
     def __init__(
-        self, objects: Mapping[str, Needs], roles: Mapping[str, Role], answers_as: Mapping[str, str] | None = None
+        self,
+        objects: Mapping[str, OperationRoles],
+        roles: Mapping[str, Role],
+        answers_as: Mapping[str, str] | None = None,
     ) -> None:
         every = frozenset(roles.values())
         of = {
@@ -64,18 +67,18 @@ class Objects:
         self.__attrs_init__(roles, answers_as or {}, of, dict.fromkeys(objects, auth), of[every])
 
 
-def _allowed(needs: Needs, roles: frozenset[Role]) -> Operations:
+def _allowed(needs: OperationRoles, roles: frozenset[Role]) -> Operations:
     return {message: op for message, (op, wanted) in needs.items() if not wanted or roles.intersection(wanted)}
 
 
 class ElkoSession:
     """One peer's conversation. A protocol adds its operations, as `Objects`, and what a role means to it."""
 
-    __slots__ = ("_door", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
+    __slots__ = ("_access", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
 
-    def __init__(self, tables: Objects, door: Door, peer: Peer) -> None:
+    def __init__(self, tables: ObjectTables, access: AccessControl, peer: Peer) -> None:
         self._tables = tables
-        self._door = door
+        self._access = access
         self._peer = peer
         self.write = peer.write
         """Send one encoded message."""
@@ -83,7 +86,7 @@ class ElkoSession:
         self._roles: frozenset[Role] = frozenset()
         self._ended = False
         self.trusted = False
-        self._objects = tables.of[self._roles] if door.policy.allow_before_auth else tables.strict
+        self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
 
     # what the connection calls
 
@@ -111,7 +114,9 @@ class ElkoSession:
         patient = self._peer.refused(refusal)
         if not patient and not refusal.reason.fatal and self._spared():
             return
-        if self._door.policy.diagnostics and not (self._door.policy.allow_before_auth and refusal.reason in _SILENT):
+        if self._access.policy.diagnostics and not (
+            self._access.policy.allow_before_auth and refusal.reason in _SILENT
+        ):
             text = refusal.text if patient else f"{refusal.text} (too much is refused: closing)"
             self.write(encode(wire.Diagnostic(msg=text)))
         if refusal.reason.fatal or not patient:
@@ -133,19 +138,19 @@ class ElkoSession:
 
     def _reached(self, op: str, to: str, servers: int) -> None:
         """An order to those that ``to`` names was given to so many servers. Raises `Refusal` where none is an error."""
-        if not servers and to != ALL and self._door.policy.orders_must_reach:
+        if not servers and to != ALL and self._access.policy.orders_must_reach:
             raise Refusal(Reason.NOT_REGISTERED, f"{op}: no server is called {to[:40]!r}")
 
     # common to all objects
 
     def _auth(self, message: wire.Auth) -> None:
-        policy = self._door.policy
+        policy = self._access.policy
         role = self._tables.roles.get(message.to)
         if role is None:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the object {message.to!r} has no role")
         if role in self._roles:
             raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
-        self._door.check(role, message.auth, self._peer.address)
+        self._access.check(role, message.auth, self._peer.address)
         self.trusted = policy.code is not None or self._peer.local
         self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
         self._admit(role, message)
@@ -201,7 +206,7 @@ _SILENT = {
 }
 """What the original closes the connection for without a word, and so do listeners that behave like it."""
 
-COMMON: Needs = {
+COMMON: OperationRoles = {
     wire.Auth: (ElkoSession._auth, ()),
     wire.Disconnect: (ElkoSession._disconnect, ()),
     wire.Ping: (ElkoSession._ping, ()),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.core.errors import Reason
 from tests.wires.elko.director_recording import DirectorFarm, closes, opens, policy, reserve
 from tests.wires.recording import Client
@@ -15,7 +15,7 @@ from tests.wires.recording import Client
 
 @pytest.fixture
 def farm() -> DirectorFarm:
-    return DirectorFarm(Settings(user_reservations=2))
+    return DirectorFarm(DirectorSettings(user_reservations=2))
 
 
 # how many

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.director.interfaces import Settings
+from broker.core.director.interfaces import DirectorSettings
 from broker.core.errors import Reason
 from tests.wires.elko.director_recording import DirectorFarm, opens, policy, reserve
 from tests.wires.recording import Client
@@ -325,7 +325,7 @@ def test_before_auth_a_tolerant_listener_behaves_as_the_original(farm: DirectorF
 
 
 def test_too_many_servers_are_turned_away() -> None:
-    farm = DirectorFarm(Settings(providers=1))
+    farm = DirectorFarm(DirectorSettings(providers=1))
     first, second = farm.authenticated("provider"), farm.connect()
     assert "takes no more" in second.ask("provider", "auth")[0]["msg"]
     assert second.closed
