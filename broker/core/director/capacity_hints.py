@@ -1,6 +1,8 @@
-"""How many a context is meant for, remembered while it is not open.
+"""Capacities of contexts, remembered while the contexts are closed.
 
-Without this, a burst of reservations for a context that is not open could not be counted against its capacity.
+Without a hint, a burst of reservations for a closed context could not be counted against its capacity: `placement`
+would direct them all to one server. The table is bounded by `MAX_CAPACITY_HINTS`; the least recently reported hint is
+dropped first.
 """
 
 from __future__ import annotations
@@ -17,27 +19,28 @@ from broker.core.director.state import OpenContext
 
 @attrs.frozen
 class CapacityHint:
-    """``room``: how many go into a context, or into one clone before the next one is opened (``cloned``)."""
+    """The capacity of a context, or of one clone in a clone set (``cloned``), in users; -1 is unlimited."""
 
     cloned: bool
     room: int
 
 
 class CapacityHints:
-    """The shapes of the contexts, and of the clone sets, that were reported last."""
+    """The capacities that contexts and clone sets had when they were last reported."""
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[str, CapacityHint] = OrderedDict()
 
     def get(self, name: str) -> CapacityHint | None:
-        """What is remembered of a context, or of the clones of one."""
+        """Return the hint for a context or a clone set, or None if the table has none."""
         return self._shapes.get(name)
 
     def remember(self, context: OpenContext) -> None:
-        """A context is open."""
+        """Record the capacity of an open context, under its clone set's name if it is a clone."""
         base = context_set(context.name)
         name = base or context.name
         cloned = base is not None and context.basecap >= 0
+        # A clone invites users up to the lower of both: the next clone opens beyond ``basecap``.
         rooms = [room for room in (context.maxcap, context.basecap) if room >= 0] if cloned else [context.maxcap]
         self._shapes[name] = CapacityHint(cloned, min(rooms, default=UNLIMITED))
         self._shapes.move_to_end(name)

@@ -1,9 +1,12 @@
-"""What is left of servers that are gone, put away a part in each turn of the reactor.
+"""Incremental cleanup of departed servers: a bounded part in each turn of the reactor.
 
 Rules:
-- What is small is put away at once. Of what is large, `STEPS` are done in a turn, in the order in which they came; the
-  steps of one turn count together, so that a thousand small servers that go at once do not hold up anybody either.
-- Whoever must know that a part is done earlier does it himself: a step that finds nothing left to do does nothing.
+- Small servers are cleaned up at once. For large ones, one turn executes `STEPS_PER_TURN` steps, in the order in which
+  the servers left. All servers share the steps of one turn, so that a thousand small servers that leave together do not
+  stall the reactor either.
+- Code that needs a part cleaned up earlier does that part itself. A step that finds nothing to do is a no-op.
+
+`farm` supplies the steps.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from twisted.logger import Logger
 from broker.core.notifier import Telling
 
 STEPS_PER_TURN = 1_500
-"""Users, contexts and reservations that are put away in one turn: 3 to 8 ms, with their notices some more."""
+"""Users, contexts and reservations that are removed in one turn: 3 to 8 ms, and some more for their notices."""
 
 
 class Cleanup:
-    """The work that is still to be done."""
+    """Queue of pending cleanup work."""
 
     log = Logger()
 
@@ -31,11 +34,14 @@ class Cleanup:
         self._telling = telling
         self._work: deque[Iterator[None]] = deque()
         self._left = STEPS_PER_TURN
-        """Steps that this turn may still do."""
+        """Steps that the present turn may still execute."""
         self._due = False
 
     def add(self, work: Iterator[None]) -> None:
-        """Each step of it ends one user, context or reservation. The caller tells what the first steps have to tell."""
+        """Queue work of which each step removes one user, context or reservation.
+
+        As many steps as this turn has left are executed at once; the caller then delivers their notices.
+        """
         self._work.append(work)
         self._go_on()
         if not self._due:
@@ -47,7 +53,7 @@ class Cleanup:
             try:
                 self._left -= sum(1 for _ in islice(self._work[0], self._left))
             except Exception:
-                # A defect of ours: it costs the rest of this server, and not that of all after it.
+                # A defect in one server's cleanup ends that cleanup only; the next servers are still cleaned up.
                 self.log.failure("a server that is gone was not put away")
                 self._work.popleft()
             else:

@@ -1,8 +1,10 @@
 """The director: places users into contexts on a farm of Context Servers.
 
-This is where its parts meet; each has its rules at its head. `farm` keeps the servers and what they report,
-`whereabouts` who and what is where, `choosing` says where one may go, `reservations` who is still to come, `shares` how
-many of them there may be, `targets` whom a message concerns, and `dumping` what an administrator is shown.
+This module joins the parts; the rules of each are at the head of its module. `farm` keeps the servers and their
+reports, `presence` the open contexts and their users, `placement` chooses the server or context of a reservation,
+`reservations` keeps those that are unused, `reservation_quotas` limits their number, `targets` selects the recipients
+of a message, and `dump` lists the farm for administrators. The interface is `interfaces.IDirector`; the wire is
+`broker.wires.elko.sessions.director`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from broker.core.notifier import Telling
 
 @implementer(IDirector)
 class Director:
-    """See `IDirector` for what each method promises. ``clock`` gives the time."""
+    """The implementation of `IDirector`, which documents each method. ``clock`` gives the time."""
 
     def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None) -> None:
         settings = DirectorSettings() if settings is None else settings
@@ -56,7 +58,7 @@ class Director:
         self._placer = Placer(self._farm, self._reservations)
 
     def use(self, settings: DirectorSettings) -> None:
-        """Go by these settings from now on. What is reserved already keeps its time."""
+        """Apply new settings. Reservations that exist keep their expiry."""
         self._max_links = settings.providers
         self._reservations.seconds = settings.reservation_seconds
         self._reservations.quotas.each_user = settings.user_reservations
@@ -72,7 +74,7 @@ class Director:
     ) -> Granted:
         return self._placer.reserve(requester, protocol, context, user, internal, most)
 
-    # where things are
+    # Finds and watches
 
     def find_context(self, context: str) -> ContextPlace:
         return self._presence.find_context(context)
@@ -100,7 +102,7 @@ class Director:
         self._presence.watched_contexts.forget(watcher)
         self._presence.watched_users.forget(watcher)
 
-    # what servers are told
+    # Messages to servers
 
     def say(self, context: str | None, user: str | None, text: str) -> int:
         return self._tell(targets(self._presence, context, user), Say(context, user, text))
@@ -110,6 +112,7 @@ class Director:
 
     def relay(self, context: str | None, user: str | None, msg: object, sender: IContextServer | None) -> int:
         own = sender.server if isinstance(sender, ServerLink) else None
+        # A server forwards the message inside itself, so that its own copy would arrive twice.
         concerned = [server for server in targets(self._presence, context, user) if server is not own]
         return self._tell(concerned, Relay(context, user, msg))
 
@@ -119,7 +122,7 @@ class Director:
     def shutdown(self, provider: str, kill: bool) -> int:
         return self._tell(self._named(provider), Shutdown(kill))
 
-    # what there is
+    # Lists and counters
 
     def contexts(self) -> Sequence[str]:
         return list(self._presence.contexts)
@@ -150,7 +153,7 @@ class Director:
             "users": self._presence.present,
         }
 
-    # inside
+    # Internals
 
     def _named(self, provider: str) -> list[Server]:
         return [server for server in self._farm.servers if provider == ALL or server.matches(provider)]

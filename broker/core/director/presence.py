@@ -1,10 +1,12 @@
-"""Which contexts are open where, and who is in them: the tables, and the notices to those who watch.
+"""Open contexts and the users in them: the tables, and the notices to watchers.
 
 Rules:
-- Where a name changes, its watchers hear first, then those of its clone set.
-- A context that closes is left by its users first: their notices come before its own.
-- A hidden context is in no table, and neither are the users in it.
-- Names that stand for many places are told of less often than they change: see `crowds`.
+- When a name changes, its watchers are notified first, then those of its clone set.
+- The users of a closing context leave first: their notices precede that of the context.
+- A hidden context is in no table, and neither are its users.
+- Notices about names that stand for many places are sent less often than they change: see `batched_notices`.
+
+`farm` makes the changes; `director` answers finds from here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from broker.core.notifier import Telling
 
 
 class Presence:
-    """Open contexts, clone sets, users."""
+    """Tables of open contexts, clone sets and users."""
 
     def __init__(self, clock: IReactorTime, telling: Telling) -> None:
         self._batched_notices = BatchedNotices(clock, telling)
@@ -36,14 +38,14 @@ class Presence:
         self.sets: dict[str, CloneSet] = {}
         self.users: MultiMap[str, OpenContext] = MultiMap()
         self._user_sets: CountedMultiMap[str, OpenContext] = CountedMultiMap()
-        """Where the clones of a user are."""
+        """The contexts of each user set, counted: several clones of a user may be in one context."""
         self.present = 0
-        """How many users are in all contexts; one who is in two counts twice."""
+        """Sum of the users of all contexts; a user in two contexts counts twice."""
 
-    # changes
+    # Changes
 
     def open(self, context: OpenContext) -> None:
-        """A context is open, and nobody is in it that counts yet."""
+        """Add a context that is open, without its users."""
         name = context.name
         self.contexts[name] = context
         context.server.shown += 1
@@ -56,7 +58,7 @@ class Presence:
         self._tell_context(name, base)
 
     def close(self, context: OpenContext) -> None:
-        """A context is not open any more; everybody has left it."""
+        """Remove a context that all users have left."""
         name = context.name
         del self.contexts[name]
         context.server.shown -= 1
@@ -66,7 +68,7 @@ class Presence:
         self._tell_context(name, base)
 
     def enter(self, context: OpenContext, user: str) -> None:
-        """A user is in a context."""
+        """Add a user to a context."""
         base = user_set(user)
         self.users.add(user, context)
         if base is not None:
@@ -76,7 +78,7 @@ class Presence:
         self._tell_user(user, base)
 
     def leave(self, context: OpenContext, user: str) -> None:
-        """A user has left a context."""
+        """Remove a user from a context."""
         base = user_set(user)
         self.users.remove(user, context)
         if base is not None:
@@ -85,10 +87,10 @@ class Presence:
         context.server.shown_users -= 1
         self._tell_user(user, base)
 
-    # questions
+    # Finds
 
     def find_context(self, name: str) -> ContextPlace:
-        """See `IDirector.find_context`."""
+        """Implement `IDirector.find_context`."""
         context = self.contexts.get(name)
         clones = self.sets.get(name)
         return ContextPlace(
@@ -98,14 +100,14 @@ class Presence:
         )
 
     def find_user(self, name: str) -> UserPlace:
-        """See `IDirector.find_user`."""
+        """Implement `IDirector.find_user`."""
         return UserPlace(name, tuple({context.name: None for context in self.contexts_of(name)}))
 
     def contexts_of(self, name: str) -> Iterable[OpenContext]:
-        """Where a user is, and the clones of one; a context may come twice."""
+        """Return the contexts of a user and of the user's clones; a context may occur twice."""
         return chain(self.users.all(name), self._user_sets.all(name))
 
-    # notices
+    # Notices
 
     def _tell_context(self, name: str, base: str | None) -> None:
         watched = self.watched_contexts

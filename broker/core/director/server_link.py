@@ -1,4 +1,7 @@
-"""One link of a Context Server: what it may say, checked, and made to changes of the farm."""
+"""One link of a Context Server: validates its reports, and applies them to the farm.
+
+The links of one server share its `state.Server`; `farm` decides which server a link belongs to.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT
 
 GATE_CLOSED = "context closed to new entries"
-"""Why nobody may enter, where a server closes a gate and does not say why."""
+"""The reason to deny a reservation if a server closes a gate without a reason."""
 
 
 @implementer(IContextServer)
 class ServerLink:
-    """See `IContextServer` for what each method promises."""
+    """The implementation of `IContextServer`, which documents each method."""
 
     __slots__ = ("_farm", "_gone", "_report", "server")
 
@@ -30,11 +33,12 @@ class ServerLink:
         self._gone = False
         self.server: Server = farm.join(self._report)
 
-    # the server
+    # The server
 
     def relabel(self, label: str) -> None:
         self._check_here()
         self._report.label = label[:MAX_TEXT]
+        # The newest link gives the label, even if an older one is relabelled.
         self.server.label = next(reversed(self.server.links)).label
 
     def address(self, protocol: str, hostport: str) -> None:
@@ -74,7 +78,7 @@ class ServerLink:
             raise Refusal(Reason.PARAMETER, "a load is no number")
         self._farm.selection.load(self.server, max(0.0, factor))
 
-    # its contexts
+    # Contexts
 
     def opened(self, context: str, yours: bool, maxcap: int, basecap: int, restricted: bool) -> None:
         check_name("context", context)
@@ -92,6 +96,7 @@ class ServerLink:
         found.maxcap = maxcap
         found.basecap = basecap
         found.restricted = restricted
+        # Before `Farm.opened`, which moves reservations by the capacity of the clone.
         farm.capacity_hints.remember(found)
         if new:
             farm.opened(found)
@@ -113,7 +118,7 @@ class ServerLink:
             found.gate = GATE_CLOSED if reason is None else reason
         found.changed()
 
-    # its users
+    # Users
 
     def entered(self, context: str, user: str) -> None:
         check_name("user", user)
@@ -144,14 +149,14 @@ class ServerLink:
             self._farm.leave(self.server, self._report)
             self._farm.telling.tell()
 
-    # inside
+    # Internals
 
     def _check_here(self) -> None:
         if self._gone:
             raise Refusal(Reason.NOT_REGISTERED, "this server has left")
 
     def _own(self, context: str) -> OpenContext:
-        """The context of that name that this link reports."""
+        """Return the context of that name that this link reports. Raises `Refusal` NOT_REGISTERED."""
         found = self.server.contexts.get(context)
         if found is None or not found.reporters & self._report.bit or self._gone:
             check_name("context", context)

@@ -1,6 +1,6 @@
-"""Which servers a message for a context or a user concerns.
+"""Recipients of a message for a context or a user: the servers that it concerns.
 
-A server that is gone is none of them, although what it had may still be put away.
+Departed servers are excluded, although their contexts may still await cleanup.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.core.errors import Reason, Refusal
 
 
 def targets(presence: Presence, context: str | None, user: str | None) -> Sequence[Server]:
-    """Each server concerned once; see `IDirector.say`."""
+    """Return the servers concerned, each once; see `IDirector.say`. Raises `Refusal`."""
     for what, name in (("context", context), ("user", user)):
         if name is not None:
             check_name(what, name)
@@ -43,5 +43,5 @@ def targets(presence: Presence, context: str | None, user: str | None) -> Sequen
 
 
 def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
-    """Each of them that is there, once."""
+    """Return the servers that have a link, each once."""
     return tuple(dict.fromkeys(server for server in servers if server.links))

@@ -1,4 +1,7 @@
-"""Opening the Elko Broker: its listeners, whatever carries their messages, and the sessions on them."""
+"""The running Elko Broker: its listeners on all transports, and their sessions.
+
+`broker.wires.interface` defines the methods; `wire` registers the class.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ WIRE = "elko"
 
 
 class OpenElko:
-    """The Elko Broker as it runs; see `broker.wires.interface.OpenWire`."""
+    """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
 
@@ -61,7 +64,7 @@ class OpenElko:
         return self.listeners.places()
 
     def services(self) -> Iterable[Service]:
-        """Return the open listeners as services, named as the original broker names its own."""
+        """Return the open listeners as services, with the names that the original broker uses."""
         suffix = f"-{self._broker.service}" if self._broker.service else ""
         return self.listeners.services(lambda role: f"broker-{role}{suffix}")
 
@@ -71,32 +74,32 @@ class OpenElko:
         return {"elko.connections": sum(len(each.lines.connections) for each in made)}
 
     def views(self) -> Sequence[AnyView]:
-        """Return the sessions."""
+        """Return the view of the sessions."""
         return views.views(self.wiring)
 
     def dialects(self) -> Sequence[Dialect]:
-        """Return the ops of the protocol as commands."""
+        """Return the console commands."""
         return [broker_dialect(self.wiring)]
 
     def certificates(self) -> Sequence[Certificates]:
-        """Return those of the open listeners over TLS."""
+        """Return the certificates of the open TLS listeners."""
         return self.listeners.certificates()
 
     def reload(self, config: Elko, broker: Broker) -> None:
-        """Take new rules and limits."""
+        """Apply new policies and limits."""
         self._broker = broker
         self.listeners.reload(config.listeners)
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Accept no more connections. Fires when all ports are closed."""
         return self.listeners.stop_listening()
 
     def close(self) -> Deferred[Any]:
-        """Close all connections in good order. Fires when they are closed."""
+        """Close all connections in order. Fires when they are closed."""
         return self.listeners.close()
 
     def abandon(self) -> None:
-        """Stop where the reactor does not run."""
+        """Close the ports if the reactor does not run."""
         self.listeners.stop_listening()
 
     def _policy(self, listener: BrokerListener) -> Policy:

@@ -1,4 +1,7 @@
-"""The sections ``[elko]`` and ``[director]`` of the configuration."""
+"""The configuration sections ``[elko]`` and ``[director]``: bindings, summary, warnings, secrets and reloadable keys.
+
+`config` has the values, `validation` the errors; warnings, which do not prevent a start, are here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _bindings(elko: Elko) -> Iterator[Binding]:
     for index, listener in enumerate(elko.listeners):
         where = parsed(listener.endpoint)
         if where is not None:
-            # Without its first listener a broker serves nobody whom its operator named on the command line.
+            # The first listener is the one of the command line's ``--port``: a broker without it must not start.
             yield Binding(f"elko.listeners[{index}].endpoint", title("elko", listener), where, required=index == 0)
 
 
@@ -63,7 +66,7 @@ def _listener(listener: ElkoListener, allow: tuple[str, ...]) -> str:
 
 
 def _carried(listener: ElkoListener) -> str:
-    """The transport, as the beginning of a line; nothing where it is TCP."""
+    """Return the transport as the beginning of a line; empty for TCP."""
     if listener.transport not in FOR_BROWSERS:
         return "" if listener.transport == "tcp" else f"{listener.transport} "
     return f"{listener.transport} at {listener.path or '/'} for {' '.join(listener.origins) or 'no'} pages, "

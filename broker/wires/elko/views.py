@@ -1,4 +1,4 @@
-"""Views of the Elko Broker: its connected peers."""
+"""Views of the Elko Broker for operators: its connected peers."""
 
 from __future__ import annotations
 

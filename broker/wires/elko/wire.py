@@ -1,4 +1,4 @@
-"""The Elko Broker and the Elko Director as wires of the broker."""
+"""The Elko Broker and the Elko Director as entries of the daemon's list of wires; see `broker.wires.interface`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DIRECTOR_COUNTERS = (
     Counter("director", "What the director holds now", gauge=True),
 )
 
-# The Elko Broker has no switch: without listeners, it still is what operators type at the console.
+# The Elko Broker has no switch: without listeners, its commands still serve the console.
 BROKER = Wire(BROKER_SECTION, lambda config: True, OpenElko, BROKER_COUNTERS)
 """The Elko Broker: services are offered and found."""
 

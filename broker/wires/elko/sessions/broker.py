@@ -1,12 +1,12 @@
-"""The Elko Broker protocol: one session for each connection.
+"""Session of the Elko Broker protocol: one for each connection.
 
-Rules (the Broker document; where real peers differ, both are served, see docs/protocols/elko-broker.md):
-- Authentication and the ops common to all objects: see `broker.wires.elko.sessions.session`. `find` needs no role.
-- The objects ``client`` (document) and ``broker`` (real peers) are one. A reply carries the name that its request used,
-  an unsolicited message the name that the peer authenticated to.
+Rules (the Broker document; where real peers differ, both are supported, see docs/protocols/elko-broker.md):
+- `session` handles authentication and the ops common to all objects. `find` needs no role.
+- The objects ``client`` (document) and ``broker`` (real peers) are one. A reply has the name that its request used, an
+  unsolicited message the name that the peer authenticated to.
 - A client becomes a provider at `auth`.
-- The peer's end of input is the provider's end. Answers to finds with a limited wait are still delivered.
-- How to authenticate with a service is shown to trusted peers only.
+- The end of the peer's input ends the provider. Finds with a limited wait are still answered.
+- Only trusted peers receive the credentials of services.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from broker.wires.elko.sessions.descriptors import (
 from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, ObjectTables, OperationRoles
 
 WIRE = "elko"
-"""How providers of this wire are marked in the registry."""
+"""The wire of these providers in the registry."""
 
 MAX_WAIT = 10 * 365 * 86_400
-"""Seconds; a longer wait is one for ever. It keeps absurd numbers away from the timers."""
+"""Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
 
 MAX_PROBLEMS_SHOWN = 3
-"""How many refused services of one offer are told to the peer: the first ones show what is wrong."""
+"""Refused services of one offer that the diagnostic lists: the first ones show the mistake."""
 
 
 @attrs.frozen
 class BrokerWiring:
-    """The parts that all sessions of the daemon share.
+    """Dependencies that all broker sessions share.
 
-    ``sessions`` holds all of them, the oldest first, and ``roster`` that of each Elko provider, by its id.
+    ``sessions`` holds all of them, the oldest first, and ``roster`` the session of each Elko provider, by its id.
     """
 
     registry: IRegistry
@@ -67,9 +67,9 @@ class BrokerWiring:
 
 @attrs.frozen
 class PeerInfo:
-    """One connected peer, for people. ``provider`` is its id in the registry, None if it is no provider.
+    """One connected peer, for operators. ``provider`` is its id in the registry, or None.
 
-    ``roles`` are those that it authenticated for, in order; ``waits`` is how many of its finds wait or monitor.
+    ``roles`` are those that it authenticated for, sorted; ``waits`` is the number of its finds that wait or monitor.
     """
 
     address: str
@@ -81,7 +81,7 @@ class PeerInfo:
 
 
 class BrokerSession(ElkoSession):
-    """One peer's conversation with the broker."""
+    """The session of one peer of the broker."""
 
     __slots__ = ("_as", "_provider", "_waits", "_wiring")
 
@@ -93,12 +93,13 @@ class BrokerSession(ElkoSession):
         self._waits: dict[IWait | Deferred[None], bool] | None = None
         wiring.sessions[self] = None
 
-    # what the connection calls
+    # Called by the connection
 
     def input_ended(self) -> bool:
-        """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
+        """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
         self._withdraw()
         if self._waits:
+            # A find without a limit would keep the half-closed connection open for ever.
             for wait, limited in list(self._waits.items()):
                 if not limited:
                     self._drop(wait)
@@ -106,7 +107,7 @@ class BrokerSession(ElkoSession):
         return bool(self._waits)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self._wiring.sessions.pop(self, None)
         if self._ended and not self._waits:
             return
@@ -115,7 +116,7 @@ class BrokerSession(ElkoSession):
         for wait in list(self._waits or ()):
             self._drop(wait)
 
-    # what others ask
+    # State for views and commands
 
     @property
     def info(self) -> PeerInfo:
@@ -125,20 +126,20 @@ class BrokerSession(ElkoSession):
 
     @property
     def is_client(self) -> bool:
-        """Whether it authenticated as a client."""
+        """True if the peer authenticated as a client."""
         return self._provider is not None
 
-    # what other sessions call
+    # Called by other sessions
 
     def reinit(self) -> None:
-        """Tell the peer to reinitialize itself."""
+        """Send "reinit" to the peer."""
         self._peer.write(encode(wire.ReinitOut(self._as)))
 
     def shut_down(self, kill: bool) -> None:
-        """Tell the peer to shut itself down."""
+        """Send "shutdown" to the peer."""
         self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
 
-    # authentication
+    # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
         registry = self._wiring.registry
@@ -146,14 +147,16 @@ class BrokerSession(ElkoSession):
             self._as = message.to
             self._provider = registry.join(self._label, WIRE, self._peer.address)
             self._wiring.roster[self._provider] = self
+        # One label for each connection: that of the latest `auth`, for whatever role.
         elif self._provider is not None:
             registry.relabel(self._provider, self._label)
 
-    # client
+    # Object `client`
 
     def _find(self, message: wire.Find) -> None:
         name = message.service
         protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
+        # The fraction of a wait has no effect, see "find" in docs/protocols/elko-broker.md.
         wait = 0 if message.wait is None else int(message.wait)
         standing = wait != 0 or message.monitor is True
         known = self._wiring.registry.find(name, protocol, not standing)
@@ -161,19 +164,22 @@ class BrokerSession(ElkoSession):
             desc = self._wiring.descriptors.descs(known, self.trusted)
             self._peer.write(wire.encode_found(message.to, desc, message.tag))
         elif wait == 0:
+            # Even with ``monitor``: a find of an unknown service without a wait has its one answer at once.
             self._peer.write(wire.encode_found(message.to, wire.encode_not_found(name), message.tag))
             return
         if standing:
             self._stand(message, wait if 0 < wait <= MAX_WAIT else None, bool(known))
 
     def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
-        """Keep a find that waits (for nothing more, where something was known at once) or monitors."""
+        """Keep a find that waits or monitors. ``known`` is true if it was already answered: then it only monitors."""
         try:
             if message.monitor:
                 self._monitor(message, seconds, silent=known)
             elif not known:
                 self._wait(message, seconds)
         except Refusal as refusal:
+            # A client that waits for an answer gets a failure descriptor in place of a diagnostic, unless it got an
+            # answer.
             if known or refusal.reason is not Reason.LIMIT:
                 raise
             self._peer.refused(refusal)
@@ -183,6 +189,7 @@ class BrokerSession(ElkoSession):
         self._room_for_wait(message)
         found = self._wiring.registry.wait(message.service, seconds)
         answered = found.addCallback(partial(self._answer, message)).addErrback(partial(self._no_answer, message))
+        # The wait may end inside the call; only pending waits are kept.
         if answered.called:
             return
         self._keep(answered, limited=seconds is not None)
@@ -252,14 +259,14 @@ class BrokerSession(ElkoSession):
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
-        # The original takes a negative load for 0, and says nothing.
+        # As in the original, a negative load is 0, without a diagnostic.
         self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
 
     def _heartbeat(self) -> None:
         if self._provider is not None:
             self._wiring.registry.beat(self._provider)
 
-    # admin
+    # Object `admin`
 
     def _load_desc(self, message: wire.LoadDescRequest) -> None:
         registry = self._wiring.registry
@@ -284,6 +291,7 @@ class BrokerSession(ElkoSession):
     def _watch(self, message: wire.Watch) -> None:
         notices = self._wiring.notices
         if message.services is not None:
+            # The present state is sent before the first notice.
             if message.services:
                 self._service_desc(wire.ServiceDescRequest(message.to))
             notices.watch_services(self, message.services)
@@ -304,6 +312,7 @@ class BrokerSession(ElkoSession):
         sessions = self._sessions("shutdown", message.server)
         for session in sessions:
             session.shut_down(kill)
+        # Servers that are shut down by name stay down: their launchers are switched off, unless ``cluster`` is given.
         if sessions and message.server not in (None, ALL) and not message.cluster:
             self._wiring.launchers.switch_off(message.server)
         if message.self_:
@@ -316,10 +325,10 @@ class BrokerSession(ElkoSession):
         launchers = [launcher_desc(launcher) for launcher in self._wiring.launchers.describe()]
         self._peer.write(encode(wire.LauncherDescs(launchers=launchers)))
 
-    # inside
+    # Internals
 
     def _matching(self, server: str) -> list[Provider]:
-        """The providers that ``server`` names: by label, by the hostport of a service, or by id."""
+        """Return the providers that ``server`` names: by label, by the hostport of a service, or by id."""
         return [
             provider
             for provider in self._wiring.registry.providers()
@@ -329,7 +338,7 @@ class BrokerSession(ElkoSession):
         ]
 
     def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
-        """The Elko providers that an order is for. Raises `Refusal` if there are none, and that is an error here."""
+        """Return the Elko providers that an order is for. Raises `Refusal` as `_reached` does."""
         roster = self._wiring.roster
         if server is None:
             return []
@@ -340,7 +349,7 @@ class BrokerSession(ElkoSession):
         return sessions
 
     def _room_for_wait(self, message: wire.Find) -> None:
-        """Raise `Refusal` if a standing find may not be kept."""
+        """Raise `Refusal` if another standing find may not be kept."""
         for name, text, most in (("service", message.service, MAX_NAME), ("tag", message.tag, MAX_TEXT)):
             if text is not None and len(text) > most:
                 raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
@@ -354,14 +363,14 @@ class BrokerSession(ElkoSession):
         self._waits[wait] = limited
 
     def _drop(self, wait: IWait | Deferred[None]) -> None:
-        """A wait has ended, or is to end."""
+        """End a wait, and close a connection whose input has ended after its last wait."""
         if self._waits is not None and self._waits.pop(wait, None) is not None:
             wait.cancel()
             if self._ended and not self._waits:
                 self._peer.close()
 
     def _withdraw(self) -> None:
-        """Nothing is offered or watched any more."""
+        """Withdraw all services and end all watches."""
         if "admin" in self._roles:
             self._wiring.notices.watch_services(self, False)
             self._wiring.notices.watch_loads(self, False)
