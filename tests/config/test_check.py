@@ -106,10 +106,10 @@ def test_without_a_console_or_listeners() -> None:
     )
 
 
-STEER = "open: anybody who reaches 0.0.0.0:9000 may find every service"
+STEER = "open: any peer that reaches 0.0.0.0:9000 may find every service"
 ADMIN = ", and may watch, steer and shut down all of them, since admin is allowed"
-NOBODY = "0.0.0.0:9000 is published, which is an address for nobody"
-ANY = "open: anybody may offer a service of any name, and collect what others send to it"
+NOBODY = "0.0.0.0:9000 is published, which is not an address that peers can use"
+ANY = "open: any peer may offer a service of any name, and receive the messages of its clients"
 CLEAR = "the password crosses the network in the clear; tls: would hide it"
 TLS = "tls:9000:certificate=/c:key=/k"
 
@@ -128,11 +128,11 @@ TLS = "tls:9000:certificate=/c:key=/k"
         ({"endpoint": TLS, "auth": "password", "code": "x", "publish": "a.b:1"}, []),
         (
             {"endpoint": TLS, "auth": "password", "code": "x", "publish": "a.b:1", "allow_before_auth": True},
-            ["allow_before_auth: anybody who reaches it may find services without the password"],
+            ["allow_before_auth: any peer that reaches it may find services without the password"],
         ),
         ({"auth": "password", "code": "x", "allow_before_auth": True}, []),
         ({"publish": "nowhere:1"}, ["nowhere is published, but does not resolve on this machine"]),
-        ({"publish": "[::]:1"}, ["[::]:1 is published, which is an address for nobody"]),
+        ({"publish": "[::]:1"}, ["[::]:1 is published, which is not an address that peers can use"]),
     ],
 )
 def test_warnings(keys: dict[str, object], expected: list[str]) -> None:

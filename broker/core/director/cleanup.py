@@ -54,7 +54,7 @@ class Cleanup:
                 self._left -= sum(1 for _ in islice(self._work[0], self._left))
             except Exception:
                 # A defect in one server's cleanup ends that cleanup only; the next servers are still cleaned up.
-                self.log.failure("a server that is gone was not put away")
+                self.log.failure("the cleanup of a departed server failed")
                 self._work.popleft()
             else:
                 if self._left > 0:

@@ -12,7 +12,7 @@ class CloneSet:
     """The open clones of a context.
 
     The clone that has had room for the longest time is chosen. Another server is used only when the first one has no
-    clone with room left, so that clones fill up one after the other.
+    clone with room left.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class CloneSet:
         while looks < min(len(self._ready), MAX_PROTOCOL_PROBES):
             server = next(iter(self._ready))
             if server.full:
-                # The full server registers itself for `take_back`: no later choice meets it again before it has room.
+                # Set aside until `Server.room_made` calls `take_back`: no later choice meets it before it has room.
                 del self._ready[server]
                 server.room_waiters[self] = None
                 continue

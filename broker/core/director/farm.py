@@ -71,7 +71,10 @@ class Farm:
                 if len(same.links) >= MAX_LINKS:
                     raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"this server has {MAX_LINKS} connections here already")
                 if len(server.contexts) + server.users > MAX_LATE_REPORTS:
-                    raise Refusal(Reason.TOO_MANY_CONNECTIONS, "this server has a connection here, and much to move")
+                    raise Refusal(
+                        Reason.TOO_MANY_CONNECTIONS,
+                        "this server is connected already, and has too many reports to move",
+                    )
                 return self._move(server, same, report)
         # Duplicates of a server without an address are not closed. With its first address it is a distinct server, and
         # the postponed `Close` messages are due.
@@ -84,6 +87,7 @@ class Farm:
 
     def serves(self, server: Server, capacity: int) -> None:
         """Apply the families and the capacity that a link has reported."""
+        # The capacity is that of the whole server: the last value counts, over whichever link it came.
         for report in server.links:
             report.capacity = capacity
         self._settle(server)

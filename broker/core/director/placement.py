@@ -50,6 +50,7 @@ class Placer:
             check_name("user", user)
         if internal:
             most = MAX_RESERVATIONS_EACH
+        # The tuple keeps an anonymous connection distinct from every user name.
         holder = user if user is not None else None if internal else (requester,)
         quotas = self._reservations.quotas
         try:

@@ -98,4 +98,4 @@ class ReservationQuotas:
 
 
 def _too_many(these: str) -> Refusal:
-    return Refusal(Reason.LIMIT, f"too many reservations: {these} that nobody has used yet")
+    return Refusal(Reason.LIMIT, f"too many reservations: {these} unused ones")

@@ -117,6 +117,7 @@ class Reservations:
             waiting = tuple(placement.reservations)
             room = context.basecap if context.basecap >= 0 else context.maxcap
             taken = len(context.users) + len(context.reservations)
+            # The reservations beyond the room of this clone stay at the placement, for the next clone.
             self._move(waiting if room < 0 else waiting[: max(0, room - taken)], context)
 
     def closed(self, context: OpenContext) -> None:

@@ -75,7 +75,7 @@ class ServerLink:
     def load(self, factor: float) -> None:
         self._check_here()
         if not isfinite(factor):
-            raise Refusal(Reason.PARAMETER, "a load is no number")
+            raise Refusal(Reason.PARAMETER, "a load is not a finite number")
         self._farm.selection.load(self.server, max(0.0, factor))
 
     # Contexts

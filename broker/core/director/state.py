@@ -105,6 +105,7 @@ class Server:
     @property
     def key(self) -> str:
         """The key by which one of two servers keeps a context that both report."""
+        # See "Two servers with one context" in docs/protocols/elko-director.md.
         return max(self.addresses.items())[1] if self.addresses else ""
 
     def matches(self, label: str) -> bool:

@@ -159,7 +159,7 @@ def _without_auth(*messages: type[Message]) -> dict[str, type[Message]]:
 _COMMON = {
     "debug": "Writes a line to the broker's log.",
     "disconnect": "Ends the session.",
-    "ping": "Is answered by pong, with the same tag.",
+    "ping": "The answer is pong, with the same tag.",
     "pong": "Does nothing.",
 }
 
@@ -180,18 +180,19 @@ BROKER = Commands(
     messages_by_op=_without_auth(*broker.VOCABULARY.messages),
     about={
         **_COMMON,
-        "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits so many "
-        "seconds for one, -1 for ever. monitor=true: shows each further one.",
+        "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits up to 5 "
+        "seconds for one, -1 without a limit. monitor=true: shows each further one.",
         "launch": "Starts a program of the launcher table, and switches its launcher on.",
         "launcherdesc": "Shows the launcher table.",
         "load": "Reports the load of the services that the console offers.",
         "loaddesc": "Shows the loads of all providers, of those of a service, or of those that server names.",
-        "reinit": "Tells Elko servers to reinitialize: those that have the label, hostport or id server, or all. "
+        "reinit": "Reinitializes Elko servers: those that have the label, hostport or id server, or all. "
         "self=true: the broker reads its configuration again.",
         "servicedesc": "Shows all services, or those of a name (and protocol, by default tcp).",
-        "shutdown": "Tells Elko servers to shut down: those that have the label, hostport or id server, or all; with "
-        "kill=true at once. Their launchers are switched off, but for cluster=true. self=true: ends the broker itself.",
-        "watch": "Shows all services and loads, and from then on each change of them. services=true or load=true: only "
+        "shutdown": "Shuts down Elko servers: those that have the label, hostport or id server, or all; with "
+        "kill=true at once. Their launchers are switched off, except with cluster=true. self=true: ends the "
+        "broker itself.",
+        "watch": "Shows all services and loads, and then each change of them. services=true or load=true: only "
         "these; services=false or load=false: shows no more of them.",
         "willserve": "Offers services, which makes the console a provider: "
         """willserve 'services=[{"service":"bank","hostport":"h:1"}]'.""",
@@ -216,21 +217,21 @@ DIRECTOR = Commands(
     messages_by_op=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
     about={
         **_COMMON,
-        "close": "Closes a context, or throws a user out.",
+        "close": "Closes a context, or disconnects a user.",
         "dump": "Shows the farm. depth: 0 for numbers only, 1 with providers, 2 with their contexts, 3 with the users.",
-        "find": "Shows where a context or a user is.",
+        "find": "Shows the place of a context or a user.",
         "listcontexts": "Shows the open contexts.",
         "listproviders": "Shows the Context Servers, by their labels.",
         "listusers": "Shows the users that are in some context.",
-        "reinit": "Tells Context Servers to reinitialize: those that have the label or hostport provider, or all. "
-        "director=true: the director is announced anew.",
+        "reinit": "Reinitializes Context Servers: those that have the label or hostport provider, or all. "
+        "director=true: the director is announced again.",
         "relay": "Sends a message to the servers of a context or user: director relay context-a 'msg={...}'.",
-        "reserve": "Asks for a reservation, as a user does.",
-        "say": "Speaks to all in a context, or to a user: director say context-a text='Hello there'.",
-        "shutdown": "Tells Context Servers to shut down: those that have the label or hostport provider, or all; with "
+        "reserve": "Requests a reservation, as a user does.",
+        "say": "Sends a text to a context, or to a user: director say context-a text='Hello there'.",
+        "shutdown": "Shuts down Context Servers: those that have the label or hostport provider, or all; with "
         "kill=true at once. director=true: ends the director.",
         "unwatch": "Ends one watch.",
-        "watch": "Shows where a context or a user is, and from then on each change of that.",
+        "watch": "Shows the place of a context or a user, and then each change of it.",
     },
 )
 """The commands of the Elko Director, without the messages of Context Servers. A word such as user-joe is a user."""

@@ -47,4 +47,4 @@ def _origin(key: str, origin: str) -> Iterator[Problem]:
     if match is None:
         yield Problem(key, 'must be an origin such as "https://game.example.org", without a path, or "*" for all')
     elif origin.endswith(_DEFAULT_PORTS.get(match["scheme"], "\0")):
-        yield Problem(key, "names the port that its scheme has anyway, which browsers leave out")
+        yield Problem(key, "names the default port of its scheme, which browsers omit")

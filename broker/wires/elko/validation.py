@@ -114,7 +114,7 @@ def _listener(here: str, listener: BrokerListener | DirectorListener) -> Iterato
     yield from listens(f"{here}.endpoint", listener.endpoint)
     if not listener.allow:
         roles = "client, admin or both" if isinstance(listener, BrokerListener) else "user, provider or admin"
-        yield Problem(f"{here}.allow", f"allows nobody; name {roles}")
+        yield Problem(f"{here}.allow", f"allows no role; name {roles}")
     yield from transport_problems(here, listener)
     yield from _listener_auth(here, listener)
     if listener.publish is not None and hostport(listener.publish) is None:
@@ -142,6 +142,6 @@ def _listener_auth(here: str, listener: ElkoListener) -> Iterator[Problem]:
     if listener.auth is None and listener.code is None and where is not None and not where.loopback:
         yield Problem(
             f"{here}.auth",
-            f'must be said, since {where.where} can be reached from elsewhere: "password" with a code, '
-            'or "open", which lets anybody who reaches it in without one',
+            f'is required, since {where.where} can be reached from elsewhere: "password" with a code, '
+            'or "open", which admits any peer that reaches it',
         )

@@ -56,9 +56,7 @@ def test_bad_origins(origin: str) -> None:
 
 @pytest.mark.parametrize("origin", ["https://game.example.org:443", "http://game.example.org:80"])
 def test_an_origin_that_no_browser_sends(origin: str) -> None:
-    assert wrong(origins=(origin,)) == [
-        "here.origins[0]: names the port that its scheme has anyway, which browsers leave out"
-    ]
+    assert wrong(origins=(origin,)) == ["here.origins[0]: names the default port of its scheme, which browsers omit"]
 
 
 def test_too_many_origins() -> None:

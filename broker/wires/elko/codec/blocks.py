@@ -91,11 +91,11 @@ class BlockReader:
                 if not line:
                     if self._block:
                         yield from self._end_of_block()
-                # Strict JSON in one line is decoded directly, many times faster than by the lenient parser. The decoder
-                # does not check the UTF-8 of members that it skips.
                 elif self._block or len(line) > MAX_BLOCK or not (ascii_only or _is_utf8(line)):
+                    # The strict decoder would not check the UTF-8 of members that it skips.
                     yield from self._line(line)
                 else:
+                    # Strict JSON in one line is decoded directly, many times faster than by the lenient parser.
                     try:
                         message = decode(line)
                     except NOT_STRICT:
@@ -118,7 +118,7 @@ class BlockReader:
         try:
             text = _text(line)
         except UnicodeDecodeError as error:
-            yield self._end(Reason.ENCODING, f"byte {error.start} of the line is no UTF-8")
+            yield self._end(Reason.ENCODING, f"byte {error.start} of the line is not UTF-8")
             return
         if self._balance is None:
             if not text.strip(_BLANK):

@@ -154,7 +154,7 @@ class RtcpReader:
             match = form.fullmatch(line)
             if match is not None:
                 return request(*match.groups())
-        return Malformed(Reason.SYNTAX, "a line that is no request of RTCP")
+        return Malformed(Reason.SYNTAX, "the line is not an RTCP request")
 
     def _block(self, at: int) -> tuple[Block | Malformed | None, int]:
         """Return the block that begins at a position, if it is complete, and the position after it."""

@@ -18,6 +18,7 @@ import msgspec
 from broker.core.errors import Malformed, Reason
 
 
+# gc=False, here and in all messages: they hold no reference cycles, and the garbage collector need not track them.
 class Message(msgspec.Struct, frozen=True, gc=False, tag_field="op"):
     """Base of all messages: ``to`` is the object addressed."""
 

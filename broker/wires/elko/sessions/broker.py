@@ -147,8 +147,8 @@ class BrokerSession(ElkoSession):
             self._as = message.to
             self._provider = registry.join(self._label, WIRE, self._peer.address)
             self._wiring.roster[self._provider] = self
-        # One label for each connection: that of the latest `auth`, for whatever role.
         elif self._provider is not None:
+            # One label for each connection: that of the latest `auth`, for whatever role.
             registry.relabel(self._provider, self._label)
 
     # Object `client`

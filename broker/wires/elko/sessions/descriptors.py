@@ -72,7 +72,7 @@ class DescriptorCache:
         """Return the encoded array of their descriptors."""
         key = (id(services), trusted)
         kept = self._kept.get(key)
-        # An id may be reused after its tuple is freed; the entry holds its tuple, so that the identity is certain.
+        # The entry keeps its tuple alive, so that no other tuple can have the same id.
         if kept is not None and kept[0] is services:
             return kept[1]
         encoded = encode_part(service_descs(services, trusted))

@@ -78,7 +78,7 @@ class PageWriter:
             complete = outbox.write_page()
         except Exception:
             # A defect in one answer affects only its recipient.
-            self.log.failure("an answer of the director was not written")
+            self.log.failure("a long answer of the director could not be encoded")
             outbox.clear()
             complete = True
         if complete:

@@ -96,6 +96,7 @@ class ElkoSession:
 
     def receive(self, message: Message) -> None:
         """Execute one message."""
+        # One lookup by object and one by type: the tables hold only what the present roles permit.
         operations = self._objects.get(message.to)
         operation = None if operations is None else operations.get(message.__class__)
         if operation is None:
