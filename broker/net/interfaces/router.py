@@ -94,8 +94,7 @@ class Router(Protocol):
         """
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """Fan out one message, and set ``sent`` of its receivers. Returns the failed receivers, each with its outcome.
-        """
+        """Fan out one message, and set ``sent`` of its receivers. Returns the failed ones, each with its outcome."""
 
     def sender(self) -> Sender:
         """Return the origin of the message that is being received. Raises AssertionError at any other time."""

@@ -15,7 +15,7 @@ DEFAULT_PROTOCOL = "tcp"
 
 
 class Authentication(msgspec.Struct, frozen=True, gc=False):
-    """Authentication that a service requires of its callers: a mode, with a code and an id where the mode needs them."""
+    """Authentication that a service requires: a mode, with a code and an id where the mode needs them."""
 
     mode: str
     code: str | None = None
@@ -66,8 +66,7 @@ read_offer = msgspec.json.Decoder(Offer).decode
 
 
 def offered(offer: Offer, provider: int) -> Service | None:
-    """Return the service that a descriptor of ``provider`` offers; None if it has no hostport, or describes a failure.
-    """
+    """Return the service that a provider's descriptor offers; None if it has no hostport, or describes a failure."""
     if offer.hostport is None or offer.failure is not None:
         return None
     auth = offer.auth

@@ -100,7 +100,7 @@ class RouterListener:
         port: Any = listen(self.reactor, where.stream, self.router, shown)
         self.port = self.router.port = port
         order = self.router.order
-        # Only the broker's own reactor can run a call at the end of an iteration; another one leaves the order as it is.
+        # Only the broker's own reactor can run calls at the end of an iteration.
         order.at_end = getattr(port.reactor, "at_end", order.at_end)
         self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
