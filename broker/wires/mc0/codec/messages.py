@@ -46,7 +46,7 @@ MAX_SHOWN = 100
 
 
 class Connect(msgspec.Struct, frozen=True, gc=False):
-    """ "CONNECT". ``ttl`` is in milliseconds, 0 for no heartbeats; None keeps the previous one. No version is refused."""
+    """ "CONNECT". ``ttl`` is in ms, 0 for no heartbeats; None keeps the previous one. No version is invalid."""
 
     id: bytes | None = None
     ttl: int | None = None
