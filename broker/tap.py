@@ -19,7 +19,7 @@ from broker.app.configuration import SCHEMA, Config, example, problems, read, re
 from broker.config import endpoint, files
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
-from broker.wires.elko.config import Listener
+from broker.wires.elko.config import BrokerListener
 
 
 class Options(usage.Options):
@@ -126,7 +126,7 @@ class Options(usage.Options):
         where = f"tcp:{port}:interface={interface}"
         if code is None and not self["open"] and _reachable(where):
             raise _bad("bind", f"{bind} can be reached from elsewhere: say --password-file FILE, or --open")
-        listener = Listener(
+        listener = BrokerListener(
             endpoint=where,
             auth="password" if code is not None else "open" if self["open"] else None,
             code=code,

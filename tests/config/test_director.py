@@ -86,7 +86,7 @@ BAD = [
     ("[director]\nreservation = 0.5", 2, "director.reservation", "must be between 1 and 3600"),
     ("[director]\nuser_reservations = 0", 2, "director.user_reservations", "must be between 1 and 100"),
     ('[director]\nport = "9010"', 2, "director.port", "unknown key"),
-    (OPEN + "allow = []", 2, "director.listeners[0].allow", "allows nobody; name user, provider or admin"),
+    (OPEN + "allow = []", 2, "director.listeners[0].allow", "allows no role; name user, provider or admin"),
     (OPEN + 'allow = ["client"]', 2, "director.listeners[0].allow[0]", 'must be "user" or "provider" or "admin"'),
     (OPEN + 'offer = ["*"]', 2, "director.listeners[0].offer", "unknown key"),
     (OPEN + "limits = { waits = 1 }", 2, "director.listeners[0].limits.waits", "unknown key"),
@@ -102,7 +102,7 @@ BAD = [
         OPEN + 'endpoint = "tcp:9010"',
         1,
         "director.listeners[0].auth",
-        "must be said, since 0.0.0.0:9010 can be reached",
+        "is required, since 0.0.0.0:9010 can be reached",
     ),
     (OPEN + 'auth = "password"', 2, "director.listeners[0].auth", "needs a code, or a code_file"),
     (OPEN + 'code_file = "none"', 2, "director.listeners[0].code_file", "none"),
@@ -211,8 +211,8 @@ HERE = "director.listeners[main]: "
         (
             {"auth": "open"},
             [
-                "open: anybody who reaches 0.0.0.0:9010 may serve contexts, and is sent users",
-                "open: anybody who reaches 0.0.0.0:9010 may steer and shut down all Context Servers",
+                "open: any peer that reaches 0.0.0.0:9010 may serve contexts, and receives users",
+                "open: any peer that reaches 0.0.0.0:9010 may steer and shut down all Context Servers",
             ],
         ),
         (
@@ -221,7 +221,7 @@ HERE = "director.listeners[main]: "
         ),
         (
             {"allow": ("user",), "auth": "open", "publish": None},
-            ["0.0.0.0:9010 is published, which is an address for nobody; set publish"],
+            ["0.0.0.0:9010 is published, which is not an address that peers can use; set publish"],
         ),
     ],
 )
@@ -231,7 +231,7 @@ def test_warnings(keys: dict[str, Any], expected: list[str]) -> None:
 
 
 def test_without_listeners() -> None:
-    assert shown() == ["director.listeners is empty: nobody can reach the director"]
+    assert shown() == ["director.listeners is empty: no peer can connect to the director"]
 
 
 def test_its_secrets_are_not_shown() -> None:

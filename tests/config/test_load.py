@@ -13,7 +13,7 @@ from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.wires.dbp.config import Dbp
-from broker.wires.elko.config import Elko, Limits, Listener
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
 LOOPBACK = "tcp:9000:interface=127.0.0.1"
@@ -185,8 +185,8 @@ def test_every_key_arrives() -> None:
         ),
         elko=Elko(
             (
-                Listener(limits=Limits(waits=3, rate=2.0)),
-                Listener(
+                BrokerListener(limits=BrokerLimits(waits=3, rate=2.0)),
+                BrokerListener(
                     name="lan",
                     endpoint="tcp:9002",
                     allow=("admin",),
@@ -196,7 +196,7 @@ def test_every_key_arrives() -> None:
                     publish="[2001:db8::1]:9002",
                     label="Lan",
                     offer=("a-*",),
-                    limits=Limits(
+                    limits=BrokerLimits(
                         connections=1,
                         connections_per_address=4,
                         rate=0.5,

@@ -12,7 +12,7 @@ from broker.app.configuration import SCHEMA, Config, changes, refused
 from broker.config.reload import reloadable
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.wires.dbp.config import Dbp
-from broker.wires.elko.config import Elko, ElkoListener, Limits, Listener
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
 NOW = {
@@ -213,7 +213,7 @@ def test_nothing_changed() -> None:
     assert changes(OLD, OLD) == refused(OLD, Config(launchers=OLD.launchers)) == []
 
 
-A, B, C = Listener("a"), Listener("b", "unix:/b"), Listener("c", "unix:/c")
+A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,9 @@ A, B, C = Listener("a"), Listener("b", "unix:/b"), Listener("c", "unix:/c")
         ((A,), (), ["elko.listeners[a]"]),
     ],
 )
-def test_listeners_are_compared_by_name(old: tuple[Listener, ...], new: tuple[Listener, ...], keys: list[str]) -> None:
+def test_listeners_are_compared_by_name(
+    old: tuple[BrokerListener, ...], new: tuple[BrokerListener, ...], keys: list[str]
+) -> None:
     assert changes(Config(elko=Elko(old)), Config(elko=Elko(new))) == keys
     assert refused(Config(elko=Elko(old)), Config(elko=Elko(new))) == keys
 
@@ -261,7 +263,7 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
     new = Config(
         broker=Broker(grace=1.0, service="x"),
         log=Log(level="debug"),
-        elko=Elko((Listener(endpoint="tcp:1:interface=127.0.0.1", limits=Limits(waits=1)),)),
+        elko=Elko((BrokerListener(endpoint="tcp:1:interface=127.0.0.1", limits=BrokerLimits(waits=1)),)),
         mc0=Mc0(enabled=False, sessions=5),
         dbp=Dbp(auth="open", offer=("a",)),
         journal=Journal(name="east", keep_bytes=10**9),

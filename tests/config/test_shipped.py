@@ -16,7 +16,7 @@ from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEnt
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
 from broker.wires.dns.config import Dns
-from broker.wires.elko.config import Director, DirectorLimits, DirectorListener, Limits, Listener
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
@@ -77,7 +77,7 @@ def test_each_default_is_the_real_one() -> None:
     assert parse(uncommented(examples=False), "x") == Config()
     (listener,) = data["elko"]["listeners"]
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
-    for section, cls in [*pairs, (listener, Listener), (listener.pop("limits"), Limits)]:
+    for section, cls in [*pairs, (listener, BrokerListener), (listener.pop("limits"), BrokerLimits)]:
         expected = {name: value for name, value in defaults(cls).items() if value is not None}
         assert section == expected
         assert {name: type(value) for name, value in section.items()} == {
@@ -101,7 +101,13 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
         assert all(value is None or section[name] == value for name, value in expected.items())
     limits = listener.pop("limits")
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
-    arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (full_load, FullLoad), (launcher, LauncherEntry)]
+    arrays = [
+        (listener, BrokerListener),
+        (limits, BrokerLimits),
+        (rule, Mc0Rule),
+        (full_load, FullLoad),
+        (launcher, LauncherEntry),
+    ]
     assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
     assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
     given = {name: value for name, value in queue.items() if name not in ("queues", "durable")}
@@ -118,7 +124,9 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
 def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     examples = [line for line in SHIPPED.split("\n") if line.endswith(EXAMPLE)]
     names = {line.removeprefix("#").partition(" = ")[0] for line in examples if " = " in line}
-    unset = {name for cls in (*SECTIONS.values(), Listener) for name, value in defaults(cls).items() if value is None}
+    unset = {
+        name for cls in (*SECTIONS.values(), BrokerListener) for name, value in defaults(cls).items() if value is None
+    }
     parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
     assert names == unset | parts | {"services", "load"} | {"name", "script"}
@@ -187,10 +195,10 @@ def test_what_is_marked_reload_is_what_may_be_reloaded() -> None:
         if not refused(old, attrs.evolve(old, **{section: altered(getattr(old, section), field.name)}))
     }
     (listener,) = old.elko.listeners
-    listeners = [("elko.listeners", name, altered(listener, name)) for name in defaults(Listener)]
+    listeners = [("elko.listeners", name, altered(listener, name)) for name in defaults(BrokerListener)]
     limits = [
         ("elko.listeners.limits", name, attrs.evolve(listener, limits=altered(listener.limits, name)))
-        for name in defaults(Limits)
+        for name in defaults(BrokerLimits)
     ]
     for section, name, changed in [*listeners, *limits]:
         if not refused(old, old.using(elko=attrs.evolve(old.elko, listeners=(changed,)))):

@@ -236,7 +236,7 @@ class Conversations(RuleBasedStateMachine):
             for frames in unasked:
                 assert frames[0] == b""
             connection = self.farm.commands.connections().get(peer.number)
-            if connection is not None and connection.deaf:
+            if connection is not None and connection.ended:
                 self.deaf.add(peer.identity)
 
     @invariant()
@@ -275,7 +275,7 @@ class Conversations(RuleBasedStateMachine):
             connection = entry.connection
             if connection is not None:
                 assert connection.entry is entry
-                assert not connection.deaf
+                assert not connection.ended
                 assert known[connection.number] is connection
         for number, connection in known.items():
             assert number == connection.number == farm.open[connection.identity]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.blocks import END, MAX_BLOCK, Reader, encode
+from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, encode
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.common import PongOut
 from broker.wires.elko.codec.vocabulary import Message
@@ -68,7 +68,7 @@ messages = st.builds(
 
 def read(pieces: Sequence[bytes]) -> list[object]:
     """The messages of a connection that sends these pieces; after what is fatal nothing is read."""
-    reader = Reader(VOCABULARY)
+    reader = BlockReader(VOCABULARY)
     results: list[object] = []
     for piece in pieces:
         for item in reader.feed(piece):

@@ -31,7 +31,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def read(pieces: list[bytes]) -> list[object]:
-    reader = rtcp.Reader()
+    reader = rtcp.RtcpReader()
     found: list[object] = []
     for piece in pieces:
         items = reader.feed(piece)

@@ -26,7 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.core.liveness import SLACK
 from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
 from broker.wires.mc0.codec import messages as wire
-from broker.wires.mc0.sessions.conversation import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
+from broker.wires.mc0.sessions.conversation import CONNECTOR
+from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, EXPIRES, MIN_TTL, RECONNECT_WITHIN
 from tests.fuzz.test_mc0 import frame_lists
 from tests.recording.farm import STEP
 from tests.recording.logs import nothing_fails
@@ -320,7 +321,7 @@ class Conversations(RuleBasedStateMachine):
         silence = self.farm.clock.seconds() - model.heard
         if model.ttl:
             assert not ended or silence > EXPIRES * model.ttl
-            assert ended or silence < (EXPIRES + 1 / NOOPS_TOGETHER) * model.ttl + SLACK + 4 * STEP
+            assert ended or silence < (EXPIRES + 1 / CHECKS_PER_TTL) * model.ttl + SLACK + 4 * STEP
         else:
             assert not ended or not model.lasts
         if ended:
@@ -387,7 +388,7 @@ class Conversations(RuleBasedStateMachine):
                     self.say(model, [b"", b"DISCONNECT", b"ID", b"really"])
             for model in self.models:
                 model.peer.drop()
-            self.farm.wait(LOOK_AFTER + 1)
+            self.farm.wait(RECONNECT_WITHIN + 1)
             assert list(self.farm.wire.sessions()) == []
             assert self.farm.subscribers() == {}
             assert self.farm.topics.subscriptions == 0

@@ -18,9 +18,9 @@ from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
 from broker.net.fast_write import nothing_waits
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.wires.elko.codec.blocks import Reader
+from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
-from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession
 from tests.net.words import Hub
 from tests.wires.recording import Farm, desc
@@ -282,7 +282,10 @@ def farm() -> Farm:
 @pytest.fixture
 def broker(farm: Farm) -> Iterator[Server]:
     hub = Hub(
-        converse=lambda peer: (Reader(VOCABULARY), BrokerSession(farm.wiring, Door(Policy(), farm.guesses), peer)),
+        converse=lambda peer: (
+            BlockReader(VOCABULARY),
+            BrokerSession(farm.wiring, AccessControl(Policy(), farm.guesses), peer),
+        ),
         clock=farm.clock,
     )
     server = ElkoServer(hub)

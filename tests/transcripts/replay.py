@@ -35,13 +35,13 @@ from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.wires.elko.config import BrokerLimits as BrokerLimits
 from broker.wires.elko.config import Director as DirectorConfig
 from broker.wires.elko.config import DirectorLimits
-from broker.wires.elko.config import Limits as BrokerLimits
 from broker.wires.elko.sessions import director as elko_director
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, Wiring
-from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"
@@ -134,7 +134,7 @@ class Broker:
         self._restored = Restored((), values.Broker().grace, self.clock, _nothing)
         registry = Registry(self.clock, itertools.count(1).__next__, self._restored)
         launchers = Launchers(setting.launchers, {}, _nothing, _nothing)
-        self._wiring = Wiring(registry, Notices(registry), launchers, NoControl())
+        self._wiring = BrokerWiring(registry, ChangeNotices(registry), launchers, NoControl())
         self.listeners = {
             "open": self._listener(setting.policy),
             "password": self._listener(Policy(code=PASSWORD)),
@@ -145,15 +145,15 @@ class Broker:
         within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, Door(policy, Guesses(self.clock.seconds))),
+            partial(self._converse, AccessControl(policy, Guesses(self.clock.seconds))),
             ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
             self.clock,
         )
 
-    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
-        return blocks.Reader(VOCABULARY), BrokerSession(self._wiring, door, peer)
+    def _converse(self, door: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), BrokerSession(self._wiring, door, peer)
 
 
 class Director:
@@ -162,11 +162,11 @@ class Director:
     def __init__(self) -> None:
         self.clock = Clock()
         director = core.Director(self.clock)
-        wiring = elko_director.Wiring.of(director, NoControl(), self.clock)
-        door = Door(Policy(roles=frozenset(("user", "provider", "admin"))), Guesses(self.clock.seconds))
+        wiring = elko_director.DirectorWiring.of(director, NoControl(), self.clock)
+        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), Guesses(self.clock.seconds))
 
         def converse(peer: Peer) -> tuple[Reader, Session]:
-            return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
+            return blocks.BlockReader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
         limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
         complaints = Complaints(Counters(), self.clock)

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from broker.wires.mc0.sessions.conversation import NOOP_AFTER
+from broker.wires.mc0.sessions.session_table import NOOP_AFTER
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.codec.examples import read_as_the_connector
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer

@@ -19,11 +19,11 @@ from broker.core.restored_services import Restored
 from broker.net.interfaces.peer import Reader as PeerReader
 from broker.net.interfaces.peer import Session
 from broker.wires.common.password_backoff import Guesses
-from broker.wires.elko.codec.blocks import Reader
+from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, Wiring
-from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 
 GRACE = 60.0
 """Seconds for which restored entries last in these tests."""
@@ -163,14 +163,14 @@ class Farm:
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
         self.guesses = Guesses(self.clock.seconds)
-        self.notices = Notices(self.registry)
-        self.wiring = Wiring(self.registry, self.notices, self.launchers, self.control)
+        self.notices = ChangeNotices(self.registry)
+        self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 
     def connect(self, policy: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with that policy, by default an open one."""
-        door = Door(Policy() if policy is None else policy, self.guesses)
+        door = AccessControl(Policy() if policy is None else policy, self.guesses)
         return Client(
-            lambda to: (Reader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
+            lambda to: (BlockReader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )
 
     def client(self, label: str | None = None, name: str = "broker", **connection: Any) -> Client:

@@ -1,12 +1,15 @@
-"""Notices about names that stand for many places: told once for all the changes of a while.
+"""Rate limit for notices about names that stand for many places.
 
-A notice has the whole of what it is about, so that of a clone set of ten thousand is a quarter of a megabyte; and when
-its server goes, there would be ten thousand of them.
+A notice lists all places of its name: for a clone set of ten thousand it has a quarter of a megabyte, and the end of
+the set's server would send ten thousand of them.
 
 Rules:
-- While a name stands for up to `FEW` places, each change of it is told at once.
-- Beyond, it is told at most once in `EVERY` seconds, as it is then; and one such name in each turn of the reactor.
-- A change that is told at once makes a notice that is still to come needless: no notice is older than one before it.
+- While a name stands for up to `MAX_UNBATCHED` places, each change sends its notice at once.
+- Beyond that, the name has at most one notice in `BATCH_INTERVAL` seconds, with the state at that time. One turn of the
+  reactor sends one such notice.
+- A notice that is sent at once cancels a pending one: the last notice of a name is always its latest state.
+
+`broker.core.director.presence` reports the changes.
 """
 
 from __future__ import annotations
@@ -15,37 +18,41 @@ from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.watch_table import Watched
+from broker.core.director.watch_table import WatchTable
 from broker.core.notifier import Notifier
 
-FEW = 64
-"""Places that are told with each change of one: a notice of 2 KB, which takes some ten microseconds."""
+MAX_UNBATCHED = 64
+"""Places up to which each change sends a notice: 2 KB, encoded in some ten microseconds."""
 
-EVERY = 1.0
-"""Seconds in which a crowd is told once. People, who look at crowds, cannot follow more; programs ask for a dump."""
+BATCH_INTERVAL = 1.0
+"""Seconds between two notices of one large name: people cannot follow more, and programs request a dump."""
 
 
-class Crowds:
-    """Queue of notifications that are still to be delivered."""
+class BatchedNotices:
+    """Pending notices of large names, and the timer that sends them."""
 
     def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
         self._clock = clock
         self._notifier = notifier
-        self._due: dict[tuple[Watched, str], Callable[[str], object]] = {}
-        self._now: list[tuple[Watched, str]] = []
-        """Those that are told in these turns, the next one last."""
+        self._due: dict[tuple[WatchTable, str], Callable[[str], object]] = {}
+        self._now: list[tuple[WatchTable, str]] = []
+        """The batch that is being sent, one notice in each turn of the reactor; the next one is last."""
         self._running = False
 
-    def changed(self, watched: Watched, name: str, find: Callable[[str], object], places: int) -> None:
-        """Something watched has changed. ``find`` says where it is, and ``places`` how many it stands for."""
-        if places <= FEW:
+    def changed(self, watched: WatchTable, name: str, find: Callable[[str], object], places: int) -> None:
+        """Send or schedule the notice of a changed name.
+
+        ``find`` returns the present state of the name, and ``places`` is the number of places that it stands for.
+        """
+        if places <= MAX_UNBATCHED:
+            # A pending notice would repeat this state a second later.
             self._due.pop((watched, name), None)
             self._tell(watched, name, find)
             return
         self._due[watched, name] = find
         if not self._running:
             self._running = True
-            self._clock.callLater(EVERY, self._turn)
+            self._clock.callLater(BATCH_INTERVAL, self._turn)
 
     def _turn(self) -> None:
         if not self._now:
@@ -59,11 +66,13 @@ class Crowds:
                 break
         self._running = bool(self._now or self._due)
         if self._running:
-            self._clock.callLater(0 if self._now else EVERY, self._turn)
+            # A turn between two large notices lets the reactor serve connections.
+            self._clock.callLater(0 if self._now else BATCH_INTERVAL, self._turn)
 
-    def _tell(self, watched: Watched, name: str, find: Callable[[str], object]) -> None:
+    def _tell(self, watched: WatchTable, name: str, find: Callable[[str], object]) -> None:
         watchers = watched.of(name)
         if watchers:
+            # One object for all watchers, which is encoded once (see `interfaces`).
             place = find(name)
             for watcher in watchers:
                 self._notifier.add(watcher, place)

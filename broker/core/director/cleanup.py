@@ -1,9 +1,12 @@
-"""Incremental cleanup of departed servers: a part in each turn of the reactor.
+"""Incremental cleanup of departed servers: a bounded part in each turn of the reactor.
 
 Rules:
-- What is small is put away at once. Of what is large, `STEPS` are done in a turn, in the order in which they came; the
-  steps of one turn count together, so that a thousand small servers that go at once do not hold up anybody either.
-- Whoever must know that a part is done earlier does it himself: a step that finds nothing left to do does nothing.
+- Small servers are cleaned up at once. For large ones, one turn executes `STEPS_PER_TURN` steps, in the order in which
+  the servers left. All servers share the steps of one turn, so that a thousand small servers that leave together do not
+  stall the reactor either.
+- Code that needs a part cleaned up earlier does that part itself. A step that finds nothing to do is a no-op.
+
+`farm` supplies the steps.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ from twisted.logger import Logger
 
 from broker.core.notifier import Notifier
 
-STEPS = 1_500
-"""Users, contexts and reservations that are put away in one turn: 3 to 8 ms, with their notices some more."""
+STEPS_PER_TURN = 1_500
+"""Users, contexts and reservations that are removed in one turn: 3 to 8 ms, and some more for their notices."""
 
 
-class Clearing:
-    """The work that is still to be done."""
+class Cleanup:
+    """Queue of pending cleanup work."""
 
     log = Logger()
 
@@ -30,12 +33,15 @@ class Clearing:
         self._clock = clock
         self._notifier = notifier
         self._work: deque[Iterator[None]] = deque()
-        self._left = STEPS
-        """Steps that this turn may still do."""
+        self._left = STEPS_PER_TURN
+        """Steps that the present turn may still execute."""
         self._due = False
 
     def add(self, work: Iterator[None]) -> None:
-        """Each step of it ends one user, context or reservation. The caller tells what the first steps have to tell."""
+        """Queue work of which each step removes one user, context or reservation.
+
+        As many steps as this turn has left are executed at once; the caller then delivers their notices.
+        """
         self._work.append(work)
         self._go_on()
         if not self._due:
@@ -47,15 +53,15 @@ class Clearing:
             try:
                 self._left -= sum(1 for _ in islice(self._work[0], self._left))
             except Exception:
-                # A defect of ours: it costs the rest of this server, and not that of all after it.
-                self.log.failure("a server that is gone was not put away")
+                # A defect in one server's cleanup ends that cleanup only; the next servers are still cleaned up.
+                self.log.failure("the cleanup of a departed server failed")
                 self._work.popleft()
             else:
                 if self._left > 0:
                     self._work.popleft()
 
     def _turn(self) -> None:
-        self._left = STEPS
+        self._left = STEPS_PER_TURN
         self._due = bool(self._work)
         if self._due:
             self._clock.callLater(0, self._turn)

@@ -1,9 +1,11 @@
-"""Dump of the farm for an administrator, piece by piece.
+"""Dumps of the farm for administrators, as lazy pieces.
 
 Rules:
-- The counts are those of the moment in which the dump begins. Each piece is made when it is taken.
-- A server or a context that is gone by then is left out. Hidden contexts are not shown.
-- No piece looks at more than one server's names of contexts, or the users of one context.
+- The counts are those of the moment in which the dump begins. Each piece is made when it is consumed.
+- A server or context that is gone by then is omitted. Hidden contexts are never included.
+- The cost of a piece is bounded by the context names of one server, or by the users of one context.
+
+`broker.wires.elko.sessions.director_pages` consumes the pieces page by page.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from broker.core.director.state import OpenContext, Server
 
 
 def by_load(farm: Farm) -> list[Server]:
-    """All servers, in the order of their loads, then of their connections."""
+    """Return all servers, ordered by load, then by the time of their first connection."""
     return sorted(farm.servers, key=lambda server: (server.load, server.number))
 
 
 def dump(farm: Farm, depth: int, provider: str | None, context: str | None) -> Dump:
-    """See `IDirector.dump`."""
+    """Implement `IDirector.dump`."""
     servers = [server for server in by_load(farm) if provider is None or server.matches(provider)]
     if context is None:
         return Dump(
@@ -30,11 +32,11 @@ def dump(farm: Farm, depth: int, provider: str | None, context: str | None) -> D
             sum(server.shown_users for server in servers),
             _pieces(farm, servers, depth, None),
         )
-    clones = farm.where.sets.get(context)
+    clones = farm.presence.sets.get(context)
     only: dict[Server, list[OpenContext]] = {}
     for found in () if clones is None else clones.clones.values():
         only.setdefault(found.server, []).append(found)
-    exact = farm.where.contexts.get(context)
+    exact = farm.presence.contexts.get(context)
     if exact is not None:
         only.setdefault(exact.server, []).append(exact)
     servers = [server for server in servers if server in only]
@@ -59,7 +61,8 @@ def _pieces(
         if depth > 1:
             contexts = tuple(server.contexts.values()) if only is None else only[server]
             for context in contexts:
-                if farm.where.contexts.get(context.name) is context:
+                # The pieces are consumed over many turns: the context may have closed or become hidden meanwhile.
+                if farm.presence.contexts.get(context.name) is context:
                     yield ContextDump(context.name, len(context.users), tuple(context.users) if depth > 2 else ())
 
 

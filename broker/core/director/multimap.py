@@ -1,4 +1,4 @@
-"""Tables in which a key may have several values, mostly one."""
+"""Multimaps for tables in which a key usually has one value. They serve the tables of `presence` and `reservations`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
 
 
-class Multi(Generic[K, V]):
-    """The values of each key, each once, in the order in which they were added; the first is found in constant time.
+class MultiMap(Generic[K, V]):
+    """Values by key: each value once, in insertion order; the first one is found in constant time.
 
-    A single value is kept bare, which costs a fifth of a table of one.
+    A single value is stored without a container, which takes a fifth of the memory.
     """
 
     __slots__ = ("_values",)
@@ -22,15 +22,15 @@ class Multi(Generic[K, V]):
         self._values: dict[K, V | OrderedDict[V, None]] = {}
 
     def __len__(self) -> int:
-        """Return the number of keys that have a value."""
+        """Return the number of keys."""
         return len(self._values)
 
     def __iter__(self) -> Iterator[K]:
-        """All keys that have a value."""
+        """Iterate over the keys."""
         return iter(self._values)
 
     def add(self, key: K, value: V) -> bool:
-        """Add a value that the key does not have. Returns whether it is its first."""
+        """Add a value that the key does not have. Returns True if it is the key's first."""
         values = self._values.setdefault(key, value)
         if values is value:
             return True
@@ -41,7 +41,7 @@ class Multi(Generic[K, V]):
         return False
 
     def remove(self, key: K, value: V) -> bool:
-        """Remove a value that the key has. Returns whether it was its last."""
+        """Remove a value that the key has. Returns True if it was the key's last."""
         values = self._values[key]
         if not isinstance(values, OrderedDict):
             del self._values[key]
@@ -59,20 +59,20 @@ class Multi(Generic[K, V]):
         return len(values) if isinstance(values, OrderedDict) else 1
 
     def first(self, key: K) -> V | None:
-        """The value that was added first; None if the key has none."""
+        """Return the value that was added first, or None."""
         values = self._values.get(key)
         return next(iter(values)) if isinstance(values, OrderedDict) else values
 
     def all(self, key: K) -> tuple[V, ...]:
-        """All values of the key."""
+        """Return all values of the key."""
         values = self._values.get(key)
         if values is None:
             return ()
         return tuple(values) if isinstance(values, OrderedDict) else (values,)
 
 
-class Tally(Generic[K, V]):
-    """The same, where a value may be added to a key several times, and counts until it is removed as often."""
+class CountedMultiMap(Generic[K, V]):
+    """A multimap that counts: a value may be added several times, and remains until it is removed as often."""
 
     __slots__ = ("_values",)
 
@@ -80,7 +80,7 @@ class Tally(Generic[K, V]):
         self._values: dict[K, V | dict[V, int]] = {}
 
     def __iter__(self) -> Iterator[K]:
-        """All keys that have a value."""
+        """Iterate over the keys."""
         return iter(self._values)
 
     def add(self, key: K, value: V) -> None:
@@ -96,7 +96,7 @@ class Tally(Generic[K, V]):
             self._values[key] = {values: 1, value: 1}
 
     def remove(self, key: K, value: V) -> None:
-        """Remove a value that the key has, once."""
+        """Remove one occurrence of a value that the key has."""
         values = self._values[key]
         if not isinstance(values, dict):
             del self._values[key]
@@ -115,7 +115,7 @@ class Tally(Generic[K, V]):
         return len(values) if isinstance(values, dict) else 1
 
     def all(self, key: K) -> tuple[V, ...]:
-        """The different values of the key, in the order in which they were added first."""
+        """Return the different values of the key, in the order in which they were added first."""
         values = self._values.get(key)
         if values is None:
             return ()

@@ -1,10 +1,12 @@
-"""Which contexts are open where, and who is in them: the tables, and the notices to those who watch.
+"""Open contexts and the users in them: the tables, and the notices to watchers.
 
 Rules:
-- Where a name changes, its watchers hear first, then those of its clone set.
-- A context that closes is left by its users first: their notices come before its own.
-- A hidden context is in no table, and neither are the users in it.
-- Names that stand for many places are told of less often than they change: see `crowds`.
+- When a name changes, its watchers are notified first, then those of its clone set.
+- The users of a closing context leave first: their notices precede that of the context.
+- A hidden context is in no table, and neither are its users.
+- Notices about names that stand for many places are sent less often than they change: see `batched_notices`.
+
+`farm` makes the changes; `director` answers finds from here.
 """
 
 from __future__ import annotations
@@ -14,36 +16,36 @@ from itertools import chain
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.batched_notices import Crowds
+from broker.core.director.batched_notices import BatchedNotices
 from broker.core.director.clones import CloneSet
 from broker.core.director.interfaces import ContextPlace, UserPlace
-from broker.core.director.multimap import Multi, Tally
+from broker.core.director.multimap import CountedMultiMap, MultiMap
 from broker.core.director.names import context_set, user_set
 from broker.core.director.state import OpenContext
-from broker.core.director.watch_table import Watched
+from broker.core.director.watch_table import WatchTable
 from broker.core.notifier import Notifier
 
 
-class Whereabouts:
-    """Open contexts, clone sets, users."""
+class Presence:
+    """Tables of open contexts, clone sets and users."""
 
     def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
-        self._crowds = Crowds(clock, notifier)
-        self.watched_contexts = Watched()
-        self.watched_users = Watched()
+        self._batched_notices = BatchedNotices(clock, notifier)
+        self.watched_contexts = WatchTable()
+        self.watched_users = WatchTable()
         self.contexts: dict[str, OpenContext] = {}
-        self.hidden: Multi[str, OpenContext] = Multi()
+        self.hidden: MultiMap[str, OpenContext] = MultiMap()
         self.sets: dict[str, CloneSet] = {}
-        self.users: Multi[str, OpenContext] = Multi()
-        self._user_sets: Tally[str, OpenContext] = Tally()
-        """The contexts in which the clones of a user are."""
+        self.users: MultiMap[str, OpenContext] = MultiMap()
+        self._user_sets: CountedMultiMap[str, OpenContext] = CountedMultiMap()
+        """The contexts of each user set, counted: several clones of a user may be in one context."""
         self.present = 0
-        """The number of users in all contexts; a user in two counts twice."""
+        """Sum of the users of all contexts; a user in two contexts counts twice."""
 
-    # changes
+    # Changes
 
     def open(self, context: OpenContext) -> None:
-        """A context is open, and nobody is in it that counts yet."""
+        """Add a context that is open, without its users."""
         name = context.name
         self.contexts[name] = context
         context.server.shown += 1
@@ -56,7 +58,7 @@ class Whereabouts:
         self._tell_context(name, base)
 
     def close(self, context: OpenContext) -> None:
-        """A context is not open any more; everybody has left it."""
+        """Remove a context that all users have left."""
         name = context.name
         del self.contexts[name]
         context.server.shown -= 1
@@ -66,7 +68,7 @@ class Whereabouts:
         self._tell_context(name, base)
 
     def enter(self, context: OpenContext, user: str) -> None:
-        """A user is in a context."""
+        """Add a user to a context."""
         base = user_set(user)
         self.users.add(user, context)
         if base is not None:
@@ -76,7 +78,7 @@ class Whereabouts:
         self._tell_user(user, base)
 
     def leave(self, context: OpenContext, user: str) -> None:
-        """A user has left a context."""
+        """Remove a user from a context."""
         base = user_set(user)
         self.users.remove(user, context)
         if base is not None:
@@ -85,10 +87,10 @@ class Whereabouts:
         context.server.shown_users -= 1
         self._tell_user(user, base)
 
-    # questions
+    # Finds
 
     def find_context(self, name: str) -> ContextPlace:
-        """See `IDirector.find_context`."""
+        """Implement `IDirector.find_context`."""
         context = self.contexts.get(name)
         clones = self.sets.get(name)
         return ContextPlace(
@@ -98,25 +100,27 @@ class Whereabouts:
         )
 
     def find_user(self, name: str) -> UserPlace:
-        """See `IDirector.find_user`."""
+        """Implement `IDirector.find_user`."""
         return UserPlace(name, tuple({context.name: None for context in self.contexts_of(name)}))
 
     def contexts_of(self, name: str) -> Iterable[OpenContext]:
-        """Return the contexts of a user and of its clones; a context may come twice."""
+        """Return the contexts of a user and of the user's clones; a context may occur twice."""
         return chain(self.users.all(name), self._user_sets.all(name))
 
-    # notices
+    # Notices
 
     def _tell_context(self, name: str, base: str | None) -> None:
         watched = self.watched_contexts
         for each in (name, base):
             if each is not None and watched.of(each):
                 clones = self.sets.get(each)
-                self._crowds.changed(watched, each, self.find_context, 0 if clones is None else len(clones.clones))
+                self._batched_notices.changed(
+                    watched, each, self.find_context, 0 if clones is None else len(clones.clones)
+                )
 
     def _tell_user(self, name: str, base: str | None) -> None:
         watched = self.watched_users
         for each in (name, base):
             if each is not None and watched.of(each):
                 places = self.users.count(each) + self._user_sets.count(each)
-                self._crowds.changed(watched, each, self.find_user, places)
+                self._batched_notices.changed(watched, each, self.find_user, places)

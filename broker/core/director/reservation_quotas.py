@@ -1,12 +1,13 @@
-"""The reservations of each user and of each connection, and how many of them they may have.
+"""Quotas: the unused reservations of each user and of each connection, and the limits on their numbers.
 
 Rules:
-- A user has one reservation for a context at most, whichever connection asked for it: the newest, which replaces the
-  older one. "For a context" means for the name that was asked for, or for that of the clone that was chosen.
-- An anonymous user is their connection. Those of a Context Server are many users: none replaces another.
-- A connection has so many reservations that nobody used, a user so many, and all together so many. What is over it is
-  refused. But any connection may ask under any user's name: so a user is not refused for what other connections asked
-  for; the oldest of those is replaced.
+- A user has one reservation for a context at most, whichever connection requested it: the newest one, which replaces
+  the older one. "For a context" means for the requested name, or for the name of the clone that was chosen.
+- An anonymous user is identified with their connection. The anonymous users of a Context Server all differ: none
+  replaces another.
+- The number of unused reservations is limited for a connection, for a user, and in all. A request beyond a limit is
+  refused. But any connection may request under any user's name: therefore a user is not refused because of the requests
+  of other connections; the oldest of those reservations is replaced instead.
 """
 
 from __future__ import annotations
@@ -20,30 +21,32 @@ from broker.core.errors import Reason, Refusal
 _NONE: Mapping[str, Reservation] = {}
 
 
-class Shares:
-    """All reservations, by their users and by the connections that asked. ``each_user``: how many one user may have."""
+class ReservationQuotas:
+    """All reservations by user and by requesting connection. ``each_user`` is the maximum of one user."""
 
     def __init__(self, each_user: int) -> None:
         self.each_user = each_user
         self._held: dict[Holder, dict[str, Reservation]] = {}
-        """Those of each user, the oldest first, by the names that were asked for and told: mostly one and the same."""
+        """Reservations by user, the oldest first, under both the requested and the granted name, which are usually
+        equal."""
         self._requesters: dict[Hashable, int] = {}
 
     def held(self, holder: Holder) -> Mapping[str, Reservation]:
-        """The reservations of a user, by the names of the contexts."""
+        """Return the reservations of a user, by the names of the contexts."""
         return self._held.get(holder, _NONE)
 
     def check(
         self, holder: Holder, context: str, requester: Hashable, most: int, everything: int
     ) -> Reservation | None:
-        """The reservation that a user has for this context, if there is one.
+        """Return the user's reservation for this context, or None.
 
-        Raises `Refusal` LIMIT if a connection, which may have ``most`` reservations, may not make one for that user.
-        ``everything`` is how many there are in all.
+        Raises `Refusal` LIMIT if the requester, which may have ``most`` unused reservations, may not make another for
+        that user. ``everything`` is the present number of all reservations.
         """
         held = self._held.get(holder, _NONE)
         own = held.get(context)
         mine = self._requesters.get(requester, 0)
+        # A reservation that replaces one of the same connection never exceeds its limit.
         if mine >= most and (own is None or own.requester != requester):
             raise _too_many(f"this connection has {mine}")
         if own is not None:
@@ -51,13 +54,14 @@ class Shares:
         if everything >= MAX_RESERVATIONS:
             raise _too_many(f"the director has {everything}")
         if len(held) >= self.each_user and isinstance(holder, str):
+            # Only this connection's own requests count against it: others are replaced, see the rules.
             count = sum(each.requester == requester for each in set(held.values()))
             if count >= self.each_user:
                 raise _too_many(f"this user has {count}")
         return None
 
     def replaced_by(self, new: Reservation) -> Sequence[Reservation]:
-        """The reservations that a new one, which is not added yet, takes the place of."""
+        """Return the reservations that a new one, which is not added yet, replaces."""
         held = self._held.get(new.holder)
         if held is None:
             return ()
@@ -69,7 +73,7 @@ class Shares:
         return tuple(dict.fromkeys(gone))
 
     def add(self, reservation: Reservation) -> None:
-        """A reservation is made, and those that it replaces are removed."""
+        """Add a reservation, after those that it replaces were removed."""
         if reservation.holder is not None:
             held = self._held.setdefault(reservation.holder, {})
             held[reservation.asked] = held[reservation.name] = reservation
@@ -77,7 +81,7 @@ class Shares:
         self._requesters[requester] = self._requesters.get(requester, 0) + 1
 
     def remove(self, reservation: Reservation) -> None:
-        """A reservation has ended."""
+        """Remove a reservation that has ended."""
         if reservation.holder is not None:
             held = self._held[reservation.holder]
             del held[reservation.name]
@@ -94,4 +98,4 @@ class Shares:
 
 
 def _too_many(these: str) -> Refusal:
-    return Refusal(Reason.LIMIT, f"too many reservations: {these} that nobody has used yet")
+    return Refusal(Reason.LIMIT, f"too many reservations: {these} unused ones")

@@ -1,4 +1,4 @@
-"""Table of watchers by name: one for contexts, and one for users."""
+"""Watches by name and by watcher. `presence` has one such table for contexts, and one for users."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from broker.core.director.limits import MAX_WATCHES
 from broker.core.errors import Reason, Refusal
 
 
-class Watched:
-    """The watchers of each name, in the order in which they began, and how often each of them did."""
+class WatchTable:
+    """The watchers of each name, in the order of their first watch, each with the number of its watches."""
 
     def __init__(self) -> None:
         self._watchers: dict[str, dict[PlaceWatcher, int]] = {}
         self._names: dict[PlaceWatcher, set[str]] = {}
 
     def of(self, name: str) -> Collection[PlaceWatcher]:
-        """Return its watchers."""
+        """Return the watchers of a name."""
         return self._watchers.get(name, ())
 
     def add(self, name: str, watcher: PlaceWatcher) -> None:
-        """One more watch."""
+        """Add one watch. Raises `Refusal` LIMIT if the watcher has too many names."""
         names = self._names.setdefault(watcher, set())
         if name not in names:
             if len(names) >= MAX_WATCHES:
@@ -31,7 +31,7 @@ class Watched:
         watchers[watcher] = watchers.get(watcher, 0) + 1
 
     def remove(self, name: str, watcher: PlaceWatcher) -> None:
-        """One watch less, if there is one."""
+        """Remove one watch. No-op if there is none."""
         times = self._watchers.get(name, {}).get(watcher, 0)
         if times > 1:
             self._watchers[name][watcher] = times - 1
@@ -42,7 +42,7 @@ class Watched:
             self._end(name, watcher)
 
     def forget(self, watcher: PlaceWatcher) -> None:
-        """No watch of his remains."""
+        """Remove all watches of a watcher."""
         for name in self._names.pop(watcher, ()):
             self._end(name, watcher)
 

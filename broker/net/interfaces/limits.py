@@ -1,11 +1,12 @@
 """Limits on the connections of one listener, as frozen values: pure data, without Twisted.
 
-A listener takes one `ConnectionLimits`. A configuration section gives it in one of two ways:
+A listener takes one `ConnectionLimits`. A configuration section provides it in one of two ways:
 
-- A section whose keys are these fields *is* one: its class inherits from `ConnectionLimits`, and adds its own keys.
+- A section whose keys are these fields *is* one: its class inherits from `ConnectionLimits` and adds its own keys.
 - A section of a ROUTER (ZeroMQ) inherits from `RouterLimits`, whose `connection_limits` derives the value.
 
-A reload passes the new value to the listener (`ConnectionFactory.limit`). Defaults stand here alone.
+A reload passes the new value to the listener (`ConnectionFactory.limit`). The defaults are defined here only. The
+limits are enforced in `broker.net.admission` and `broker.net.router`.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ class ConnectionLimits:
     """Limits on the peers of one listener. Sizes in bytes, times in seconds."""
 
     connections: int = 20_000
-    """Open connections; while there are so many, new ones wait in the kernel's queue."""
+    """Open connections. At the limit, new connections wait in the kernel's accept queue."""
     connections_per_address: int = 0
-    """Open connections of one address, over HTTP and RTCP its sessions; 0 is no limit. Addresses of this machine count
+    """Open connections of one address; over HTTP and RTCP, its sessions. 0 is no limit. Addresses of this machine count
     as well, and all peers of a unix socket are one address."""
     rate: float = 100.0
     """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
     burst: int = 1_000
-    """New connections that one address may make at once before ``rate`` counts."""
+    """New connections that one address may make at once before ``rate`` applies."""
     authenticate_within: float = 30.0
     """Time for a successful authentication; 0 is no limit."""
     write_buffer: int = 4 * 1024 * 1024
-    """Output that may wait for one peer that does not read, before it is disconnected."""
+    """Pending output of one peer. Beyond it, the peer is disconnected."""
     stalled_after: float = 30.0
-    """Time that output may wait for a peer without any of it being read."""
+    """Time for which output may be pending while the peer reads none of it."""
 
     def fitting(self: L, room: int) -> L:
-        """The same limits with at most ``room`` connections: the descriptors that the listener may use."""
+        """Return the same limits with at most ``room`` connections, the file descriptors that the listener may use."""
         return attrs.evolve(self, connections=min(self.connections, room))
 
 
@@ -48,22 +49,24 @@ class RouterLimits:
     seconds."""
 
     handshake: float = 2.0
-    """Time for a handshake. A client whose key is not allowed (yet) tries again after that."""
+    """Time for a handshake. A client whose key is not allowed (yet) retries after that time."""
     stalled_after: float = 30.0
-    """Time in which a message that has begun must go on."""
+    """Time within which an incomplete message must continue."""
     connections: int = 20_000
-    """Open connections of each socket; while there are so many, new ones wait in the kernel's queue."""
+    """Open connections of each socket. At the limit, new connections wait in the kernel's accept queue."""
     connections_per_address: int = 10_000
     """Open connections of one address; further ones are closed. Loopback addresses count, and all peers of a unix
     socket are one address. 0 is no limit."""
     high_water: int = 1_000
-    """Messages that may wait for one peer; further ones for it are dropped, or refused."""
+    """Messages queued for one peer; further ones for it are dropped, or refused."""
     max_message: int = 16 * 1024 * 1024
-    """One frame of a message. All its frames may have 512 KiB more together; a peer that sends more is disconnected."""
+    """Size of one frame of a message. All its frames together may have 512 KiB more. A peer that sends more is
+    disconnected."""
 
     def connection_limits(self, room: int) -> ConnectionLimits:
-        """The limits of the listener, with at most ``room`` connections. A handshake is what authenticates a peer."""
+        """Return the limits of the listener, with at most ``room`` connections."""
         return ConnectionLimits(
+            # A peer of a ROUTER authenticates in its handshake, so both have one time limit.
             connections=min(self.connections, room),
             connections_per_address=self.connections_per_address,
             authenticate_within=self.handshake,

@@ -1,4 +1,9 @@
-"""The interface between a session and its connection: the calls in both directions."""
+"""Interfaces between a connection of a byte stream and its session.
+
+A connection (`Peer`) feeds received bytes to a `Reader`, and passes each message to the `Session`. The session sends
+its answers through the connection. `broker.net.connection` implements `Peer`; the sessions of the wires implement
+`Session`, and their codecs `Reader`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """The address of the peer, as text for the log and the console."""
+        """Remote address of the peer, for display."""
 
     @property
     def local(self) -> bool:
@@ -21,54 +26,54 @@ class Peer(Protocol):
 
     @property
     def behind(self) -> bool:
-        """True if the peer has still to read much of its output: a long answer should wait."""
+        """True while output is pending: the session should delay long answers."""
 
     def write(self, data: bytes) -> None:
-        """Send one encoded message. Never raises; output of a closed connection is lost."""
+        """Send one encoded message. Never raises; output for a closed connection is discarded."""
 
     def write_first(self, data: bytes) -> None:
-        """The same, before all that any other peer is sent from now on, unless this one does not read."""
+        """Send one encoded message ahead of all later output to other peers, unless this peer does not read."""
 
     def close(self) -> None:
-        """Send the output that waits, then close. Calls `Session.lost` first."""
+        """Flush pending output, then close. Calls `Session.lost` first."""
 
     def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal. Returns False if there were too many: the caller closes the connection."""
+        """Count and log a refusal. Returns False if there were too many, and the connection is to be closed."""
 
     def debug(self, label: str, text: str) -> None:
         """Log a line that the peer sent for the log."""
 
     def authenticated(self) -> None:
-        """The peer has authenticated: its deadline ends."""
+        """Cancel the time limit for authentication: the peer has authenticated."""
 
 
 class Reader(Protocol):
-    """Bytes to messages."""
+    """Incremental decoder: bytes to messages."""
 
     @property
     def pending(self) -> int:
-        """Bytes that are held of an incomplete message."""
+        """Buffered bytes of an incomplete message."""
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that ``data`` completes, a `Malformed` for each that could not be read.
+        """Yield the messages that ``data`` completes, and a `Malformed` for each invalid one.
 
-        `None` stands for a step of work that completes no message."""
+        `None` stands for a unit of work that completes no message, so that the scheduler can interleave connections."""
 
 
 class Session(Protocol):
-    """One peer's conversation."""
+    """State of one peer's conversation."""
 
     def receive(self, message: Any) -> None:
-        """Take one message."""
+        """Process one message."""
 
     def malformed(self, malformed: Malformed) -> None:
-        """Take input that could not be read as a message."""
+        """Process input that is not a valid message."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Report a refusal to the peer, and close if it is fatal."""
+        """Send the peer the reason of a refusal, and close the connection if the refusal is fatal."""
 
     def input_ended(self) -> bool:
-        """The peer sends no more. Returns True if answers are still to come, which it may wait for."""
+        """Process the end of input. Returns True if answers are pending, which the peer may still read."""
 
     def lost(self) -> None:
-        """The connection is gone, or about to be closed: free the state of the peer. May be called more than once."""
+        """Release the state of the peer: the connection is closed, or about to be. Idempotent."""

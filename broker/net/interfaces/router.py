@@ -1,7 +1,8 @@
-"""The interface between sessions and a ROUTER (ZeroMQ's socket type for servers).
+"""Interfaces between the sessions of a wire and a ROUTER (ZeroMQ's socket type for servers).
 
 One ROUTER carries all peers of a wire. A peer is addressed by its *identity*, bytes that it chose or that the ROUTER
 generated. Each connection has a number, which is never used again; an identity belongs to one connection at a time.
+`broker.net.router.router` implements the ROUTER. The sessions implement `Conversation`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Sent(enum.Enum):
     SENT = "sent"
     """The message is written, or waits for the peer to read."""
     FULL = "full"
-    """As many messages, or bytes, as may wait for the peer wait already: the message is dropped."""
+    """The peer's outbound queue is at its limit of messages or bytes: the message is dropped."""
     GONE = "gone"
     """No connection has that identity."""
 
@@ -34,14 +35,14 @@ class Receiver(Protocol):
 
     identity: bytes
     sent: float
-    """The time of the last message to it."""
+    """The time of the last message to it, on the clock of the leases."""
 
 
 class Numbered(Receiver, Protocol):
     """A receiver whose messages are numbered."""
 
     sequence: int
-    """The number of the last one."""
+    """The number of the last message."""
 
 
 R = TypeVar("R", bound=Receiver)
@@ -53,7 +54,7 @@ NUMBER = 8
 
 @attrs.frozen
 class Sender:
-    """The origin of a message: the host of the peer, and its CURVE public key in Z85 (empty without CURVE).
+    """The origin of a message: host of the peer, and its CURVE public key in Z85 (empty without CURVE).
 
     ``socket_type`` is the Socket-Type of the peer's metadata, such as "REQ" or "DEALER". ``address`` is an IP address,
     or ``uid `` and a number for a peer at a unix socket.
@@ -65,19 +66,19 @@ class Sender:
 
 
 class Conversation(Protocol):
-    """The side of the sessions: the calls that a ROUTER makes."""
+    """Session side of the interface: the calls that a ROUTER makes."""
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Take one message: the frames after the identity, and the number of its connection."""
+        """Process one message: the frames after the identity, and the number of its connection."""
 
     def closed(self, connection: int) -> None:
-        """A connection ended. Called once for each, after its last message.
+        """Process the end of a connection. Called once for each connection, after its last message.
 
         When another connection takes over an identity, this is called before the first message of the new one.
         """
 
     def room(self, identity: bytes) -> None:
-        """A peer for which a message was refused as `Sent.FULL` has room again."""
+        """Process the end of backpressure: a peer for which a send returned `Sent.FULL` has room again."""
 
 
 class Router(Protocol):
@@ -87,19 +88,19 @@ class Router(Protocol):
         """Send one message, whole or not at all."""
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """Send the answer to a request. A bounded number of answers may wait where a message finds no room.
+        """Send the answer to a request. A bounded number of answers is queued beyond the limit on messages.
 
         Messages and answers leave in the order of the calls.
         """
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """Fan out one message, and set ``sent`` of its receivers. Returns the receivers that missed it, and why."""
+        """Fan out one message, and set ``sent`` of its receivers. Returns the failed ones, each with its outcome."""
 
     def sender(self) -> Sender:
-        """The origin of the message that is being received. Raises AssertionError at any other time."""
+        """Return the origin of the message that is being received. Raises AssertionError at any other time."""
 
     def key(self) -> str:
-        """The key of that origin."""
+        """Return the key of that origin."""
 
 
 class NumberingRouter(Router, Protocol):
@@ -108,10 +109,11 @@ class NumberingRouter(Router, Protocol):
     def send_each(
         self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
-        """Fan out two frames, but for a number in the first: each receiver's own next ``sequence``.
+        """Fan out two frames, with each receiver's own next ``sequence`` as a number in the first.
 
-        The number replaces the `NUMBER` bytes of ``frame`` from ``at`` on. It is used up also where the message is
-        refused. Sets ``sent`` of the receivers, and returns the receivers that missed the message, and why.
+        The number replaces the `NUMBER` bytes of ``frame`` from ``at`` on. It is consumed also if the message is
+        refused, so that the receiver detects the loss. Sets ``sent`` of the receivers, and returns the failed
+        receivers, each with its outcome.
         """
 
 
@@ -122,4 +124,4 @@ class Complaints(Protocol):
         """Count an event that needs no log line."""
 
     def add(self, wire: str, address: str, refusal: Refusal) -> None:
-        """A peer of that wire, at that address, was refused something."""
+        """Record a refusal of a peer of that wire, at that address."""

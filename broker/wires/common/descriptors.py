@@ -1,7 +1,7 @@
-"""Services and loads of the registry as JSON objects: descriptors, for wires that have no format of their own.
+"""Descriptors: services and loads of the registry as JSON objects, for wires without a format of their own.
 
-The members are those of the Elko Broker document, which has the richest description of a service. A secret never
-leaves by a descriptor: where it is wanted, the wire has peers that are trusted, and a format of its own.
+The members are those of the Elko Broker document, which has the richest description of a service. A descriptor never
+contains a secret: a wire that discloses secrets does so to trusted peers only, in a format of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DEFAULT_PROTOCOL = "tcp"
 
 
 class Authentication(msgspec.Struct, frozen=True, gc=False):
-    """How callers authenticate with a service."""
+    """Authentication that a service requires: a mode, with a code and an id where the mode needs them."""
 
     mode: str
     code: str | None = None
@@ -23,7 +23,7 @@ class Authentication(msgspec.Struct, frozen=True, gc=False):
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """A descriptor as a peer sends it to offer a service. ``failure``: it describes no service, but the lack of one."""
+    """A descriptor with which a peer offers a service. With ``failure`` it describes the lack of a service instead."""
 
     service: str
     hostport: str | None = None
@@ -37,9 +37,9 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
 class ServiceDescriptor(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type", tag="servicedesc"
 ):
-    """A service. ``restored``: it is known from before a restart of the broker, and was not offered since.
+    """A service. ``restored`` is true if it is known from before a restart of the broker and was not offered since.
 
-    Members without a value are left out: a null would be another descriptor than that of the Elko Broker.
+    Members without a value are omitted, as in the Elko Broker's descriptors; a null would differ from them.
     """
 
     service: str
@@ -62,15 +62,15 @@ encode = msgspec.json.Encoder().encode
 """Encodes a descriptor."""
 
 read_offer = msgspec.json.Decoder(Offer).decode
-"""Reads a descriptor that offers a service. Raises what msgspec raises."""
+"""Decodes a descriptor that offers a service. Raises `msgspec.DecodeError`."""
 
 
 def offered(offer: Offer, provider: int) -> Service | None:
-    """Return the service that a descriptor offers; None if it has no hostport, or describes a failure."""
+    """Return the service that a provider's descriptor offers; None if it has no hostport, or describes a failure."""
     if offer.hostport is None or offer.failure is not None:
         return None
     auth = offer.auth
-    # The mode "open" says as much as no authentication.
+    # The mode "open" is equivalent to no authentication.
     secret = None if auth is None or auth.mode == "open" else Auth(auth.mode, auth.code, auth.id)
     return Service(offer.service, offer.hostport, provider, offer.protocol or DEFAULT_PROTOCOL, offer.label, secret)
 

@@ -1,7 +1,8 @@
-"""Changes of the registry as JSON, one object for each: what the broker publishes on topics of its own.
+"""Registry events: changes of the registry as JSON objects, which the broker publishes on topics of its own.
 
-A service that came (``on`` true) or went, and a load. ``revision`` rises with every change of the registry, also with
-those that are not published on the same topic. No object has anything of how to authenticate with a service.
+An event is an offer (``on`` true) or a withdrawal of a service, or a load. ``revision`` rises with every change of the
+registry, also with changes that are not published on the same topic. No event contains credentials. The format is in
+docs/protocols/mc0.md, "Watch the farm"; `broker.wires.common.registry_topics` publishes the events.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import msgspec
 
 SERVICES = b"elkobroker.services"
 LOAD = b"elkobroker.load"
-"""The topics."""
+"""Topics of the events: offers and withdrawals on the first, loads on the second."""
 
 
 class ServiceChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A service came or went. ``hostport`` is where it is, ``provider`` the number of the peer that offers it."""
+    """The offer or withdrawal of a service. ``hostport`` is its address, ``provider`` the number of its provider."""
 
     revision: int
     on: bool
@@ -35,3 +36,4 @@ class LoadChange(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.json.Encoder().encode
+"""Encodes an event."""

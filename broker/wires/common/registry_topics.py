@@ -1,7 +1,7 @@
-"""The registry on topics: whoever subscribes to the broker's own topics hears what changes in the farm.
+"""Publication of registry changes on the broker's own topics.
 
-The registry is watched only while somebody is subscribed, and each change is encoded once. A change may come from
-outside of a quantum, as the end of a provider's connection does: life time goes on before it is published.
+The registry is watched only while a topic has subscribers, and each change is encoded once. Subscribers may use any
+wire with topics. `broker.wires.common.registry_events` has the formats.
 """
 
 from __future__ import annotations
@@ -54,5 +54,7 @@ class FarmTopics:
         self._publish(registry_events.LOAD, notice)
 
     def _publish(self, topic: bytes, notice: registry_events.ServiceChange | registry_events.LoadChange) -> None:
+        # A change may come from outside of a quantum, as the end of a provider's connection does. The lifetime clock
+        # is read first, so that the deliveries are not dated back to the last quantum.
         self._leases.look()
         self._topics.publish(topic, (), (registry_events.encode(notice),))

@@ -1,4 +1,8 @@
-"""The wiring of ROUTERs: making one for a wire, opening its listener, closing it."""
+"""Factory and listener of a wire's ROUTER: `make_router` assembles one from its limits, keys and the wire's context,
+`RouterListener` binds and closes it.
+
+The ROUTER itself is in `broker.net.router`.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +41,18 @@ log = Logger()
 def make_router(
     wire: str, limits: RouterLimits, secret_key: str | None, keys: AllowedKeys | None, context: Context
 ) -> Router:
-    """A ROUTER for the connections that the context has room for. Revoked keys lose their connections.
+    """Return a ROUTER for as many connections as the context has room for. Connections of revoked keys are closed.
 
-    ``secret_key`` (Z85) is that of the mechanism CURVE; None selects the mechanism NULL. Raises OSError if CURVE cannot
-    be sealed as the environment asks.
+    ``secret_key`` (Z85) is the key of the mechanism CURVE; None selects the mechanism NULL. ``keys`` are the allowed
+    client keys; None allows any. Raises OSError if the implementation of CURVE's encryption that the environment
+    selects is not available.
     """
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
     sealing = None
     if secret_key is not None:
         sealing = _sealing()
         why = f": {sealing.reason}" if sealing.reason else ""
-        log.info("{wire}: the sealing of CURVE is {name}{why}", wire=wire, name=sealing.name, why=why)
+        log.info("{wire}: CURVE encryption by {name}{why}", wire=wire, name=sealing.name, why=why)
         secret = curve.decode(secret_key)
         security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
         mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
@@ -70,9 +75,9 @@ def make_router(
 
 @cache
 def _sealing() -> Sealing:
-    """The sealing of all ROUTERs, as the environment asks. Raises OSError if it cannot be used.
+    """Return the sealing that the environment selects, one for all ROUTERs. Raises OSError if it is not available.
 
-    It is chosen once: the compiled one has 330 kB of buffers, which one call at a time uses.
+    It is cached, because the compiled one has 330 kB of buffers, which only one call at a time uses.
     """
     try:
         return choose()
@@ -82,7 +87,7 @@ def _sealing() -> Sealing:
 
 @attrs.define(eq=False)
 class RouterListener:
-    """A ROUTER and the port where its peers connect. ``address`` is where it is bound, empty before."""
+    """A ROUTER and the port where its peers connect. ``address`` is the bound address, empty before."""
 
     router: Router
     reactor: Any
@@ -90,11 +95,12 @@ class RouterListener:
     port: IListeningPort | None = None
 
     def bind(self, where: ZEndpoint) -> str:
-        """Listen. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
+        """Listen at ``where``. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
         shown = where.where if where.kind == "systemd" else f"{where.kind}://{where.where}"
         port: Any = listen(self.reactor, where.stream, self.router, shown)
         self.port = self.router.port = port
         order = self.router.order
+        # Only the broker's own reactor can run calls at the end of an iteration.
         order.at_end = getattr(port.reactor, "at_end", order.at_end)
         self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
         return self.address
@@ -105,14 +111,14 @@ class RouterListener:
         return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
 
     def unbind(self) -> None:
-        """Listen no more; connections stay."""
+        """Stop listening; connections remain."""
         if self.port is not None:
             close_now(self.port)
         self.port = self.router.port = None
         self.address = ""
 
     def close(self) -> Deferred[None]:
-        """Listen no more, and close all connections in good order. Fires when they are closed."""
+        """Stop listening, and close all connections in order. Fires when they are closed."""
         if self.port is None:
             return succeed(None)
         self.unbind()

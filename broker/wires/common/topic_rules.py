@@ -1,11 +1,11 @@
-"""Which topics the holder of a key may publish on and subscribe to.
+"""Topic access rules: the topics on which the holder of a key may publish, and to which they may subscribe.
 
 Rules:
-- The first rule whose key patterns match the key's name counts, and no other. A peer without a key has the empty name.
-- A topic pattern is a topic, or a prefix that ends with ``*``; ``{key}`` in it stands for the key's name. It matches
-  nothing where there is no key.
-- Where there are rules, what none of them allows is refused. Where there are none, everything is allowed.
-- The broker's own topics may be subscribed to as any other, and published on by nobody.
+- The first rule whose key patterns match the key's name applies, and no other. A peer without a key has the empty name.
+- A topic pattern is a topic, or a prefix that ends with ``*``; ``{key}`` in it stands for the key's name. A pattern
+  with ``{key}`` matches nothing where there is no key.
+- With rules, a topic that no rule allows is refused. Without rules, every topic is allowed.
+- The broker's own topics (``elkobroker.``) may be subscribed to as any other. No peer may publish on them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OWN = OWN_PREFIX.encode()
 
 @attrs.frozen
 class TopicRule:
-    """What the holders of some keys may do."""
+    """Topics for the holders of some keys. ``keys`` are shell patterns of key names; the others are topic patterns."""
 
     keys: tuple[str, ...]
     publish: tuple[str, ...]
@@ -30,15 +30,15 @@ class TopicRule:
 
 
 class Topics:
-    """A set of topics: some by name, some by prefix."""
+    """A set of topics, by exact names and by prefixes. ``key`` is the name that replaces ``{key}`` in the patterns."""
 
     def __init__(self, patterns: Iterable[str], key: str) -> None:
         names: list[bytes] = []
         prefixes: list[bytes] = []
         for pattern in patterns:
             if not key and "{key}" in pattern:
-                continue  # it would come to mean everybody's topics
-            # before the key's name is put in, which may have any character
+                continue  # with an empty name, "{key}*" would match every topic
+            # Tested before the substitution, since a key's name may end with "*" itself.
             prefix = pattern.endswith("*")
             name = pattern.removesuffix("*").replace("{key}", key).encode("utf-8", "surrogateescape")
             (prefixes if prefix else names).append(name)
@@ -53,23 +53,23 @@ NONE = Topics((), "")
 
 
 class TopicRights:
-    """What one peer may do."""
+    """Topics of one peer: those on which it may publish, and those to which it may subscribe."""
 
     def __init__(self, publish: Topics, subscribe: Topics) -> None:
         self._publish = publish
         self._subscribe = subscribe
 
     def may_publish(self, topic: bytes) -> bool:
-        """Whether it may publish on that topic."""
+        """Return True if the peer may publish on that topic."""
         return topic in self._publish and not is_own(topic)
 
     def may_subscribe(self, topic: bytes) -> bool:
-        """Whether it may subscribe to that topic."""
+        """Return True if the peer may subscribe to that topic."""
         return topic in self._subscribe
 
 
 class _Free(TopicRights):
-    """Everything, without a look at patterns."""
+    """Every topic, without a test of patterns: this is on the path of each PUT."""
 
     def may_publish(self, topic: bytes) -> bool:
         return not topic.startswith(_OWN)
@@ -79,14 +79,14 @@ class _Free(TopicRights):
 
 
 FREE = _Free(NONE, NONE)
-"""What a peer may do where there are no rules."""
+"""Rights of every peer where there are no rules."""
 
 NOTHING = TopicRights(NONE, NONE)
-"""What a peer may do that no rule speaks of."""
+"""Rights of a peer to which no rule applies."""
 
 
 def rights_of(key: str, rules: Sequence[TopicRule]) -> TopicRights:
-    """What the holder of the key with that name may do."""
+    """Return the rights of the holder of the key with that name."""
     if not rules:
         return FREE
     for rule in rules:

@@ -1,7 +1,7 @@
-"""Opening DBP: its ROUTER, its UDP socket, the beacon, and the services that outlast a restart.
+"""Assembly and lifecycle of DBP: its ROUTER, its UDP socket, the beacon, and the services that survive a restart.
 
-Order at the start: services from before a restart, so that the first answer has them; the sockets; the beacon. At the
-stop all services are sent a DISCONNECT, and the sockets are closed last.
+Order at the start: recorded services, so that the first answer contains them; the sockets; the beacon. At the stop, all
+services are sent a DISCONNECT, and the sockets are closed last.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
 
 PORTS_TRIED = 10
-"""Ports that are tried where any will do: one that is free for UDP may be taken by a TCP connection."""
+"""Attempts to find a free port, if the configuration leaves it open: one that is free for UDP may be in use for TCP."""
 
 
 @attrs.define(eq=False)
 class OpenDbp(PlainWire):
-    """DBP as it runs; see `broker.wires.interface.OpenWire`. ``udp_address`` is where heartbeats go, empty before
-    `bind`."""
+    """The running wire, an `broker.wires.interface.OpenWire`. ``udp_address`` is the address for heartbeats, empty
+    before `bind`."""
 
     log = Logger()
 
@@ -69,14 +69,15 @@ class OpenDbp(PlainWire):
     def bind(self, title: str) -> str:
         """Bind both sockets, and start the beacon. Returns the ROUTER's address.
 
-        Raises `CannotListen` with neither bound; it may be tried again. UDP comes first: no peer of it has a connection
-        that would be lost if the ROUTER cannot be bound.
+        Raises `CannotListen` with neither bound; `bind` may be repeated then. UDP is bound first: if the ROUTER cannot
+        be bound afterwards, no peer loses a connection.
         """
         config = self.config
         where = parse(config.endpoint)
         host = where.where.rpartition(":")[0]
         heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
-        # Nodes send their heartbeats to the port of the ROUTER, where the configuration names no other.
+        # Nodes send their heartbeats to the port of the ROUTER, unless the configuration names another. So a free port
+        # must be free for both.
         chosen = where.port == 0 and config.udp_port is None
         for left in reversed(range(PORTS_TRIED if chosen else 1)):
             try:
@@ -99,33 +100,33 @@ class OpenDbp(PlainWire):
         return self.address
 
     def places(self) -> Sequence[Mapping[str, object]]:
-        """Return the ROUTER and the UDP socket."""
+        """Return the rows of the ROUTER and the UDP socket, if they are open."""
         if not self.address:
             return []
         return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
 
     def views(self) -> Sequence[AnyView]:
-        """Return the registered services."""
+        """Return the view of registered services."""
         return views.views(self.catalogue, self.leases)
 
     def reload(self, config: Dbp, broker: Broker) -> None:
-        """Take new terms and limits."""
+        """Apply new terms and limits."""
         self.catalogue.use(_terms(config))
         self.listener.router.limit(config.connection_limits(self.room))
 
     def counts(self) -> Mapping[str, int]:
-        """All that is counted where it happens."""
+        """Return the counters that the parts of the wire keep themselves."""
         counts: dict[str, int] = {}
         for each in (self.commands, self.datagrams, self.udp, self.probes):
             counts.update(each.counts())
         return counts
 
     def stop_listening(self) -> Deferred[None]:
-        """Return at once: both sockets are closed together, after all services were sent a DISCONNECT."""
+        """Do nothing: `close` closes both sockets together, after all services were sent a DISCONNECT."""
         return succeed(None)
 
     def close(self) -> Deferred[None]:
-        """Send all services a DISCONNECT, and stop. Fires when all connections are closed."""
+        """Send all services a DISCONNECT, and close the wire. Fires when all connections are closed."""
         if self.beacon is not None:
             self.beacon.stop()
         self.catalogue.part_all()
@@ -135,12 +136,12 @@ class OpenDbp(PlainWire):
         return self.listener.close()
 
     def abandon(self) -> None:
-        """Stop where the reactor does not run."""
+        """Close the wire where the reactor does not run."""
         self.close()
 
 
 def open_dbp(config: Dbp, context: Context) -> OpenDbp:
-    """Make the wire without listening."""
+    """Return the wire, not listening yet."""
     suffix, clock = context.broker.service, context.clock
     name = BROKER if suffix is None else f"{BROKER}-{suffix}"
     leases, complaints = context.leases, context.complaints

@@ -1,4 +1,7 @@
-"""The section ``[dbp]`` of the configuration."""
+"""The section ``[dbp]`` of the configuration: its checks, summary and warnings, and the keys that a reload changes.
+
+docs/configuration.md describes the keys; `broker.wires.dbp.validation` checks their values.
+"""
 
 from __future__ import annotations
 

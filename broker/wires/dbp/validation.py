@@ -1,4 +1,4 @@
-"""Whether the values of DBP make sense, and what those come to that are not given."""
+"""Validation of DBP's configuration values, and the effective values of keys that are not given."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from broker.config.zmq_endpoint import ZEndpoint
 from broker.wires.dbp.config import Dbp
 
 BEACON_PORT = 5245
-"""Where the original nodes wait for the beacon, one after the other: who else is bound to it, they fail or miss it."""
+"""UDP port on which the original nodes wait for the beacon, one after the other. If another program binds it, they fail
+or miss the beacon."""
 
 MAX_BEACONS = 64
-"""Addresses that the beacon goes to, each with a datagram every time. No machine is in so many networks."""
+"""Destinations of the beacon, each of which gets a datagram a second. No machine is in so many networks."""
 
 LEAST_PROBE = 1.0
-"""Seconds. Each question takes a connection of its own, and a service answers one after the other."""
+"""Seconds. Each probe takes a connection of its own, and a service answers one at a time."""
 
 DBP_RANGES: dict[str, tuple[float, float]] = {
     "beacon_port": (1, 65_535),
-    # a turn of the broker's loop under load takes some tens of milliseconds; and nobody waits a day for one heartbeat
+    # An iteration of the broker's loop under load takes some tens of milliseconds. A heartbeat a day detects nothing.
     "interval": (0.05, 86_400),
     "least_interval": (0.05, 86_400),
     "most_interval": (0.05, 86_400),
-    # what the protocol has as usual; with fewer, one lost datagram is the end
+    # The protocol's usual range. With fewer, one lost datagram would end a service.
     "liveness": (3, 5),
-    # between 0 and LEAST_PROBE there is nothing
+    # Values between 0 and LEAST_PROBE are refused separately.
     "probe": (0, 86_400),
     # as for mc0
     "handshake": (0.1, 60),
@@ -47,14 +48,15 @@ DBP_RANGES: dict[str, tuple[float, float]] = {
 """The least and the most of each number of DBP, in the units of `Dbp`."""
 
 LOCAL_BEACON = "127.255.255.255"
-"""The broadcast address of the loopback network: who is on this machine hears it, and nobody else."""
+"""Broadcast address of the loopback network: only processes of this machine receive it."""
 
 BEACON = "255.255.255.255"
-"""The broadcast address of the local network, whichever that is."""
+"""Limited broadcast address, of the local network."""
 
 
 def effective_dbp_offer(dbp: Dbp) -> tuple[str, ...]:
-    """Patterns of the service names that may be registered: as it says, else all where only this machine can connect.
+    """Return the patterns of service names that may be registered: the configured ones, else all on loopback, and none
+    elsewhere.
 
     Raises `BadEndpoint`.
     """
@@ -64,14 +66,17 @@ def effective_dbp_offer(dbp: Dbp) -> tuple[str, ...]:
 
 
 def effective_dbp_beacon(dbp: Dbp) -> tuple[str, ...]:
-    """The addresses that the beacon goes to: as it says, else to all who can connect. Raises `BadEndpoint`."""
+    """Return the destinations of the beacon: the configured ones, else a broadcast to the network of the endpoint.
+
+    Raises `BadEndpoint`.
+    """
     if dbp.beacon is not None:
         return dbp.beacon
     return (LOCAL_BEACON if _place(dbp).loopback else BEACON,)
 
 
 def dbp_place(dbp: Dbp) -> ZEndpoint | None:
-    """Where DBP is bound; None where it cannot be."""
+    """Return the endpoint of DBP; None if the value is invalid."""
     try:
         return _place(dbp)
     except BadEndpoint:
@@ -79,7 +84,7 @@ def dbp_place(dbp: Dbp) -> ZEndpoint | None:
 
 
 def dbp_problems(dbp: Dbp) -> Iterator[Problem]:
-    """What is wrong with the values of DBP."""
+    """Yield the problems of the values of DBP."""
     try:
         where = _place(dbp)
     except BadEndpoint as error:
@@ -97,6 +102,7 @@ def dbp_problems(dbp: Dbp) -> Iterator[Problem]:
     yield from outside
     if 0 < dbp.probe < LEAST_PROBE:
         yield Problem("dbp.probe", f"must be 0, for never, or at least {LEAST_PROBE:g}, not {dbp.probe:.15g}")
+    # A value outside of its range is reported once, not again in comparison with the others.
     if not any(problem.key.endswith("interval") for problem in outside):
         yield from _intervals(dbp)
 

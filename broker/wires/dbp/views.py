@@ -1,4 +1,4 @@
-"""Views of DBP: its services, and whether they keep their heartbeat contracts."""
+"""View of DBP for operators: its services, their heartbeat contracts and signs of life."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from broker.wires.views import AnyView, Column, Row, View
 COLUMNS = (
     Column("service", "Name of the service"),
     Column("provider", "Id of the service in the registry"),
-    Column("hostport", "Where the service is reached"),
-    Column("address", "Where the registration came from"),
-    Column("contract", "True if the service has promised heartbeats"),
+    Column("hostport", "Address of the service"),
+    Column("address", "Address from which it was registered"),
+    Column("contract", "True if the service is under a heartbeat contract"),
     Column("interval", "Time between heartbeats", "seconds"),
-    Column("liveness", "Intervals of silence after which the service is gone"),
+    Column("liveness", "Intervals of silence after which the service expires"),
     Column("heard", "Time since the last sign of life", "seconds"),
-    Column("udp", "Where its heartbeats come from"),
+    Column("udp", "Source of its last datagram"),
     Column("connected", "True while it has a connection to the ROUTER"),
-    Column("unanswered", "Questions in a row that it has not answered"),
+    Column("unanswered", "Consecutive probes without an answer"),
 )
 
 
@@ -49,7 +49,7 @@ def _service(leases: ILeases, entry: Entry) -> Row:
         "contract": entry.contract,
     }
     if entry.contract:
-        heard = round(leases.moment() - entry.heard, 2)
+        heard = round(leases.moment() - entry.last_alive, 2)
         about |= {"interval": entry.interval, "liveness": entry.liveness, "heard": heard}
     if entry.source is not None:
         about["udp"] = f"{entry.source[0]}:{entry.source[1]}"

@@ -12,20 +12,20 @@ from broker.wires.interface import Wire
 
 
 def _descriptors(config: Dbp, every: int) -> int:
-    """The file descriptors that questions to services may take: one connection each."""
+    """Return the file descriptors that probes of services may use, one each: at most a quarter of ``every``."""
     return min(MOST, every // 4)
 
 
 COUNTERS = (
     *connection_counters("dbp"),
     Counter("dbp_requests", "Requests answered", "requests"),
-    Counter("dbp_messages", "Messages ignored, from peers that sent too much that was wrong", "messages"),
+    Counter("dbp_messages", "Messages ignored on connections that DBP has ended", "messages"),
     Counter("dbp_dropped", "Answers and notices dropped, by reason", "messages"),
-    Counter("dbp_services", "Services registered and gone, by event", "services"),
+    Counter("dbp_services", "Services registered and removed, by event", "services"),
     Counter("dbp_heartbeats", "Heartbeats of services, by transport", "heartbeats"),
-    Counter("dbp_datagrams", "Datagrams, by what became of them", "datagrams"),
+    Counter("dbp_datagrams", "Datagrams, by outcome", "datagrams"),
     Counter("dbp_unsent", "Datagrams that the system did not send, by error", "datagrams"),
-    Counter("dbp_probes", "Questions to silent services, by outcome", "questions"),
+    Counter("dbp_probes", "Probes of silent services, by outcome", "probes"),
 )
 
 WIRE = Wire(SECTION, lambda config: config.enabled, open_dbp, COUNTERS, _descriptors)

@@ -1,4 +1,7 @@
-"""The ops of the Elko protocols as commands that operators type at the console; see `broker.wires.dialect`."""
+"""Console commands for the ops of the Elko protocols; see `broker.wires.dialect`.
+
+A command is converted to a message of the protocol, and executed by a session like that of any administrator.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +21,28 @@ from broker.wires.elko.codec import broker, director, lenient
 from broker.wires.elko.codec.broker import LoadReport, WillServe, WontServe
 from broker.wires.elko.codec.common import COMMON, Auth
 from broker.wires.elko.codec.vocabulary import Message, Vocabulary
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.broker import BrokerSession
-from broker.wires.elko.sessions.broker import Wiring as BrokerWiring
-from broker.wires.elko.sessions.director import DirectorSession
-from broker.wires.elko.sessions.director import Wiring as DirectorWiring
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 
 WIDTH = 100
 """Characters of a line of help."""
 
 POLICY = Policy(diagnostics=False, orders_must_reach=True)
-"""The rules of an operator's session: the console itself prints what was wrong."""
+"""The policy of an operator's session: the console itself prints the reasons of refusals."""
 
 PROVIDING = (WillServe, WontServe, LoadReport)
-"""The ops of providers: an operator becomes one with the first of them."""
+"""The ops of providers: the first of them makes an operator's session a provider."""
 
 
 @attrs.frozen(eq=False)
 class Commands:
-    """Those of one protocol.
+    """The commands of one protocol.
 
-    ``prefix`` is the word before them, if there is one; ``to`` the object that a message is for, by its op, where that
-    is not ``admin``. ``argument`` is the parameter that a word without ``=`` stands for, ``named`` another one for
-    words with a certain beginning, where the op has it, and ``alone`` what an op means to which nothing was added;
-    those of ``never_alone`` mean nothing then. ``about`` says what each op does.
+    ``prefix`` is the word before them, or empty. ``to`` is the object of a message by its op, if it is not ``admin``.
+    ``argument`` is the parameter of a word without ``=``; ``named`` another one for words with a certain prefix, if the
+    op has it. ``alone`` are the parameters of an op without any words; those in ``never_alone`` are then refused.
+    ``about`` is the help text of each op.
     """
 
     prefix: str
@@ -60,20 +61,21 @@ class Commands:
         return self.messages_by_op.keys()
 
     def parsed(self, text: str) -> list[Message]:
-        """The messages that were typed as JSON. Raises `Malformed`."""
+        """Parse a line of JSON to messages. Raises `Malformed`."""
         found = list(lenient.objects(text))
-        if not found or not lenient.Balance().feed(text):
+        # `objects` ignores an incomplete token at the end of a block; the console reports it instead.
+        if not found or not lenient.BracketBalance().feed(text):
             raise Malformed(Reason.SYNTAX, "the line is not one complete message {...}")
         return [self.message(members) for members in found]
 
     def message(self, members: dict[str, object]) -> Message:
-        """The message that was typed as JSON; ``to`` may be left out. Raises `Malformed`."""
+        """Convert a JSON object to a message; ``to`` is optional. Raises `Malformed`."""
         op = members.get("op")
         members.setdefault("to", self.to.get(op, "admin") if isinstance(op, str) else "admin")
         return self.vocabulary.message(members)
 
     def typed(self, op: str, words: Sequence[str]) -> Message:
-        """The message that was typed as words. Raises `Malformed`."""
+        """Convert an op and its words to a message. Raises `Malformed`."""
         if op not in self.messages_by_op:
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {self.name(op)[:40]!r}; try help")
         parameters: dict[str, object] = {}
@@ -90,15 +92,15 @@ class Commands:
         return self.message({"op": op, **parameters})
 
     def name(self, op: str) -> str:
-        """An op as it is typed."""
+        """Return the command of an op."""
         return f"{self.prefix} {op}".strip()
 
     def list(self) -> list[str]:
-        """All ops with their parameters."""
+        """Return the usage of all ops."""
         return [self._usage(op) for op in sorted(self.messages_by_op)]
 
     def help(self, op: str) -> str:
-        """One op with its parameters, and what it does."""
+        """Return the usage of one op, and its description."""
         about = self.about[op]
         if op in self.argument:
             about += f" A word without = is the {self.argument[op]}."
@@ -110,11 +112,11 @@ class Commands:
         return " ".join((self.name(op), *shown))
 
     def _fields(self, op: str) -> dict[str, FieldInfo]:
-        """The parameters of an op, by name."""
+        """Return the parameters of an op, by name."""
         return {f.encode_name: f for f in msgspec.structs.fields(self.messages_by_op[op]) if f.name != "to"}
 
     def _parameter(self, op: str, word: str) -> tuple[str, object]:
-        """``name=value``; the value is a string, or JSON where another type is wanted."""
+        """Parse ``name=value``; the value is a string, or JSON if the parameter has another type."""
         fields = self._fields(op)
         name, equals, value = word.partition("=")
         if not equals:
@@ -138,7 +140,7 @@ class Commands:
 
 
 def _kind(type_: object) -> str:
-    """The values of a type, in words."""
+    """Describe the values of a type."""
     types = set(get_args(type_) or (type_,))
     if bool in types:
         return "true or false"
@@ -150,14 +152,14 @@ def _by_op(*messages: type[Message]) -> dict[str, type[Message]]:
 
 
 def _without_auth(*messages: type[Message]) -> dict[str, type[Message]]:
-    """All but `auth`: the console is an administrator already, and a second one would close it."""
+    """Return all messages except `auth`: the console has authenticated already, and a second one closes the session."""
     return _by_op(*(message for message in messages if message is not Auth))
 
 
 _COMMON = {
     "debug": "Writes a line to the broker's log.",
     "disconnect": "Ends the session.",
-    "ping": "Is answered by pong, with the same tag.",
+    "ping": "The answer is pong, with the same tag.",
     "pong": "Does nothing.",
 }
 
@@ -178,25 +180,26 @@ BROKER = Commands(
     messages_by_op=_without_auth(*broker.VOCABULARY.messages),
     about={
         **_COMMON,
-        "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits so many "
-        "seconds for one, -1 for ever. monitor=true: shows each further one.",
+        "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits up to 5 "
+        "seconds for one, -1 without a limit. monitor=true: shows each further one.",
         "launch": "Starts a program of the launcher table, and switches its launcher on.",
         "launcherdesc": "Shows the launcher table.",
         "load": "Reports the load of the services that the console offers.",
         "loaddesc": "Shows the loads of all providers, of those of a service, or of those that server names.",
-        "reinit": "Tells Elko servers to reinitialize: those that have the label, hostport or id server, or all. "
+        "reinit": "Reinitializes Elko servers: those that have the label, hostport or id server, or all. "
         "self=true: the broker reads its configuration again.",
         "servicedesc": "Shows all services, or those of a name (and protocol, by default tcp).",
-        "shutdown": "Tells Elko servers to shut down: those that have the label, hostport or id server, or all; with "
-        "kill=true at once. Their launchers are switched off, but for cluster=true. self=true: ends the broker itself.",
-        "watch": "Shows all services and loads, and from then on each change of them. services=true or load=true: only "
+        "shutdown": "Shuts down Elko servers: those that have the label, hostport or id server, or all; with "
+        "kill=true at once. Their launchers are switched off, except with cluster=true. self=true: ends the "
+        "broker itself.",
+        "watch": "Shows all services and loads, and then each change of them. services=true or load=true: only "
         "these; services=false or load=false: shows no more of them.",
         "willserve": "Offers services, which makes the console a provider: "
         """willserve 'services=[{"service":"bank","hostport":"h:1"}]'.""",
         "wontserve": """Withdraws services that the console offered: wontserve 'services=["bank"]'.""",
     },
 )
-"""Those of the Elko Broker."""
+"""The commands of the Elko Broker."""
 
 DIRECTOR = Commands(
     prefix="director",
@@ -214,24 +217,24 @@ DIRECTOR = Commands(
     messages_by_op=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
     about={
         **_COMMON,
-        "close": "Closes a context, or throws a user out.",
+        "close": "Closes a context, or disconnects a user.",
         "dump": "Shows the farm. depth: 0 for numbers only, 1 with providers, 2 with their contexts, 3 with the users.",
-        "find": "Shows where a context or a user is.",
+        "find": "Shows the place of a context or a user.",
         "listcontexts": "Shows the open contexts.",
         "listproviders": "Shows the Context Servers, by their labels.",
         "listusers": "Shows the users that are in some context.",
-        "reinit": "Tells Context Servers to reinitialize: those that have the label or hostport provider, or all. "
-        "director=true: the director is announced anew.",
+        "reinit": "Reinitializes Context Servers: those that have the label or hostport provider, or all. "
+        "director=true: the director is announced again.",
         "relay": "Sends a message to the servers of a context or user: director relay context-a 'msg={...}'.",
-        "reserve": "Asks for a reservation, as a user does.",
-        "say": "Speaks to all in a context, or to a user: director say context-a text='Hello there'.",
-        "shutdown": "Tells Context Servers to shut down: those that have the label or hostport provider, or all; with "
+        "reserve": "Requests a reservation, as a user does.",
+        "say": "Sends a text to a context, or to a user: director say context-a text='Hello there'.",
+        "shutdown": "Shuts down Context Servers: those that have the label or hostport provider, or all; with "
         "kill=true at once. director=true: ends the director.",
         "unwatch": "Ends one watch.",
-        "watch": "Shows where a context or a user is, and from then on each change of that.",
+        "watch": "Shows the place of a context or a user, and then each change of it.",
     },
 )
-"""Those of the Elko Director, without what only Context Servers say. A word such as user-joe is a user."""
+"""The commands of the Elko Director, without the messages of Context Servers. A word such as user-joe is a user."""
 
 
 OperatorSession = BrokerSession | DirectorSession
@@ -244,7 +247,7 @@ class ElkoTypist:
     session: OperatorSession
 
     def say(self, message: Message) -> None:
-        """Carry out a message; before the first one of a provider, the operator becomes one."""
+        """Execute a message. Before the first message of a provider, the session authenticates as a client."""
         session = self.session
         providing = isinstance(message, PROVIDING) and message.to != "admin"
         if providing and isinstance(session, BrokerSession) and not session.is_client:
@@ -254,10 +257,10 @@ class ElkoTypist:
 
 @attrs.frozen(eq=False)
 class ElkoDialect:
-    """The commands of one protocol, and the sessions that carry them out; see `broker.wires.dialect.Dialect`."""
+    """The commands of one protocol, with the sessions that execute them; see `broker.wires.dialect.Dialect`."""
 
     commands: Commands
-    session: Callable[[Door, Peer], OperatorSession]
+    session: Callable[[AccessControl, Peer], OperatorSession]
 
     @property
     def prefix(self) -> str:
@@ -270,34 +273,35 @@ class ElkoDialect:
         return self.commands.ops
 
     def messages(self, text: str) -> Sequence[Message]:
-        """Return the messages that were typed as JSON."""
+        """Parse a line of JSON to messages. Raises `Malformed`."""
         return self.commands.parsed(text)
 
     def typed(self, op: str, words: Sequence[str]) -> Message:
-        """Return the message that was typed as words."""
+        """Convert an op and its words to a message. Raises `Malformed`."""
         return self.commands.typed(op, words)
 
     def list(self) -> Sequence[str]:
-        """Return all commands with their parameters."""
+        """Return the usage of all commands."""
         return self.commands.list()
 
     def help(self, op: str) -> str:
-        """Return the parameters of a command, and what it does."""
+        """Return the usage of a command, and its description."""
         return self.commands.help(op)
 
     def converse(self, peer: Peer) -> Typist:
-        """Begin the conversation of an operator."""
-        # An operator is let in by the console: no password is compared, and so no guess is counted.
-        session = self.session(Door(POLICY, Guesses(lambda: 0.0)), peer)
+        """Create the session of an operator."""
+        # The console has authenticated the operator: no password is compared here, so the clock of the back-off is not
+        # used.
+        session = self.session(AccessControl(POLICY, Guesses(lambda: 0.0)), peer)
         session.receive(Auth("admin", label="console"))
         return ElkoTypist(session)
 
 
 def broker_dialect(wiring: BrokerWiring) -> ElkoDialect:
     """Return the commands of the Elko Broker."""
-    return ElkoDialect(BROKER, lambda door, peer: BrokerSession(wiring, door, peer))
+    return ElkoDialect(BROKER, lambda access, peer: BrokerSession(wiring, access, peer))
 
 
 def director_dialect(wiring: DirectorWiring) -> ElkoDialect:
     """Return the commands of the Elko Director."""
-    return ElkoDialect(DIRECTOR, lambda door, peer: DirectorSession(wiring, door, peer))
+    return ElkoDialect(DIRECTOR, lambda access, peer: DirectorSession(wiring, access, peer))

@@ -1,4 +1,4 @@
-"""The listeners of an Elko protocol, whatever carries its messages."""
+"""Listeners of an Elko protocol, for all its transports. `open` and `open_director` supply the sessions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
-from broker.wires.elko.config import DirectorListener, ElkoListener, Listener
+from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
 from broker.wires.elko.section import title
-from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
@@ -31,26 +31,33 @@ from broker.wires.elko.transports.websocket import WebSockets
 from broker.wires.elko.validation import effective_auth
 from broker.wires.interface import Context
 
-L = TypeVar("L", Listener, DirectorListener)
+L = TypeVar("L", BrokerListener, DirectorListener)
+"""A listener of the broker or the director."""
 
 Converse = Callable[[Peer], tuple[Reader, Session]]
+"""Factory of the reader and the session of a peer."""
 
 PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
-"""What a service descriptor says of a listener that is not plain TCP; with TLS it ends with an s."""
+"""The protocol in the service descriptor of a listener that is not plain TCP; with TLS it gets the suffix s."""
 
 
 @attrs.define
 class NamedListener(StreamListener):
-    """A listener of an Elko protocol: its name in the configuration, and the rules that its peers come under."""
+    """A listener of an Elko protocol, with its name in the configuration and the access control of its peers."""
 
     name: str = attrs.field(kw_only=True)
-    door: Door = attrs.field(kw_only=True)
+    access: AccessControl = attrs.field(kw_only=True)
 
 
 def make_listener(
-    wire: str, listener: ElkoListener, door: Door, converse: Converse, limits: TransportLimits, context: Context
+    wire: str,
+    listener: ElkoListener,
+    access: AccessControl,
+    converse: Converse,
+    limits: TransportLimits,
+    context: Context,
 ) -> NamedListener:
-    """A listener, not open yet, whose peers are spoken to by what ``converse`` makes."""
+    """Create a listener, without opening it. ``converse`` makes the readers and sessions of its peers."""
     endpoint = endpoints.parse(listener.endpoint)
     carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context)
     return NamedListener(
@@ -62,7 +69,7 @@ def make_listener(
         context.complaints,
         _protocol(listener, endpoint),
         name=listener.name,
-        door=door,
+        access=access,
     )
 
 
@@ -70,7 +77,8 @@ def make_listener(
 class ElkoListeners(Generic[L]):
     """The listeners of one Elko protocol, by the titles of their bindings.
 
-    ``policy`` gives the rules of a listener's peers, ``converse`` their sessions, ``limits`` the limits of connections.
+    ``policy`` gives the policy of a listener, ``converse`` the sessions of its peers, ``limits`` the limits of
+    connections.
     """
 
     log = Logger()
@@ -79,20 +87,20 @@ class ElkoListeners(Generic[L]):
     context: Context
     configured: Sequence[L]
     policy: Callable[[L], Policy]
-    converse: Callable[[Door, Peer], tuple[Reader, Session]]
+    converse: Callable[[AccessControl, Peer], tuple[Reader, Session]]
     limits: Callable[[L], TransportLimits]
     made: dict[str, NamedListener] = attrs.field(factory=dict)
 
     def make(self) -> None:
-        """Make all of them, without opening any."""
+        """Create all listeners, without opening them."""
         for listener in self.configured:
-            door = Door(self.policy(listener), Guesses(self.context.clock.seconds))
-            converse = partial(self.converse, door)
-            made = make_listener(self.wire, listener, door, converse, self.limits(listener), self.context)
+            access = AccessControl(self.policy(listener), Guesses(self.context.clock.seconds))
+            converse = partial(self.converse, access)
+            made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
             self.made[title(self.wire, listener)] = made
 
     def bind(self, name: str) -> str:
-        """Open the one with that title, and log its address. Raises `CannotListen`."""
+        """Open the listener with that title, and log its address. Raises `CannotListen`."""
         opening = self.made[name]
         [listener] = (each for each in self.configured if each.name == opening.name)
         where = opening.open()
@@ -108,12 +116,12 @@ class ElkoListeners(Generic[L]):
         return where
 
     def places(self) -> Iterator[Mapping[str, object]]:
-        """Yield the open ones, as `broker.wires.interface.OpenWire.places` has them."""
+        """Yield the open listeners, in the form of `broker.wires.interface.OpenWire.places`."""
         for each in self.made.values():
             yield from place(self.wire, each.name, each)
 
     def services(self, name: Callable[[str], str]) -> Iterator[Service]:
-        """Yield the open ones as services of provider 0; ``name`` gives that of each role."""
+        """Yield the open listeners as services of provider 0; ``name`` gives the service name of each role."""
         open_ones = {each.name: each for each in self.made.values()}
         for listener in self.configured:
             each = open_ones.get(listener.name)
@@ -130,31 +138,31 @@ class ElkoListeners(Generic[L]):
                 )
 
     def certificates(self) -> list[Certificates]:
-        """Return those of the open ones over TLS; the others read the files when they open."""
+        """Return the certificates of the open TLS listeners; others read their files when they open."""
         return [each.certificates for each in self.made.values() if each.certificates is not None]
 
     def reload(self, configured: Sequence[L]) -> None:
-        """Give all of them, also those that are not open yet, the rules and limits that they have from now on."""
+        """Apply new policies and limits to all listeners, including those that are not open yet."""
         self.configured = configured
         for listener in configured:
             each = self.made.get(title(self.wire, listener))
             if each is not None:
-                each.door.policy = self.policy(listener)
+                each.access.policy = self.policy(listener)
                 each.carrier.limit(self.limits(listener))
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Accept no more connections. Fires when all ports are closed."""
         return DeferredList([each.stop_listening() for each in self.made.values()])
 
     def close(self) -> Deferred[Any]:
-        """Close all connections in good order. Fires when they are closed."""
+        """Close all connections in order. Fires when they are closed."""
         closing = [each.carrier.close() for each in self.made.values()]
         self.made.clear()
         return DeferredList(closing)
 
 
-def base_policy(listener: Listener | DirectorListener, diagnostics: bool) -> Policy:
-    """The rules that both protocols have."""
+def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) -> Policy:
+    """Return the part of a policy that both protocols share."""
     return Policy(
         roles=frozenset(listener.allow),
         code=listener.code if effective_auth(listener) == "password" else None,
@@ -163,10 +171,11 @@ def base_policy(listener: Listener | DirectorListener, diagnostics: bool) -> Pol
     )
 
 
-def net_limits(listener: Listener | DirectorListener, room: int) -> TransportLimits:
-    """The limits of a listener that has descriptors for ``room`` connections."""
+def net_limits(listener: BrokerListener | DirectorListener, room: int) -> TransportLimits:
+    """Return the limits of a listener that has file descriptors for ``room`` connections."""
     limits: TransportLimits = listener.limits.fitting(room)
     if listener.allow_before_auth:
+        # As in the original, a peer may use such a listener for ever without `auth`.
         return attrs.evolve(limits, authenticate_within=0.0)
     return limits
 
@@ -179,7 +188,7 @@ def _carrier(
     limits: TransportLimits,
     context: Context,
 ) -> tuple[Any, LineFactory]:
-    """The factory that the listener's port gets, a `Carrier`; and the one that has its sessions."""
+    """Return the factory of the listener's port, a `Carrier`, and the factory that has its sessions."""
     path = "/" if listener.path is None else listener.path
     origins = Origins(listener.origins)
     on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse

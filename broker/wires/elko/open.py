@@ -1,4 +1,7 @@
-"""Opening the Elko Broker: its listeners, whatever carries their messages, and the sessions on them."""
+"""The running Elko Broker: its listeners on all transports, and their sessions.
+
+`broker.wires.interface` defines the methods; `wire` registers the class.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from broker.wires.elko import views
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import broker_dialect
-from broker.wires.elko.config import Elko, Listener
+from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, Wiring
-from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.validation import effective_offer
 from broker.wires.interface import Context
@@ -33,7 +36,7 @@ WIRE = "elko"
 
 
 class OpenElko:
-    """The Elko Broker as it runs; see `broker.wires.interface.OpenWire`."""
+    """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
 
@@ -41,7 +44,7 @@ class OpenElko:
         self._broker = context.broker
         self._room = context.room
         registry = context.registry
-        self.wiring = Wiring(registry, Notices(registry), context.launchers, context.control)
+        self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits_of)
         self.listeners.make()
         for listener in config.listeners:
@@ -61,7 +64,7 @@ class OpenElko:
         return self.listeners.places()
 
     def services(self) -> Iterable[Service]:
-        """Return the open listeners as services, named as the original broker names its own."""
+        """Return the open listeners as services, with the names that the original broker uses."""
         suffix = f"-{self._broker.service}" if self._broker.service else ""
         return self.listeners.services(lambda role: f"broker-{role}{suffix}")
 
@@ -71,41 +74,41 @@ class OpenElko:
         return {"elko.connections": sum(len(each.lines.connections) for each in made)}
 
     def views(self) -> Sequence[AnyView]:
-        """Return the sessions."""
+        """Return the view of the sessions."""
         return views.views(self.wiring)
 
     def dialects(self) -> Sequence[Dialect]:
-        """Return the ops of the protocol as commands."""
+        """Return the console commands."""
         return [broker_dialect(self.wiring)]
 
     def certificates(self) -> Sequence[Certificates]:
-        """Return those of the open listeners over TLS."""
+        """Return the certificates of the open TLS listeners."""
         return self.listeners.certificates()
 
     def reload(self, config: Elko, broker: Broker) -> None:
-        """Take new rules and limits."""
+        """Apply new policies and limits."""
         self._broker = broker
         self.listeners.reload(config.listeners)
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Accept no more connections. Fires when all ports are closed."""
         return self.listeners.stop_listening()
 
     def close(self) -> Deferred[Any]:
-        """Close all connections in good order. Fires when they are closed."""
+        """Close all connections in order. Fires when they are closed."""
         return self.listeners.close()
 
     def abandon(self) -> None:
-        """Stop where the reactor does not run."""
+        """Close the ports if the reactor does not run."""
         self.listeners.stop_listening()
 
-    def _policy(self, listener: Listener) -> Policy:
+    def _policy(self, listener: BrokerListener) -> Policy:
         rights = Rights(effective_offer(listener), listener.limits.services)
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
 
-    def _limits_of(self, listener: Listener) -> TransportLimits:
+    def _limits_of(self, listener: BrokerListener) -> TransportLimits:
         return net_limits(listener, self._room)
 
-    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
-        return blocks.Reader(VOCABULARY), BrokerSession(self.wiring, door, peer)
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

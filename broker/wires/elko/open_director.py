@@ -1,9 +1,9 @@
-"""Opening the Elko Director: its listeners, its sessions, and its names in the registry.
+"""The running Elko Director: its listeners, its sessions, and its names in the registry.
 
-It is a wire beside the broker. So `shut_down` ends the director alone, and the broker goes on; and `reinitialize` reads
-the configuration of the daemon, as that of the broker does. It then announces the director anew: real Context Servers
-that lost their connection to a director do not come back before they hear of it again. Those that are connected open
-another connection each, which does no harm.
+It is a wire beside the broker. Therefore `shut_down` ends the director only, and the broker continues; and
+`reinitialize` reads the configuration of the whole daemon, as that of the broker does. It then announces the director
+again: real Context Servers that lost their connection reconnect only when they find the director again. Those that are
+connected open another connection each, which is harmless.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from broker.wires.elko.config import Director as Config
 from broker.wires.elko.config import DirectorListener
 from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
 from broker.wires.elko.section import title
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.director import DirectorSession, Wiring
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.interface import Context
 from broker.wires.views import AnyView
@@ -40,7 +40,7 @@ WIRE = "director"
 
 
 class OpenDirector:
-    """The director as it runs; see `broker.wires.interface.OpenWire`."""
+    """The running director; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
 
@@ -52,7 +52,7 @@ class OpenDirector:
         self._ending = False
         self._director = Director(context.clock, _settings(config))
         self._closing: list[Deferred[Any]] = []
-        self.wiring = Wiring.of(self._director, self, context.clock)
+        self.wiring = DirectorWiring.of(self._director, self, context.clock)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
         self.listeners.make()
 
@@ -65,65 +65,66 @@ class OpenDirector:
         return self.listeners.places()
 
     def views(self) -> Sequence[AnyView]:
-        """Return nothing: the farm is shown by the commands of the protocol."""
+        """Return no views: the commands of the protocol show the farm."""
         return ()
 
     def dialects(self) -> Sequence[Dialect]:
-        """Return the ops of the protocol as commands."""
+        """Return the console commands."""
         return [director_dialect(self.wiring)]
 
     def certificates(self) -> Sequence[Certificates]:
-        """Return those of the open listeners over TLS."""
+        """Return the certificates of the open TLS listeners."""
         return self.listeners.certificates()
 
     def counts(self) -> dict[str, int]:
-        """What was counted, and how many there are now, by ``director.REASON``."""
+        """Return counters and present numbers, by ``director.REASON``."""
         return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
 
     def services(self) -> Iterable[Service]:
-        """Return the listeners as services, named as the original director names its own; none once it is shut down."""
+        """Return the listeners as services, with the names that the original director uses; none after its shutdown."""
         if not self._announced:
             return ()
         suffix = self._config.service or self._broker.service
         return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
 
     def reload(self, config: Config, broker: Broker) -> None:
-        """Take new settings, rules and limits."""
+        """Apply new settings, policies and limits."""
         self._config, self._broker = config, broker
         self._director.use(_settings(config))
         self.listeners.reload(config.listeners)
 
-    # what an administrator may do to it
+    # Requested by administrators
 
     def reinitialize(self) -> None:
-        """Read the configuration again, and announce the director anew."""
+        """Read the configuration again, and announce the director again."""
         self._context.control.reinitialize()
         self._announced = False
         self._context.offer_own()
+        # Withdrawn and offered again: the finds of real servers (with ``monitor``) are answered by each new offer only.
         self._announced = not self._ending
         self._context.offer_own()
 
     def shut_down(self) -> None:
-        """End the director, when what is being handled is done."""
+        """End the director, in the next turn of the reactor, after the present message is handled."""
         if self._ending:
             return
         self._ending = True
         self.log.info("the director was shut down by an administrator")
         self._context.clock.callLater(0, self._end)
 
-    # the end
+    # Shutdown
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Accept no more connections. Fires when all ports are closed."""
         return self.listeners.stop_listening()
 
     def close(self) -> Deferred[Any]:
-        """Close all connections in good order. Fires when they are closed."""
+        """Close all connections in order. Fires when they are closed."""
         self._closing.append(self.listeners.close())
         return DeferredList(self._closing)
 
     def abandon(self) -> None:
-        """Stop where the reactor does not run."""
+        """Close the ports if the reactor does not run."""
         self.listeners.stop_listening()
 
     def _end(self) -> None:
@@ -131,7 +132,7 @@ class OpenDirector:
         self._context.offer_own()
         for listener in self._config.listeners:
             self._context.forget(title(WIRE, listener))
-        # Only then: a peer that is disconnected and connects again at once is refused, not accepted and dropped.
+        # Ports first: a peer that reconnects at once must be refused, not accepted and dropped.
         self.stop_listening().addCallback(lambda _: self.close())
 
     def _policy(self, listener: DirectorListener) -> Policy:
@@ -142,8 +143,8 @@ class OpenDirector:
     def _limits(self, listener: DirectorListener) -> TransportLimits:
         return net_limits(listener, self._context.room)
 
-    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
-        return blocks.Reader(VOCABULARY), DirectorSession(self.wiring, door, peer)
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
 
 
 def _settings(config: Config) -> DirectorSettings:

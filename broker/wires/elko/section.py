@@ -1,4 +1,7 @@
-"""The sections ``[elko]`` and ``[director]`` of the configuration."""
+"""The configuration sections ``[elko]`` and ``[director]``: bindings, summary, warnings, secrets and reloadable keys.
+
+`config` has the values, `validation` the errors; warnings, which do not prevent a start, are here.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from broker.config.checks import hostport, parsed
 from broker.config.endpoint import Endpoint
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import bound
-from broker.wires.elko.config import Director, DirectorListener, Elko, ElkoListener, Listener
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import FOR_BROWSERS
 from broker.wires.elko.validation import director_problems, effective_auth, effective_offer, elko_problems
 
@@ -29,7 +32,7 @@ def _bindings(elko: Elko) -> Iterator[Binding]:
     for index, listener in enumerate(elko.listeners):
         where = parsed(listener.endpoint)
         if where is not None:
-            # Without its first listener a broker serves nobody whom its operator named on the command line.
+            # The first listener is the one of the command line's ``--port``: a broker without it must not start.
             yield Binding(f"elko.listeners[{index}].endpoint", title("elko", listener), where, required=index == 0)
 
 
@@ -63,7 +66,7 @@ def _listener(listener: ElkoListener, allow: tuple[str, ...]) -> str:
 
 
 def _carried(listener: ElkoListener) -> str:
-    """The transport, as the beginning of a line; nothing where it is TCP."""
+    """Return the transport as the beginning of a line; empty for TCP."""
     if listener.transport not in FOR_BROWSERS:
         return "" if listener.transport == "tcp" else f"{listener.transport} "
     return f"{listener.transport} at {listener.path or '/'} for {' '.join(listener.origins) or 'no'} pages, "
@@ -81,7 +84,7 @@ def _director_warnings(director: Director, resolves: Resolves) -> Iterator[str]:
     if not director.enabled:
         return
     if not director.listeners:
-        yield "director.listeners is empty: nobody can reach the director"
+        yield "director.listeners is empty: no peer can connect to the director"
     for listener in director.listeners:
         here = f"director.listeners[{listener.name}]"
         where = endpoint.parse(listener.endpoint)
@@ -94,12 +97,12 @@ def _director_warnings(director: Director, resolves: Resolves) -> Iterator[str]:
                 yield f"{here}: the password crosses the network in the clear; tls: would hide it"
             continue
         if "provider" in listener.allow:
-            yield f"{here}: open: anybody who reaches {where.where} may serve contexts, and is sent users"
+            yield f"{here}: open: any peer that reaches {where.where} may serve contexts, and receives users"
         if "admin" in listener.allow:
-            yield f"{here}: open: anybody who reaches {where.where} may steer and shut down all Context Servers"
+            yield f"{here}: open: any peer that reaches {where.where} may steer and shut down all Context Servers"
 
 
-def _listener_warnings(listener: Listener, resolves: Resolves) -> Iterator[str]:
+def _listener_warnings(listener: BrokerListener, resolves: Resolves) -> Iterator[str]:
     where = endpoint.parse(listener.endpoint)
     yield from _published(listener, where, resolves)
     yield from _pages(listener)
@@ -110,37 +113,37 @@ def _listener_warnings(listener: Listener, resolves: Resolves) -> Iterator[str]:
     elif where.kind == "tcp":
         yield "the password crosses the network in the clear; tls: would hide it"
     if effective_auth(listener) == "password" and listener.allow_before_auth:
-        yield "allow_before_auth: anybody who reaches it may find services without the password"
+        yield "allow_before_auth: any peer that reaches it may find services without the password"
 
 
 def _pages(listener: ElkoListener) -> Iterator[str]:
     if effective_auth(listener) != "open":
         return
     if "*" in listener.origins:
-        yield "origins: open to every page: each that somebody looks at who reaches it may do what he may"
+        yield "origins: open to every page: a page has the access of the machine whose browser shows it"
     elif "null" in listener.origins:
-        yield "origins: null is the origin of many pages, such as files that somebody opens"
+        yield "origins: null is the origin of many pages, such as local files"
 
 
 def _published(listener: ElkoListener, where: Endpoint, resolves: Callable[[str], bool]) -> Iterator[str]:
     if listener.publish is None:
         if where.wildcard:
-            yield f"{where.where} is published, which is an address for nobody; set publish"
+            yield f"{where.where} is published, which is not an address that peers can use; set publish"
         return
     host, _ = hostport(listener.publish) or ("", 0)
     if host in ("0.0.0.0", "::"):
-        yield f"{listener.publish} is published, which is an address for nobody"
+        yield f"{listener.publish} is published, which is not an address that peers can use"
     elif not resolves(host):
         yield f"{host} is published, but does not resolve on this machine"
 
 
-def _open(listener: Listener, where: Endpoint) -> Iterator[str]:
+def _open(listener: BrokerListener, where: Endpoint) -> Iterator[str]:
     steer = (
         ", and may watch, steer and shut down all of them, since admin is allowed" if "admin" in listener.allow else ""
     )
-    yield f"open: anybody who reaches {where.where} may find every service{steer}"
+    yield f"open: any peer that reaches {where.where} may find every service{steer}"
     if any(pattern.startswith("*") for pattern in effective_offer(listener)):
-        yield "open: anybody may offer a service of any name, and collect what others send to it"
+        yield "open: any peer may offer a service of any name, and receive the messages of its clients"
 
 
 def _read(elko: Elko, files: Files) -> Elko:

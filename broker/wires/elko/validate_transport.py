@@ -1,4 +1,4 @@
-"""Whether what a listener says of its transport makes sense: its path, and the web pages that may connect."""
+"""Checks of the transport of a listener: its path, and the origins of web pages that may connect."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from broker.config.problem import Problem
 from broker.wires.elko.config import ElkoListener
 
 MAX_PATH = 200
-"""Characters of a path: with a session's id and a number it must fit into a request line anywhere."""
+"""Characters of a path: with a session id and a number it must fit into a request line."""
 
 MAX_ORIGINS = 1_000
-"""Origins that one listener may list: more are no list that somebody keeps."""
+"""Origins that one listener may list: no list that is maintained by hand is longer."""
 
 FOR_BROWSERS = ("websocket", "http")
-"""The transports that have paths, and origins."""
+"""The transports that have paths and origins."""
 
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
 _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
@@ -23,7 +23,7 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def transport_problems(here: str, listener: ElkoListener) -> Iterator[Problem]:
-    """What is wrong with a listener's ``path`` and ``origins``."""
+    """Yield the errors in a listener's ``path`` and ``origins``."""
     path = listener.path
     if listener.transport not in FOR_BROWSERS:
         for key, given in (("path", path is not None), ("origins", bool(listener.origins))):
@@ -47,4 +47,4 @@ def _origin(key: str, origin: str) -> Iterator[Problem]:
     if match is None:
         yield Problem(key, 'must be an origin such as "https://game.example.org", without a path, or "*" for all')
     elif origin.endswith(_DEFAULT_PORTS.get(match["scheme"], "\0")):
-        yield Problem(key, "names the port that its scheme has anyway, which browsers leave out")
+        yield Problem(key, "names the default port of its scheme, which browsers omit")

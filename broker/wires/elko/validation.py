@@ -1,4 +1,4 @@
-"""Checks of the Elko Broker's and the Elko Director's sections, and the values that follow from those not given."""
+"""Checks of the sections ``[elko]`` and ``[director]``, and the effective values of keys that are absent."""
 
 from __future__ import annotations
 
@@ -9,77 +9,79 @@ from typing import Literal
 from broker.config import endpoint
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport, listens, parsed, printable, secret
 from broker.config.problem import Problem, in_ranges
-from broker.wires.elko.config import Director, DirectorListener, Elko, ElkoListener, Listener
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import transport_problems
 
 CONNECTION_RANGES: dict[str, tuple[float, float]] = {
-    # each connection takes a file descriptor, and the kernel gives one process a million of them
+    # A connection takes a file descriptor, of which the kernel gives a process at most a million.
     "connections": (1, 1_000_000),
     "connections_per_address": (0, 1_000_000),
     "rate": (0, 1_000_000),
-    # with 0 nobody could ever connect
+    # With 0 no peer could connect.
     "burst": (1, 1_000_000),
     "authenticate_within": (0, 86_400),
-    # less than one full reply would disconnect peers that do nothing wrong
+    # A buffer below one full reply would disconnect well-behaved peers.
     "write_buffer": (4_096, 1024 * 1024 * 1024),
-    # with 0 a peer would be disconnected at its first full buffer
+    # With 0 a peer would be disconnected at its first full buffer.
     "stalled_after": (0.1, 86_400),
-    # less is over before a browser's next request has come
+    # A shorter time is over before the next request of a browser arrives.
     "http_timeout": (1, 86_400),
     "http_select_wait": (1, 3_600),
     "rtcp_timeout": (2, 86_400),
     "rtcp_disconnected": (0, 86_400),
-    # a few messages, at the least
+    # Room for a few messages at least.
     "rtcp_backlog": (1_024, 1024 * 1024 * 1024),
 }
-"""The least and the most of each limit, in the units of `ConnectionLimits`."""
+"""The minimum and maximum of each limit, in the units of `ConnectionLimits`."""
 
 RANGES = {**CONNECTION_RANGES, "waits": (0, 100_000), "services": (0, 100_000)}
-"""The same of `Limits`."""
+"""The same for `BrokerLimits`."""
 
 DIRECTOR_LIMITS = {**CONNECTION_RANGES, "watches": (0, 1_000), "reservations": (1, 10_000)}
-"""The same of `DirectorLimits`."""
+"""The same for `DirectorLimits`."""
 
 DIRECTOR_RANGES: dict[str, tuple[float, float]] = {
     "providers": (1, 1_000_000),
-    # a load is a fraction of a server's time, and one context at most all of it
+    # A load is a fraction of a server's time; one context takes all of it at most.
     "load_bump": (0, 1),
-    # with less, no user comes in time; and nobody waits an hour
+    # No user arrives in less than a second, and none waits for more than an hour.
     "reservation": (1, 3_600),
-    # all of one user are looked at where there are too many
+    # `ReservationQuotas` scans all reservations of a user who has too many.
     "user_reservations": (1, 100),
 }
-"""The least and the most of each number of the director, in the units of `Director`."""
+"""The minimum and maximum of each number in `Director`, in its units."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def elko_problems(elko: Elko) -> Iterator[Problem]:
-    """Yield what is wrong with the Elko Broker's section. Reads the TLS files that endpoints name."""
+    """Yield the errors in the Elko Broker's section. Reads the TLS files that endpoints name."""
     yield from _listeners("elko.listeners", elko.listeners)
 
 
 def director_problems(director: Director) -> Iterator[Problem]:
-    """Yield what is wrong with the Elko Director's section. Reads the TLS files that endpoints name."""
+    """Yield the errors in the Elko Director's section. Reads the TLS files that endpoints name."""
     yield from printable("director.service", director.service, MAX_SUFFIX)
     yield from in_ranges("director", director, DIRECTOR_RANGES)
     yield from _listeners("director.listeners", director.listeners)
 
 
 def effective_auth(listener: ElkoListener) -> Literal["open", "password"]:
-    """How peers authenticate on a listener: as it says, else open where only this machine can connect.
+    """Return the mode of authentication of a listener.
 
-    Elsewhere `problems` refuses a listener that does not say. Raises `BadEndpoint`.
+    By default it is open if only the local machine can connect; elsewhere `problems` requires the key. Raises
+    `BadEndpoint`.
     """
     if listener.auth is not None:
         return listener.auth
     return "open" if endpoint.parse(listener.endpoint).loopback else "password"
 
 
-def effective_offer(listener: Listener) -> tuple[str, ...]:
-    """Patterns of the service names that may be offered on a listener: its own, else all where peers are known.
+def effective_offer(listener: BrokerListener) -> tuple[str, ...]:
+    """Return the patterns of the service names that may be offered on a listener.
 
-    They are known where they give a password, and where only this machine can connect. Raises `BadEndpoint`.
+    The default is all names if peers are known: by a password, or since only the local machine can connect; else none.
+    Raises `BadEndpoint`.
     """
     if listener.offer is not None:
         return listener.offer
@@ -87,7 +89,7 @@ def effective_offer(listener: Listener) -> tuple[str, ...]:
     return ("*",) if known else ()
 
 
-def _listeners(key: str, listeners: Sequence[Listener | DirectorListener]) -> Iterator[Problem]:
+def _listeners(key: str, listeners: Sequence[BrokerListener | DirectorListener]) -> Iterator[Problem]:
     names: dict[str, str] = {}
     for index, listener in enumerate(listeners):
         here = f"{key}[{index}]"
@@ -101,18 +103,18 @@ def _listeners(key: str, listeners: Sequence[Listener | DirectorListener]) -> It
         else:
             names[listener.name] = here
         yield from _listener(here, listener)
-        if isinstance(listener, Listener):
+        if isinstance(listener, BrokerListener):
             yield from _offer(f"{here}.offer", listener.offer)
             yield from in_ranges(f"{here}.limits", listener.limits, RANGES)
         else:
             yield from in_ranges(f"{here}.limits", listener.limits, DIRECTOR_LIMITS)
 
 
-def _listener(here: str, listener: Listener | DirectorListener) -> Iterator[Problem]:
+def _listener(here: str, listener: BrokerListener | DirectorListener) -> Iterator[Problem]:
     yield from listens(f"{here}.endpoint", listener.endpoint)
     if not listener.allow:
-        roles = "client, admin or both" if isinstance(listener, Listener) else "user, provider or admin"
-        yield Problem(f"{here}.allow", f"allows nobody; name {roles}")
+        roles = "client, admin or both" if isinstance(listener, BrokerListener) else "user, provider or admin"
+        yield Problem(f"{here}.allow", f"allows no role; name {roles}")
     yield from transport_problems(here, listener)
     yield from _listener_auth(here, listener)
     if listener.publish is not None and hostport(listener.publish) is None:
@@ -140,6 +142,6 @@ def _listener_auth(here: str, listener: ElkoListener) -> Iterator[Problem]:
     if listener.auth is None and listener.code is None and where is not None and not where.loopback:
         yield Problem(
             f"{here}.auth",
-            f'must be said, since {where.where} can be reached from elsewhere: "password" with a code, '
-            'or "open", which lets anybody who reaches it in without one',
+            f'is required, since {where.where} can be reached from elsewhere: "password" with a code, '
+            'or "open", which admits any peer that reaches it',
         )

@@ -1,4 +1,4 @@
-"""Views of the Elko Broker: its connected peers."""
+"""Views of the Elko Broker for operators: its connected peers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from broker.core.interfaces import IRegistry
-from broker.wires.elko.sessions.broker import PeerInfo, Wiring
+from broker.wires.elko.sessions.broker import BrokerWiring, PeerInfo
 from broker.wires.views import AnyView, Column, Row, View
 
 COLUMNS = (
@@ -21,7 +21,7 @@ COLUMNS = (
 )
 
 
-def views(wiring: Wiring) -> Sequence[AnyView]:
+def views(wiring: BrokerWiring) -> Sequence[AnyView]:
     """Return the views of the wire."""
     return [
         View(

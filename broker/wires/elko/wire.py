@@ -1,4 +1,4 @@
-"""The Elko Broker and the Elko Director as wires of the broker."""
+"""The Elko Broker and the Elko Director as entries of the daemon's list of wires; see `broker.wires.interface`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def _line_counters(wire: str) -> tuple[Counter, ...]:
     return (
         *connection_counters(wire),
         Counter(f"{wire}_dropped", "Answers dropped because the peer does not read: pong", "messages"),
-        Counter(f"{wire}_debug", "Lines for the log that were not logged, since there were too many", "lines"),
+        Counter(f"{wire}_debug", "Debug messages not logged: over the rate limit", "lines"),
         Counter(f"{wire}_http", "Sessions over HTTP that expired", "sessions"),
-        Counter(f"{wire}_rtcp", "RTCP sessions whose peer did not come back", "sessions"),
+        Counter(f"{wire}_rtcp", "RTCP sessions whose peer did not reconnect in time", "sessions"),
     )
 
 
@@ -30,14 +30,14 @@ DIRECTOR_COUNTERS = (
     *_line_counters("director"),
     Counter("director.granted", "Reservations granted", "reservations"),
     Counter("director.denied", "Reservations denied", "reservations"),
-    Counter("director.used", "Reservations whose user came", "reservations"),
-    Counter("director.expired", "Reservations whose user did not come in time", "reservations"),
+    Counter("director.used", "Reservations used", "reservations"),
+    Counter("director.expired", "Reservations expired unused", "reservations"),
     Counter("director.lost", "Reservations lost with their Context Server", "reservations"),
     Counter("director.replaced", "Reservations replaced by another of the same user", "reservations"),
-    Counter("director", "What the director holds now", gauge=True),
+    Counter("director", "Present number of objects of each kind", gauge=True),
 )
 
-# The Elko Broker has no switch: without listeners, it still is what operators type at the console.
+# The Elko Broker has no switch: without listeners, its commands still serve the console.
 BROKER = Wire(BROKER_SECTION, lambda config: True, OpenElko, BROKER_COUNTERS)
 """The Elko Broker: services are offered and found."""
 

@@ -1,4 +1,7 @@
-"""Opening mc0: its ROUTER, its admission rules, its sessions. The ROUTER listens last, and is closed first."""
+"""Assembly and lifecycle of mc0: its ROUTER, its admission rules, its sessions.
+
+Invariant: the ROUTER listens last and is closed first, so that no message arrives without sessions to process it.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,27 @@ from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mc0 import views
-from broker.wires.mc0.config import Mc0 as Config
+from broker.wires.mc0.config import Mc0
 from broker.wires.mc0.sessions.admission import Admission
-from broker.wires.mc0.sessions.conversation import Mc0
+from broker.wires.mc0.sessions.conversation import Mc0Conversation
 from broker.wires.mc0.validation import effective_mc0_auth
 from broker.wires.views import AnyView
 
 WIRE = "mc0"
-"""The name of the wire in counters and logs."""
+"""Name of the wire in counters and logs."""
 
 
 @attrs.define(eq=False)
 class OpenMc0(PlainWire):
-    """mc0 as it runs; see `broker.wires.interface.OpenWire`. ``address`` is empty before `bind`."""
+    """The running wire, an `broker.wires.interface.OpenWire`. ``address`` is empty before `bind`."""
 
     log = Logger()
 
-    config: Config
+    config: Mc0
     listener: RouterListener
     room: int
     keys: AllowedKeys | None
-    sessions: Mc0
+    sessions: Mc0Conversation
     admission: Admission
     topics: ITopics
     leases: ILeases
@@ -48,25 +51,25 @@ class OpenMc0(PlainWire):
         return self.listener.address
 
     def bind(self, title: str) -> str:
-        """Listen."""
+        """Listen. Returns the address. Raises `CannotListen`."""
         where = self.listener.bind(parse(self.config.endpoint))
         self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self.config))
         return where
 
     def places(self) -> Sequence[Mapping[str, object]]:
-        """Return the listener."""
+        """Return the row of the listener, if it is open."""
         return [self.listener.place(WIRE)] if self.address else []
 
     def counts(self) -> Mapping[str, int]:
-        """Return what the sessions count."""
+        """Return the counters that the sessions keep themselves."""
         return self.sessions.counts()
 
     def views(self) -> Sequence[AnyView]:
-        """Return sessions and topics."""
+        """Return the views of sessions and topics."""
         return views.views(self.sessions, self.topics, self.leases)
 
-    def reload(self, config: Config, broker: Broker) -> None:
-        """Take new rules and limits, and look for new client keys."""
+    def reload(self, config: Mc0, broker: Broker) -> None:
+        """Apply new rules and limits, and read the directory of client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
         self.listener.router.limit(config.connection_limits(self.room))
@@ -74,36 +77,36 @@ class OpenMc0(PlainWire):
             self.keys.refresh()
 
     def stop_listening(self) -> Deferred[None]:
-        """Return at once: the ROUTER stops to listen when it closes, so that no connection is accepted and dropped."""
+        """Do nothing: the ROUTER stops listening in `close`, so that no connection is accepted only to be dropped."""
         return succeed(None)
 
     def close(self) -> Deferred[None]:
-        """Stop. Fires when all connections are closed."""
+        """Close the wire. Fires when all connections are closed."""
         if self.keys is not None:
             self.keys.stop()
         return self.listener.close()
 
     def abandon(self) -> None:
-        """Stop where the reactor does not run."""
+        """Close the wire where the reactor does not run."""
         self.close()
 
 
-def open_mc0(config: Config, context: Context) -> OpenMc0:
-    """Make the wire without listening. Raises `CannotListen`."""
+def open_mc0(config: Mc0, context: Context) -> OpenMc0:
+    """Return the wire, not listening yet. Raises `CannotListen`."""
     try:
         return _make(config, context)
     except OSError as error:
         raise CannotListen(str(error)) from None
 
 
-def _make(config: Config, context: Context) -> OpenMc0:
+def _make(config: Mc0, context: Context) -> OpenMc0:
     curve = effective_mc0_auth(config) == "curve"
     keys = None
     if curve and config.client_keys is not None:
         keys = AllowedKeys(config.client_keys, context.clock, context.in_thread)
     admission = Admission(None if keys is None else keys.name_of, _rules(config))
     router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
-    sessions = Mc0(
+    sessions = Mc0Conversation(
         router,
         context.topics,
         context.leases,
@@ -115,12 +118,13 @@ def _make(config: Config, context: Context) -> OpenMc0:
     )
     router.serve(sessions, sessions.claim)
     if keys is not None:
-        # Sessions end as revoked before their connections are closed.
+        # First in the list: sessions end as "revoked" before the ROUTER closes their connections, which would end
+        # those without a TTL as "gone".
         keys.changed.insert(0, sessions.revoke)
     sessions.restore(context.known.sessions, curve)
     listener = RouterListener(router, context.clock)
     return OpenMc0(config, listener, context.room, keys, sessions, admission, context.topics, context.leases)
 
 
-def _rules(config: Config) -> list[TopicRule]:
+def _rules(config: Mc0) -> list[TopicRule]:
     return [TopicRule(rule.keys, rule.publish, rule.subscribe) for rule in config.rules]

@@ -1,4 +1,7 @@
-"""The section ``[mc0]`` of the configuration."""
+"""The section ``[mc0]`` of the configuration: its checks, summary and warnings, and the keys that a reload changes.
+
+docs/configuration.md describes the keys; `broker.wires.mc0.validation` checks their values.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,7 @@ def _rule_warnings(mc0: Mc0, unkeyed: bool) -> Iterator[str]:
         if for_all is not None:
             yield f"{here}: never counts, since {for_all} is for everybody"
         elif not all(pattern.strip("*") for pattern in rule.keys):
+            # A pattern of asterisks matches every name, so that no later rule is ever reached.
             for_all = here
         elif unkeyed:
             yield f"{here}: never counts, since nobody has a key where auth is open"

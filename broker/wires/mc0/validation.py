@@ -1,4 +1,4 @@
-"""Whether the values of mc0 make sense, and what those come to that are not given."""
+"""Validation of mc0's configuration values, and the effective values of keys that are not given."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MC0_RANGES: dict[str, tuple[float, float]] = {
 """The least and the most of each limit of mc0, in the units of `Mc0`."""
 
 OWN_TOPICS = "elkobroker."
-"""How the broker's own topics begin, on which nobody else may publish."""
+"""Prefix of the broker's own topics, on which no peer may publish."""
 
 
 def effective_mc0_auth(mc0: Mc0) -> Literal["open", "curve"]:
-    """How peers of mc0 authenticate: as it says, else by CURVE where the broker has a key for it.
+    """Return the authentication of peers: the configured one, else CURVE if the broker has a secret key.
 
-    `problems` refuses what would be open to other machines without saying so.
+    `mc0_problems` refuses the default "open" at an endpoint that other machines can reach.
     """
     if mc0.auth is not None:
         return mc0.auth
@@ -45,7 +45,7 @@ def effective_mc0_auth(mc0: Mc0) -> Literal["open", "curve"]:
 
 
 def mc0_place(mc0: Mc0) -> ZEndpoint | None:
-    """Where mc0 is bound; None where that is no endpoint."""
+    """Return the endpoint of mc0; None if the value is invalid."""
     try:
         return zmq_endpoint.parse(mc0.endpoint)
     except BadEndpoint:
@@ -53,7 +53,7 @@ def mc0_place(mc0: Mc0) -> ZEndpoint | None:
 
 
 def mc0_problems(mc0: Mc0) -> Iterator[Problem]:
-    """What is wrong with the values of mc0. Reads nothing but the names in the directory of client keys."""
+    """Yield the problems of the values of mc0. Its only input/output is to list the directory of client keys."""
     try:
         zmq_endpoint.parse(mc0.endpoint)
     except BadEndpoint as error:

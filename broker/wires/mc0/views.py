@@ -8,12 +8,12 @@ from itertools import islice
 
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import TopicInfo
-from broker.wires.mc0.sessions.conversation import Mc0
+from broker.wires.mc0.sessions.conversation import Mc0Conversation
 from broker.wires.mc0.sessions.session import Session, shown
 from broker.wires.views import AnyView, Column, Row, View
 
 MAX_TOPICS = 50
-"""Topics that are shown of one session: a real node has 10 to 20."""
+"""Topics shown of one session: a real node has 10 to 20."""
 
 SESSION_COLUMNS = (
     Column("identity", "Routing id of the peer, chosen by the peer"),
@@ -35,7 +35,7 @@ TOPIC_COLUMNS = (
 )
 
 
-def views(mc0: Mc0, topics: ITopics, leases: ILeases) -> Sequence[AnyView]:
+def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[AnyView]:
     """Return the views of the wire."""
     return [
         View(
@@ -66,7 +66,7 @@ def _session(leases: ILeases, session: Session) -> Row:
     if session.key:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)
-    about["heard"] = round(leases.now - session.heard, 1)
+    about["heard"] = round(leases.now - session.last_received, 1)
     about["subscriptions"] = len(session.topics)
     about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
     if session.refused:

@@ -11,46 +11,46 @@ from broker.net.interfaces.limits import RouterLimits
 
 @attrs.frozen
 class MtlRule:
-    """What some users may do in some virtual hosts. The first rule whose ``users`` match counts."""
+    """Permissions of some users in some virtual hosts. The first rule whose ``users`` match applies."""
 
     users: tuple[str, ...] = ("*",)
-    """Shell patterns of user names; somebody who did not have to say a name has the empty one."""
+    """Shell patterns of user names; an anonymous user has the empty one."""
     hosts: tuple[str, ...] = ("*",)
     """Virtual hosts that they may open, as shell patterns."""
     read: tuple[str, ...] = ()
-    """What they may read, as PROFILE:RESOURCE: exact, or a prefix that ends with ``*``; ``{user}`` stands for the name
-    of the user."""
+    """Resources that they may read, as PROFILE:RESOURCE: exact, or a prefix that ends with ``*``. ``{user}`` is
+    replaced by the name of the user."""
     write: tuple[str, ...] = ()
-    """What they may write to; as ``read``."""
+    """Resources that they may write to; as ``read``."""
     offer: tuple[str, ...] = ()
     """Names of services that they may offer, as shell patterns."""
 
 
 @attrs.frozen
 class MtlQueue:
-    """How some queues of MTL behave; the first entry that matches counts. Sizes in bytes, times in seconds."""
+    """Settings of some queues; the first entry that matches applies. Sizes in bytes, times in seconds."""
 
     queues: tuple[str, ...] = ("*",)
-    """Shell patterns of names."""
+    """Shell patterns of the names of queues."""
     durable: bool = False
-    """Keep the messages over a restart: they are confirmed when they are on the disk."""
+    """Messages outlast a restart: they are confirmed when they are on the disk."""
     messages: int = 100_000
-    """That may be in one queue; further ones are refused for now."""
+    """Messages in one queue; further ones are refused for now."""
     size: int = 64 * 1024 * 1024
-    """Of all messages in one queue."""
+    """Size of all messages in one queue."""
     deliveries: int = 20
-    """How often a message is given out, before it counts as poison."""
+    """Deliveries of a message, after which it counts as poison."""
     dead_letters: tuple[Literal["rejected", "deliveries", "expired"], ...] = ("deliveries",)
-    """What is kept in a queue of the same name with ``.dead``: messages that were rejected, given out too often, or
-    that waited too long. Others are gone."""
+    """Reasons for which messages become dead letters, in a queue of the same name with ``.dead``: rejected, delivered
+    too often, or expired. Others are discarded."""
     ttl: float = 0.0
-    """Time that a message may wait, if it does not say so itself; 0: for ever."""
+    """Time to live of a message without its own; 0: unlimited."""
     expires: float = 300.0
-    """Time after which a queue that is empty and unused is gone; 0: never."""
+    """Time after which an empty, unused queue is removed; 0: never."""
     single: bool = False
-    """Give all messages to the reader that came first."""
+    """Give all messages to the first reader (single active consumer)."""
     duplicates: bool = False
-    """Confirm and drop a message whose message-id the same user has sent within the last two minutes."""
+    """Deduplicate: confirm and drop a message whose message-id the same user sent within the last two minutes."""
 
 
 @attrs.frozen
@@ -59,22 +59,21 @@ class Mtl(RouterLimits):
 
     enabled: bool = True
     endpoint: str = "tcp://127.0.0.1:5975"
-    """Of the control flow: ``tcp://ADDRESS:PORT``, ``tcp://*:PORT``, ``ipc://PATH`` or ``systemd:...``; port 0 takes a
-    free one."""
+    """Endpoint of the control flow: ``tcp://ADDRESS:PORT``, ``tcp://*:PORT``, ``ipc://PATH`` or ``systemd:...``; port 0
+    takes a free one."""
     data_port: int | None = None
-    """Of the data flows, at the same address. None: the next one, or a free one where the endpoint's is; 0: a free one.
-    The endpoint's own number, and any ipc or systemd endpoint: one socket for both."""
+    """Port of the data flow, at the same address. None: the next one, or a free one if the endpoint has port 0; 0: a
+    free one. The port of the endpoint itself, and any ipc or systemd endpoint: one socket carries both flows."""
     data_endpoint: str | None = None
-    """What clients are told to connect their data flows to, where it is not the host that they know and that port."""
+    """Endpoint of the data flow for clients, if it is not the host that they are connected to with that port."""
     auth: Literal["open", "sasl"] | None = None
     """None: sasl where there are users or a secret key, else open on loopback and ipc; elsewhere it must be said."""
     users: str | None = None
-    """A file with the users and what is stored of their passwords. Relative to the configuration file; reading that
-    makes it absolute."""
+    """File with users and password verifiers. Relative to the configuration file, whose reading makes it absolute."""
     plain: bool = False
-    """Offer PLAIN to whom the network can overhear, too."""
+    """Offer PLAIN on connections that third parties can read, too."""
     anonymous: bool = False
-    """Offer ANONYMOUS: anybody is let in, as a user with the empty name."""
+    """Offer ANONYMOUS: every client is admitted, as a user with the empty name."""
     secret_key: str | None = attrs.field(default=None, repr=False)
     """The broker's CURVE secret key, as for mc0. With it, only CURVE clients are let in, and the name of a key is a
     user's."""
@@ -84,27 +83,27 @@ class Mtl(RouterLimits):
     """A directory with the public keys of clients, one NAME.public each. Relative to the configuration file; reading
     that makes it absolute."""
     any_key: bool = False
-    """Let any client key in, to authenticate by SASL. Must be said where there are no ``client_keys``."""
+    """Admit any client key, to authenticate by SASL. Required where there are no ``client_keys``."""
     hosts: tuple[str, ...] = ("/",)
-    """The virtual hosts. The first one is where the registry and the topics of the other wires are."""
+    """The virtual hosts. The first one has the registry and the topics of the other wires."""
     heartbeat: float = 5.0
-    """Silence of a data flow after which it is asked whether it is there; after three times that it is over."""
+    """Silence of a data flow after which it is sent a Ping; after three times that, it ends."""
     lease: float = 30.0
-    """Time in which a data lease must be used."""
+    """Time within which a data lease must be used."""
     window: int = 100
-    """Contents that a reader may have unconfirmed, if it does not ask for another number."""
+    """Unconfirmed Contents of a reader that asks for no other number."""
     most_window: int = 1_000
-    """A reader that asks for more gets this."""
+    """Most unconfirmed Contents that a reader may ask for."""
     window_bytes: int = 4 * 1024 * 1024
-    """Of Contents that a reader may have unconfirmed; one Content it may always have."""
+    """Size of the unconfirmed Contents of a reader; one Content is always allowed."""
     sessions: int = 10_000
-    """Control sessions. The one that was used least recently is forgotten, and its client must begin again."""
+    """Control sessions. Beyond it, the least recently used one ends, and its client must open another."""
     flows: int = 1_000
     """Data flows of one user."""
     high_water: int = 4_000
     """Messages that may wait for one peer; further ones for it are refused. A reader that confirms has
     ``most_window`` of them at most; the rest is for bursts to readers that do not."""
     rules: tuple[MtlRule, ...] = ()
-    """None: everybody who was let in may do everything in all hosts, but use the broker's own names."""
+    """None: every admitted user may do everything in all hosts, except use the names of the broker itself."""
     queues: tuple[MtlQueue, ...] = ()
-    """None: every queue is in memory, with the limits above."""
+    """None: every queue is in memory, with the defaults of `MtlQueue`."""

@@ -34,10 +34,10 @@ from broker.wires.mtl.profiles.service import ServiceProfile
 from broker.wires.mtl.profiles.test import FanOutProfile
 from broker.wires.mtl.profiles.topic import TopicProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy
-from broker.wires.mtl.sessions.control_flow import ControlFlow, ProfileAccess
+from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve
 from broker.wires.views import AnyView

@@ -110,4 +110,4 @@ SECTION = Section(
     ),
     example=Path(__file__).with_name("example.toml"),
 )
-"""The section ``[mtl]``."""
+"""The section ``[mtl]``: values, checks, and the keys that a reload applies."""

@@ -1,4 +1,4 @@
-"""Whether the values of MTL make sense, and what those come to that are not given."""
+"""Validation of the configuration of MTL, and the effective values of keys that are not given."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MTL_RANGES: dict[str, tuple[float, float]] = {
     "handshake": (0.1, 60),
     # as that of a listener
     "stalled_after": (0.1, 86_400),
-    # a shorter one would ask flows again before they can have answered; a longer one would notice nothing
+    # a shorter one would send Pings before clients can answer; a longer one would detect nothing in time
     "heartbeat": (0.5, 3_600),
-    # a client leases right after it asked; but it may have to connect first
+    # a client uses its lease at once, but it may have to connect first
     "lease": (1, 3_600),
     "window": (1, 100_000),
     "most_window": (1, 100_000),
@@ -38,7 +38,7 @@ MTL_RANGES: dict[str, tuple[float, float]] = {
     # the largest header must fit, and the memory must hold a few of the largest
     "max_message": (131_072, 1024 * 1024 * 1024),
 }
-"""The least and the most of each limit of MTL, in the units of `Mtl`."""
+"""Range of each limit, in the units of `Mtl`."""
 
 QUEUE_RANGES: dict[str, tuple[float, float]] = {
     "messages": (1, 100_000_000),
@@ -47,22 +47,22 @@ QUEUE_RANGES: dict[str, tuple[float, float]] = {
     "ttl": (0, 366 * 86_400),
     "expires": (0, 366 * 86_400),
 }
-"""The same of each queue's, in the units of `MtlQueue`."""
+"""Range of each limit of queues, in the units of `MtlQueue`."""
 
 MAX_HOSTS = 1_000
-"""Virtual hosts: each is looked through for each client."""
+"""Virtual hosts. Each Open compares them."""
 
 MAX_HOST = 255
 """Characters of the name of a virtual host."""
 
 PROFILES = ("queue", "registry", "service", "test", "topic")
-"""What the patterns of rules begin with."""
+"""Profiles, with which patterns of rules begin."""
 
 
 def effective_mtl_auth(mtl: Mtl) -> Literal["open", "sasl"]:
-    """Whether clients authenticate: as it says, else where there is something to do so with.
+    """Return the mode of authentication: the configured one, else "sasl" if there are users or keys.
 
-    `problems` refuses what would be open to other machines without saying so.
+    `mtl_problems` refuses a configuration that is open to other machines without saying so.
     """
     if mtl.auth is not None:
         return mtl.auth
@@ -70,12 +70,12 @@ def effective_mtl_auth(mtl: Mtl) -> Literal["open", "sasl"]:
 
 
 def mtl_curve(mtl: Mtl) -> bool:
-    """Whether connections are encrypted, and have keys."""
+    """Return True if connections use CURVE."""
     return mtl.secret_key is not None or mtl.secret_key_file is not None
 
 
 def mtl_place(mtl: Mtl) -> ZEndpoint | None:
-    """Where the control flow is bound; None where that is no endpoint."""
+    """Return the endpoint of the control flow, None if it is invalid."""
     try:
         return zmq_endpoint.parse(mtl.endpoint)
     except BadEndpoint:
@@ -83,7 +83,7 @@ def mtl_place(mtl: Mtl) -> ZEndpoint | None:
 
 
 def mtl_data_place(mtl: Mtl) -> ZEndpoint | None:
-    """Where data flows are bound, if not to the same socket. `mtl.endpoint` must be an endpoint."""
+    """Return the endpoint of the data flow, None if one socket carries both. `mtl.endpoint` must be valid."""
     where = zmq_endpoint.parse(mtl.endpoint)
     if where.port is None:
         return None
@@ -96,7 +96,7 @@ def mtl_data_place(mtl: Mtl) -> ZEndpoint | None:
 
 
 def mtl_problems(mtl: Mtl) -> Iterator[Problem]:
-    """What is wrong with the values of MTL. Reads nothing but the names in the directory of client keys."""
+    """Yield the mistakes in the configuration. Reads no file, except the names in the directory of client keys."""
     where = None
     try:
         where = zmq_endpoint.parse(mtl.endpoint)
@@ -129,7 +129,7 @@ def _data(mtl: Mtl, where: ZEndpoint) -> Iterator[Problem]:
         try:
             told = zmq_endpoint.parse(mtl.data_endpoint)
         except BadEndpoint as error:
-            # Clients may have to be told the name of a host, which is none that can be bound.
+            # Clients may need a host name, which is no address to bind to.
             if not mtl.data_endpoint.startswith("tcp://") or not mtl.data_endpoint.isprintable():
                 yield Problem("mtl.data_endpoint", str(error))
         else:
@@ -151,8 +151,8 @@ def _keys(mtl: Mtl) -> Iterator[Problem]:
         if mtl.client_keys is None and not mtl.any_key:
             yield Problem(
                 "mtl.client_keys",
-                "is needed with a secret_key: the directory with the public keys of those who are let in; "
-                "or any_key = true, which lets in anybody who has made a key, to authenticate as a user",
+                "is needed with a secret_key: the directory with the public keys of clients; "
+                "or any_key = true, which admits any key, to authenticate as a user by SASL",
             )
         if mtl.client_keys is not None and mtl.any_key:
             yield Problem("mtl.any_key", "lets in more than client_keys does; give one of them", "mtl.client_keys")
@@ -173,12 +173,12 @@ def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
             yield Problem(
                 "mtl.auth",
                 f'must be said, since {where.where} can be reached from elsewhere: "sasl" with a file of users or a '
-                'secret_key_file, or "open", which lets in anybody who reaches it',
+                'secret_key_file, or "open", which admits every client',
             )
         return
     keys = mtl_curve(mtl) and mtl.client_keys is not None
     if mtl.users is None and not keys and not mtl.anonymous:
-        yield Problem("mtl.users", "is needed: without it, client_keys or anonymous nobody can authenticate")
+        yield Problem("mtl.users", "is needed: without users, client_keys or anonymous, no client can authenticate")
     if mtl.plain and mtl.users is None:
         yield Problem("mtl.plain", "has no effect without users")
     if mtl.users == "":
@@ -187,7 +187,7 @@ def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
 
 def _hosts(mtl: Mtl) -> Iterator[Problem]:
     if not mtl.hosts:
-        yield Problem("mtl.hosts", 'is empty: nobody could open anything; "/" is the usual one')
+        yield Problem("mtl.hosts", 'is empty: no client could open a virtual host; "/" is the usual one')
     if len(mtl.hosts) > MAX_HOSTS:
         yield Problem("mtl.hosts", f"has more than {MAX_HOSTS} names")
     for number, host in enumerate(mtl.hosts):

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.director import cleanup
-from broker.core.director.cleanup import STEPS, Clearing
+from broker.core.director.cleanup import STEPS_PER_TURN, Cleanup
 from broker.core.director.interfaces import ContextPlace, Say, UserPlace
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Notifier
@@ -17,7 +17,7 @@ from tests.core.director.rig import Rig, Side, check
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A director that puts away two things in a turn."""
-    monkeypatch.setattr(cleanup, "STEPS", 2)
+    monkeypatch.setattr(cleanup, "STEPS_PER_TURN", 2)
     return Rig()
 
 
@@ -33,7 +33,7 @@ def full(rig: Rig, label: str = "large") -> Side:
 def turns(rig: Rig) -> int:
     """Let everything be put away. Returns how many turns it took."""
     count = 0
-    while rig.director._farm._clearing._due:
+    while rig.director._farm._cleanup._due:
         rig.turn()
         count += 1
     return count
@@ -167,17 +167,17 @@ def test_what_goes_wrong_with_one_does_not_keep_the_others() -> None:
     done: list[int] = []
 
     def steps():
-        for number in range(STEPS):
+        for number in range(STEPS_PER_TURN):
             done.append(number)
             yield
 
     clock = Clock()
-    work = Clearing(clock, Notifier())
+    work = Cleanup(clock, Notifier())
     with capturedLogs() as logs:
         work.add(broken())
         work.add(steps())
     assert len(logs) == 1
     clock.advance(0)
-    assert len(done) == STEPS
+    assert len(done) == STEPS_PER_TURN
     assert not work._work
     assert not clock.getDelayedCalls()

@@ -155,7 +155,7 @@ class Model(RuleBasedStateMachine):
                 room[each.place.server] += 1
         seats = {
             name: (each.maxcap, len(each.users) + sum(other not in own for other in each.reservations))
-            for name, each in farm.where.contexts.items()
+            for name, each in farm.presence.contexts.items()
             if each.server.links
         }
         try:
@@ -186,7 +186,7 @@ class Model(RuleBasedStateMachine):
             maxcap, taken = seats[answer.context]
             assert maxcap < 0 or taken < maxcap
             if answer.context != context:
-                basecap = farm.where.contexts[answer.context].basecap
+                basecap = farm.presence.contexts[answer.context].basecap
                 assert basecap < 0 or taken < basecap
 
     def reservations(self) -> list[Reservation]:
@@ -198,7 +198,7 @@ class Model(RuleBasedStateMachine):
 
     def settled(self) -> bool:
         """True if no cleanup of departed servers is pending."""
-        return not self.rig.director._farm._clearing._work
+        return not self.rig.director._farm._cleanup._work
 
     @invariant()
     def the_tables_agree(self) -> None:
@@ -211,7 +211,7 @@ class Model(RuleBasedStateMachine):
         if not self.settled():
             return
         assert set(director.contexts()) == {context for report in self.reports for context in report}
-        for context in director._farm.where.contexts.values():
+        for context in director._farm.presence.contexts.values():
             own = [number for number, side in enumerate(self.links) if side in [s.link for s in context.server.links]]
             assert len({self.server_of(number) for number in own}) == 1
             users = set[str]().union(*(self.reports[number].get(context.name, ()) for number in own))
@@ -246,12 +246,12 @@ class SlowModel(Model):
     """The same, where what is gone is put away so slowly that everything else happens meanwhile."""
 
     def __init__(self) -> None:
-        self._steps = cleanup.STEPS
-        cleanup.STEPS = 1
+        self._steps = cleanup.STEPS_PER_TURN
+        cleanup.STEPS_PER_TURN = 1
         super().__init__()
 
     def teardown(self) -> None:
-        cleanup.STEPS = self._steps
+        cleanup.STEPS_PER_TURN = self._steps
         self.rig.clock.advance(0)
         self.the_tables_agree()
         self.what_is_reported_is_open_and_what_is_not_is_not()

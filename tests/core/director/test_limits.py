@@ -79,7 +79,7 @@ def test_a_long_label_is_cut(rig: Rig) -> None:
 def test_what_a_link_may_have_reported_before_it_turns_out_to_be_of_a_known_server(
     rig: Rig, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.core.director.farm.MAX_LATE", 3)
+    monkeypatch.setattr("broker.core.director.farm.MAX_LATE_REPORTS", 3)
     late = rig.link("cs1")
     late.open("context-a")
     late.enter("context-a", "user-1", "user-2", "user-3")

@@ -19,7 +19,7 @@ from broker.config.errors import BadConfig
 from broker.config.values import Console
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.validation import DBP_RANGES, LEAST_PROBE, MAX_BEACONS, effective_dbp_beacon, effective_dbp_offer
-from broker.wires.elko.config import Elko, Listener
+from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.mc0.config import Mc0
 from tests.patience import PATIENCE
 
@@ -126,7 +126,7 @@ def test_good_values(dbp: Dbp) -> None:
 
 
 def test_ports_of_what_is_off_are_free() -> None:
-    off = Config(elko=Elko((Listener(endpoint="tcp:5246:interface=127.0.0.1"),)), dbp=Dbp(enabled=False))
+    off = Config(elko=Elko((BrokerListener(endpoint="tcp:5246:interface=127.0.0.1"),)), dbp=Dbp(enabled=False))
     assert problems(off) == []
     taken = Dbp(endpoint="tcp://127.0.0.1:9001")
     assert problems(Config(dbp=taken, console=Console(enabled=False))) == []

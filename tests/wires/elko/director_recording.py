@@ -9,10 +9,10 @@ from twisted.internet.task import Clock
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
 from broker.wires.common.password_backoff import Guesses
-from broker.wires.elko.codec.blocks import Reader
+from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.director import VOCABULARY
-from broker.wires.elko.sessions.authentication import Door, Policy
-from broker.wires.elko.sessions.director import DirectorSession, Wiring
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 from tests.wires.recording import Client, RecordingPeer
 
 ROLES = frozenset(("user", "provider", "admin"))
@@ -54,13 +54,13 @@ class DirectorFarm:
         self.clock = Turning()
         self.director = Director(self.clock, settings)
         self.control = DirectorControl()
-        self.wiring = Wiring.of(self.director, self.control, self.clock)
+        self.wiring = DirectorWiring.of(self.director, self.control, self.clock)
 
     def connect(self, rules: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with these rules, by default an open one."""
-        door = Door(policy() if rules is None else rules, Guesses(self.clock.seconds))
+        door = AccessControl(policy() if rules is None else rules, Guesses(self.clock.seconds))
         return Client(
-            lambda to: (Reader(VOCABULARY), DirectorSession(self.wiring, door, to)), RecordingPeer(local, **peer)
+            lambda to: (BlockReader(VOCABULARY), DirectorSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )
 
     def authenticated(self, to: str, label: str | None = None, **connection: Any) -> Client:

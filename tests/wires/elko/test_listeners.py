@@ -12,9 +12,9 @@ from twisted.internet.selectreactor import SelectReactor
 
 from broker.net.endpoints import CannotListen
 from broker.wires.common.password_backoff import Guesses
-from broker.wires.elko.config import Limits, Listener
+from broker.wires.elko.config import BrokerLimits, BrokerListener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
-from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from tests.config.certificates import certificate
 from tests.wires.contexts import context
@@ -31,8 +31,8 @@ def open_one() -> Iterator[Open]:
         def converse(peer: object) -> Any:
             raise AssertionError("nobody connects")
 
-        listener = Listener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        door = Door(Policy(), Guesses(reactor.seconds))
+        listener = BrokerListener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
+        door = AccessControl(Policy(), Guesses(reactor.seconds))
         made = make_listener("elko", listener, door, converse, TransportLimits(), context(reactor))
         made.open()
         opened.append(made)
@@ -97,11 +97,11 @@ def test_a_certificate_that_cannot_be_used_is_told(open_one: Open, tmp_path: Pat
 
 
 def test_a_listener_passes_its_limits_to_the_network_within_its_room() -> None:
-    limits = Limits(connections=7, rtcp_backlog=5_000)
-    listener = Listener(limits=limits)
+    limits = BrokerLimits(connections=7, rtcp_backlog=5_000)
+    listener = BrokerListener(limits=limits)
     assert net_limits(listener, room=10**9) == limits
     assert net_limits(listener, room=5) == attrs.evolve(limits, connections=5)
 
 
 def test_a_listener_without_required_authentication_sets_no_deadline_for_it() -> None:
-    assert net_limits(Listener(allow_before_auth=True), room=10).authenticate_within == 0
+    assert net_limits(BrokerListener(allow_before_auth=True), room=10).authenticate_within == 0

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from broker.app.configuration import Config, problems, report
-from broker.wires.elko.config import Director, DirectorListener, Elko, Listener
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko
 from broker.wires.elko.validate_transport import MAX_ORIGINS, MAX_PATH, transport_problems
 
 Transport = Literal["tcp", "websocket", "http", "rtcp"]
@@ -15,7 +15,7 @@ Transport = Literal["tcp", "websocket", "http", "rtcp"]
 
 def wrong(transport: Transport = "websocket", path: str | None = None, origins: tuple[str, ...] = ()) -> list[str]:
     """The problems of a listener, in short."""
-    listener = Listener(transport=transport, path=path, origins=origins)
+    listener = BrokerListener(transport=transport, path=path, origins=origins)
     return [f"{problem.key}: {problem.text}" for problem in transport_problems("here", listener)]
 
 
@@ -56,9 +56,7 @@ def test_bad_origins(origin: str) -> None:
 
 @pytest.mark.parametrize("origin", ["https://game.example.org:443", "http://game.example.org:80"])
 def test_an_origin_that_no_browser_sends(origin: str) -> None:
-    assert wrong(origins=(origin,)) == [
-        "here.origins[0]: names the port that its scheme has anyway, which browsers leave out"
-    ]
+    assert wrong(origins=(origin,)) == ["here.origins[0]: names the default port of its scheme, which browsers omit"]
 
 
 def test_too_many_origins() -> None:
@@ -68,7 +66,7 @@ def test_too_many_origins() -> None:
 
 def test_listeners_of_the_broker_and_of_the_director_are_judged_alike() -> None:
     config = Config(
-        elko=Elko((Listener(path="/x"),)),
+        elko=Elko((BrokerListener(path="/x"),)),
         director=Director(listeners=(DirectorListener(origins=("*",)),)),
     )
     assert [key for key, _ in problems(config)] == ["elko.listeners[0].path", "director.listeners[0].origins"]
@@ -77,15 +75,17 @@ def test_listeners_of_the_broker_and_of_the_director_are_judged_alike() -> None:
 @pytest.mark.parametrize(
     ("listener", "shown"),
     [
-        (Listener(transport="rtcp"), "rtcp bound to 127.0.0.1:9000"),
-        (Listener(transport="http"), "http at / for no pages, bound to 127.0.0.1:9000"),
+        (BrokerListener(transport="rtcp"), "rtcp bound to 127.0.0.1:9000"),
+        (BrokerListener(transport="http"), "http at / for no pages, bound to 127.0.0.1:9000"),
         (
-            Listener(transport="websocket", path="/elko", origins=("https://a.example.org", "https://b.example.org")),
+            BrokerListener(
+                transport="websocket", path="/elko", origins=("https://a.example.org", "https://b.example.org")
+            ),
             "websocket at /elko for https://a.example.org https://b.example.org pages, bound to 127.0.0.1:9000",
         ),
     ],
 )
-def test_the_report_says_what_carries_the_messages(listener: Listener, shown: str) -> None:
+def test_the_report_says_what_carries_the_messages(listener: BrokerListener, shown: str) -> None:
     first, *rest = report(Config(elko=Elko((listener,)))).split("\n")
     assert first.startswith(f"listener main: {shown}, published as ")
     assert not any("origins" in line for line in rest)
@@ -94,6 +94,6 @@ def test_the_report_says_what_carries_the_messages(listener: Listener, shown: st
 @pytest.mark.parametrize(("origin", "warned"), [("*", "every page"), ("null", "null is the origin of many pages")])
 def test_pages_that_nobody_knows_are_warned_of_where_no_password_is_needed(origin: str, warned: str) -> None:
     for auth, code, times in (("open", None, 1), ("password", "x", 0)):
-        listener = Listener(transport="http", origins=(origin,), auth=auth, code=code)  # type: ignore[arg-type]
+        listener = BrokerListener(transport="http", origins=(origin,), auth=auth, code=code)  # type: ignore[arg-type]
         lines = report(Config(elko=Elko((listener,)))).split("\n")
         assert sum(warned in line for line in lines) == times

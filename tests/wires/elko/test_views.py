@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.wires.elko.sessions.broker import Wiring
+from broker.wires.elko.sessions.broker import BrokerWiring
 from broker.wires.elko.views import views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from broker.wires.views import Row
@@ -27,7 +27,7 @@ def operator(farm: Farm) -> Operator:
     return operator
 
 
-def sessions(wiring: Wiring, pattern: str = "*") -> list[Row]:
+def sessions(wiring: BrokerWiring, pattern: str = "*") -> list[Row]:
     return page(views(wiring), "elko sessions", pattern)
 
 

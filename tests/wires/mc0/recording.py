@@ -16,7 +16,7 @@ from broker.net.interfaces.router import Part, Sender
 from broker.wires.common.registry_topics import FarmTopics
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.sessions.admission import Admission
-from broker.wires.mc0.sessions.conversation import Mc0
+from broker.wires.mc0.sessions.conversation import Mc0Conversation
 from broker.wires.mc0.sessions.session import Session
 from tests.recording.farm import CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
@@ -100,7 +100,7 @@ class Mc0Farm(CoreFarm):
         FarmTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
-        self.wire = Mc0(
+        self.wire = Mc0Conversation(
             self.router,
             self.topics,
             self.leases,

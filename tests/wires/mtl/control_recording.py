@@ -24,10 +24,10 @@ from broker.wires.mtl.codec.data import Content
 from broker.wires.mtl.profiles.test import FanOutProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
-from broker.wires.mtl.sessions.control_flow import ControlFlow, ProfileAccess
+from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter

@@ -1,15 +1,17 @@
-"""Heartbeats by UDP, and the beacon.
+"""Codec of UDP datagrams: heartbeats, DISCONNECTs, acknowledgements and the beacon.
 
-The document says that a datagram is "a multipart message", and not how its frames follow each other; Hermes sends
-beacons and nothing else. So heartbeats are written in the style of the beacon, and read in each that was ever meant.
+The document defines a datagram as "a multipart message", without an encoding of its frames; Hermes sends beacons only.
+So heartbeats are encoded in the style of the beacon, and parsed in each known style.
 
 Rules:
 - Frames are joined by one space, with the time as a decimal number: ``" <3 1795246621.350000 Rohan"``. The name is the
   rest, and may have spaces; it may be missing. The first space, of the empty frame, may be missing too.
 - ``"NAME <3"`` and ``"NAME <3 TIME"`` are the heartbeats of Hermes' old beacon.
-- Binary: frames as ZMTP has them, short ones only, with any form of time.
-- Everything else is `Ignored`; nothing is ever answered to it. Beacons of other brokers are among that.
-- What the broker sends so goes to its own port, never to that of the beacon: Hermes' nodes break of it.
+- Binary: frames as in ZMTP, short ones only, with any form of time.
+- All other datagrams are `Ignored`, and never answered. They include the beacons of other brokers.
+- The broker sends these messages to its own port number only, never to the beacon's: Hermes' nodes fail on them.
+
+See docs/protocols/dbp.md, "By UDP". `broker.wires.dbp.sessions.datagrams` processes the messages.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _OLD = re.compile(rb"([^ ].*) <3(?: ([^ ]+))?", re.DOTALL)
 
 
 class Ignored(Malformed):
-    """A datagram that is no message of a service. It is not answered. ``beacon`` tells that it is another broker's."""
+    """A datagram that is no message of a service, and is not answered. ``beacon`` is true for a broker's beacon."""
 
     def __init__(self, text: str, beacon: bool = False) -> None:
         super().__init__(Reason.SYNTAX, text)
@@ -39,7 +41,7 @@ class Ignored(Malformed):
 
 
 def read(data: bytes) -> Datagram:
-    """The message of a datagram. Raises `Ignored`."""
+    """Parse a datagram. Raises `Ignored`."""
     if len(data) > MAX_DATAGRAM:
         raise Ignored(f"the datagram has more than {MAX_DATAGRAM} bytes")
     if data.startswith(_BEACONS):
@@ -57,7 +59,7 @@ def read(data: bytes) -> Datagram:
 
 
 def _text(parts: list[bytes]) -> Datagram:
-    """The message of a command, a time in text, and perhaps a name."""
+    """Parse a command, a time in text, and an optional name."""
     if len(parts) < 2:
         raise Ignored("the datagram has no time")
     sent, rest = _time(parts[1]), parts[2] if len(parts) > 2 else b""
@@ -91,7 +93,7 @@ def _message(frames: list[bytes]) -> Datagram:
 
 
 def _frames(data: bytes) -> list[bytes]:
-    """The frames of a binary datagram: each a flag (1, or 0 for the last), a length, and its bytes."""
+    """Parse the frames of a binary datagram: each a flag (1, or 0 for the last), a length, and its bytes."""
     frames: list[bytes] = []
     at = 0
     while True:
@@ -109,27 +111,26 @@ def _frames(data: bytes) -> list[bytes]:
             raise Ignored("the datagram does not end with its last frame")
 
 
-# What is sent
+# datagrams that the broker sends
 
 
 def beacon(port: int) -> bytes:
-    """Where the broker's ROUTER is, to all who wait for it; they take the address from the datagram's source.
-
-    Exactly these bytes: what is before the one space is never looked at, and nothing may be behind the port.
-    """
+    """Return the beacon with the port of the broker's ROUTER. Nodes use the source of the datagram as its host."""
+    # Hermes splits at the one space, ignores the first part, and parses all of the second as the port. So there may be
+    # no further space or newline.
     return b"SHALOM %d" % port
 
 
 def heartbeat(now: float, name: str) -> bytes:
-    """The broker lives."""
+    """Return the broker's heartbeat, with its name."""
     return b" <3 %b %b" % (write_time(Form.TEXT, now), name.encode("utf-8", "backslashreplace"))
 
 
 def disconnect(now: float) -> bytes:
-    """The broker does not listen to this peer any more."""
+    """Return the broker's DISCONNECT: it does not know the service, or has ended the conversation."""
     return b" </3 %b" % write_time(Form.TEXT, now)
 
 
 def ack(now: float) -> bytes:
-    """What a peer said was heard."""
+    """Return an acknowledgement."""
     return b" u.u %b" % write_time(Form.TEXT, now)

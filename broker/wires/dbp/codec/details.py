@@ -1,16 +1,18 @@
-"""What the broker itself reads in an info: where the service is, how often it beats, its load.
+"""Parser of the members of an info that the broker evaluates: address, heartbeat interval, load.
 
-The document names these values and not their keys, and Hermes has them in a shape of its own, so this is a table of
-guesses. A value that makes no sense is as good as absent; nothing is ever refused here.
+The document names these values but not their keys, and Hermes has a structure of its own, so this is a table of
+heuristics. An invalid value counts as missing; no info is ever refused here.
 
 Rules:
-- The place: ``ip``, ``ip_addr`` or ``ip_address``, and ``port``. What is missing comes from ``interfaces``: from its
-  member ``router``, else from the first that has both. Hermes' address is always 127.0.0.1, wherever it runs.
-- The interval: the first of `_INTERVALS` that is a number above 0. ``liveliness`` and keys with ``_ms`` are in
+- Address: ``ip``, ``ip_addr`` or ``ip_address``, and ``port``. A missing one is taken from ``interfaces``: from its
+  member ``router``, else from the first that has both. Hermes' address is always 127.0.0.1, on whatever machine.
+- Interval: the first of `_INTERVALS` that is a number above 0. ``liveliness`` and keys with ``_ms`` are in
   milliseconds; any other number is in seconds if it has a fraction or is below 50, and else in milliseconds.
-- How many intervals may be missed: ``liveness`` or, as in Hermes, ``retry``; a whole number from 1.
-- The load: ``load``, a number that is not negative.
-- Numbers may also stand in text, as "6000".
+- Intervals that may be missed: ``liveness`` or, as in Hermes, ``retry``; a whole number from 1.
+- Load: ``load``, a number that is not negative.
+- Numbers may also be text, such as "6000".
+
+See docs/protocols/dbp.md, "Registration".
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ import msgspec
 from broker.wires.dbp.codec.info import is_hermes
 
 MAX_HOST = 255
-"""Characters of an address or a host name; names have at most 253."""
+"""Characters of an address or a host name; DNS names have at most 253."""
 
 SECONDS_BELOW = 50.0
-"""Numbers without a unit that are smaller are seconds: nobody beats 20 times a second, nor only once in 50."""
+"""Numbers without a unit below this are seconds: no service sends 20 heartbeats a second, nor one in 50 seconds."""
 
 _INTERVALS = (
     "heartbeat_ms", "heartbeat_interval_ms", "interval_ms", "liveliness_ms",
@@ -42,7 +44,8 @@ _T = TypeVar("_T")
 
 
 class Details(msgspec.Struct, frozen=True, gc=False):
-    """What could be read. ``interval`` is in seconds; ``hermes`` tells that Hermes' own members are there."""
+    """Parsed members; None for missing ones. ``interval`` is in seconds. ``hermes`` is true if Hermes' own members are
+    there."""
 
     host: str | None = None
     port: int | None = None
@@ -53,7 +56,7 @@ class Details(msgspec.Struct, frozen=True, gc=False):
 
 
 def details(info: bytes) -> Details:
-    """What an info says. Any bytes may be given; what is no info says nothing."""
+    """Parse an info. Any bytes are permitted; bytes that are no info have no details."""
     members = _object(info)
     host, port = _place(members)
     return Details(
@@ -71,6 +74,7 @@ def _place(members: Mapping[str, msgspec.Raw]) -> tuple[str | None, int | None]:
     if host is not None and port is not None:
         return host, port
     interfaces = _object(members.get("interfaces"))
+    # The sort is stable: "router" first, the others in their order in the object.
     for key in sorted(interfaces, key=lambda key: key != "router"):
         interface = _object(interfaces[key])
         other_host, other_port = _host(interface), _whole(interface, "port", 1, 65_535)
@@ -90,6 +94,7 @@ def _interval(members: Mapping[str, msgspec.Raw]) -> float | None:
         if number:
             in_seconds = number < SECONDS_BELOW or not number.is_integer()
             in_seconds = in_seconds and key != "liveliness" and not key.endswith("_ms")
+            # "or None": the smallest floats become zero when they are divided.
             return number if in_seconds else number / 1000 or None
     return None
 
@@ -100,8 +105,9 @@ def _whole(members: Mapping[str, msgspec.Raw], key: str, least: int, most: int =
 
 
 def _number(members: Mapping[str, msgspec.Raw], key: str) -> float | None:
-    """A number that is not negative."""
+    """Return the value of a member as a finite number that is not negative; None if it is none."""
     value = _value(members, key)
+    # A bool is an int in Python, but no number in JSON.
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -123,7 +129,7 @@ def _value(members: Mapping[str, msgspec.Raw], key: str) -> bool | float | str |
 
 
 def _object(raw: bytes | msgspec.Raw | None) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object; of anything else none."""
+    """Return the members of a JSON object, undecoded; no members for any other input."""
     if raw is None:
         return {}
     try:

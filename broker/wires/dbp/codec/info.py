@@ -1,11 +1,15 @@
-"""What services say of themselves: JSON objects that are kept and handed on as they came, but for the name.
+"""Infos: JSON objects with which services describe themselves. They are stored and forwarded unchanged.
 
 Rules:
 - An *info* is the object of a registration or an update without its ``name``. The values keep their bytes; the members
-  stand as Hermes writes them, with ", " and ": " between, and keys in ASCII.
-- Of a member that comes twice the last value counts, in the place of the first.
-- An update replaces whole members, also by null, and never looks into them.
-- Everybody who lists the catalogue must read everybody's info: what a common JSON reader stumbles over is refused.
+  are formatted like Hermes', with ", " and ": " between, and keys in ASCII.
+- Of a repeated member, the last value counts, in the position of the first.
+- An update replaces whole members, also by null, and never parts of them.
+- A listing contains the infos of all services, and each client must be able to parse all of it. So an info on which a
+  common JSON parser fails is refused.
+
+See docs/protocols/dbp.md, "Registration" and "Denied". `broker.wires.dbp.codec.details` parses the members that the
+broker evaluates.
 """
 
 from __future__ import annotations
@@ -21,25 +25,26 @@ import msgspec
 from broker.core.errors import Malformed, Reason
 
 MAX_NAME = 255
-"""Bytes of a service's name: with it a heartbeat must fit in a datagram, and the registry takes as many characters."""
+"""Bytes of a service's name: a heartbeat with it must fit in a datagram. The registry permits as many characters."""
 
 MAX_INFO = 16_384
-"""Bytes of an info, also after updates. Hermes' have about 130, and a list of some hundred topics fits."""
+"""Bytes of an info, also after updates. Hermes' have about 130 bytes; a list of some hundred topics fits."""
 
 MAX_DEPTH = 100
-"""How deep an info may be nested. Readers recurse, and Python's gives up, with all that was listed, near a thousand."""
+"""Levels of nesting of an info. Parsers recurse; Python's fails near a thousand levels, with the whole listing."""
 
 MAX_DIGITS = 1_000
-"""Digits of a number in an info. Python's reader gives up, with all that was listed, at 4,300."""
+"""Digits of a number in an info. Python's parser fails at 4,300, with the whole listing."""
 
 KEYS = 1_000
-"""Keys of infos that are kept encoded. A farm's services all have the same few; at most 16 MB, usually nothing."""
+"""Keys of infos that are cached in encoded form. All services of a farm have the same few keys; the cache takes at most
+16 MB, usually next to none."""
 
 ERROR = "Error"
-"""The key that makes Hermes take a listing for a failure."""
+"""The key that Hermes takes as the sign of a failed listing."""
 
 MMI = "mmi."
-"""Names that begin so are questions to the broker (8/MMI)."""
+"""Prefix of the names that are questions to the broker (8/MMI)."""
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
@@ -51,7 +56,7 @@ _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class BadInfo(Malformed):
-    """An info that is not taken; ``text`` says why. ``hermes`` tells that it has what only Hermes' have."""
+    """An invalid info; ``text`` is the reason. ``hermes`` is true if it has members that only Hermes' infos have."""
 
     def __init__(self, text: str, hermes: bool = False) -> None:
         super().__init__(Reason.PARAMETER, text)
@@ -59,9 +64,9 @@ class BadInfo(Malformed):
 
 
 def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
-    """The name and the info of a registration, or of an update, which may have no name; and whether it is Hermes'.
+    """Parse the object of a registration, or of an update, which may have no name.
 
-    Raises `BadInfo`.
+    Returns the name, the info, and True if the object is Hermes'. Raises `BadInfo`.
     """
     members = _members(data)
     hermes = is_hermes(members)
@@ -84,27 +89,28 @@ def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
 
 
 def merge(info: bytes, changes: bytes) -> bytes:
-    """An info after an update; both come from `take_name`. Raises `BadInfo` if it would be too long."""
+    """Return an info with the changes of an update; both are from `take_name`. Raises `BadInfo` if it is too long."""
     return _object({**_MEMBERS.decode(info), **_MEMBERS.decode(changes)}, False)
 
 
 def is_hermes(members: Mapping[str, object]) -> bool:
-    """Whether these are the members that Hermes registers with, and nobody who follows the document."""
+    """Return True if these are members that Hermes registers, and that no service of the document has."""
     return "interfaces" in members and "reg_time" in members
 
 
 def _members(data: bytes) -> dict[str, msgspec.Raw]:
-    """The members of an object that every reader can read."""
+    """Return the members of an object that every JSON parser can parse, undecoded. Raises `BadInfo`."""
     if len(data) > MAX_INFO:
-        hermes = b'"interfaces"' in data and b'"reg_time"' in data  # as far as it was read
+        hermes = b'"interfaces"' in data and b'"reg_time"' in data  # a guess: too long to be parsed
         raise BadInfo(f"the service information has more than {MAX_INFO} bytes", hermes)
     try:
-        data.decode()  # The decoder does not look into values.
+        data.decode()  # the decoder below skips values, and so does not check their UTF-8
         members = _MEMBERS.decode(data)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
         raise BadInfo("the service information is no JSON object") from None
     if len(data) <= MAX_DIGITS and data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
-        return members  # it cannot have what is looked for now
+        return members  # too few bytes and brackets to exceed the limits checked below
+    # Brackets and digits inside of strings do not count.
     bare = _STRING.sub(b"", data)
     if max(accumulate(map(_STEP.__getitem__, bare.translate(None, _NOT_BRACKETS)))) > MAX_DEPTH:
         raise BadInfo(f"the service information is nested deeper than {MAX_DEPTH}", is_hermes(members))

@@ -1,15 +1,18 @@
-"""The commands of DBP that a ROUTER receives: frames to frozen messages.
+"""Parser of the commands of DBP that a ROUTER receives: frames to frozen messages.
 
 Rules:
-- A message is an empty frame, a command, a time, and what follows: ``"" COMMAND TIME FRAME...``. The empty frame must
-  be there. Commands are exact bytes. Frames behind those that a command has are ignored.
-- `Invalid` is what has not this shape. The document: drop it, and treat the peer as invalid.
-- `Denied` is a registration or an update of good shape whose object is not taken: it is answered, since Hermes would
-  wait for ever.
-- `BadRequest` is a request of good shape for names that no service can have: it is answered for the same reason.
-- A request names services in as many frames as it likes, up to the first empty one; if that is the first, it asks for
-  all. (The document and Hermes have one name. When Hermes' nodes repeat a request they put an empty frame behind it.)
-- Replies are read so far that one can tell them from nonsense: to send one to a broker is unexpected, not invalid.
+- A message is an empty frame, a command, a time, and further frames: ``"" COMMAND TIME FRAME...``. The empty frame is
+  required. Commands are exact bytes. Frames after those of the command are ignored.
+- `Invalid` is raised for any other form. The document requires to drop it, and to treat the peer as invalid.
+- `Denied` is raised for a well-formed registration or update with an invalid object. It is answered, since Hermes waits
+  for an answer without a time limit.
+- `BadRequest` is raised for a well-formed request for names that no service can have. It is answered for the same
+  reason.
+- A request names services in any number of frames, up to the first empty one; if that is the first, it requests all.
+  (The document and Hermes have one name. Hermes' nodes append an empty frame when they repeat a request.)
+- Replies are recognised by command and time only: a reply that is sent to a broker is unexpected, not invalid.
+
+See docs/protocols/dbp.md, "Messages". `broker.wires.dbp.sessions.commands` executes the messages.
 """
 
 from __future__ import annotations
@@ -25,17 +28,17 @@ from broker.wires.dbp.codec.listings import unknown
 from broker.wires.dbp.codec.times import BadTime, Form, read_time
 
 MAX_NAMES = 1_000
-"""Names in one request: with infos of the largest kind the reply is as long as a listing may be."""
+"""Names in one request. With the largest infos, the reply is as long as a listing may be."""
 
 TOO_MUCH = MAX_INFO + 1
-"""Bytes of an info that are read: enough to refuse it, however long the frame is."""
+"""Bytes of an info that are examined: enough to refuse it, however long the frame is."""
 
 MAX_SHOWN = 100
-"""Bytes of what the peer wrote that an error shows: a command may be a whole body."""
+"""Bytes of the peer's input that an error text quotes: a command may be a whole body."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """ "u_U", answered by "o_O". No names: all active services."""
+    """ "u_U", answered by "o_O". Without names it requests all active services."""
 
     form: Form
     sent: float | None
@@ -43,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Question(msgspec.Struct, frozen=True, gc=False):
-    """ "u_U" for a name in "mmi.", answered by "o_O" as 8/MMI would: ``{question: "200"}``. ``name`` may be empty."""
+    """ "u_U" for a name in "mmi.", answered by "o_O" as in 8/MMI: ``{question: "200"}``. ``name`` may be empty."""
 
     form: Form
     sent: float | None
@@ -52,7 +55,7 @@ class Question(msgspec.Struct, frozen=True, gc=False):
 
 
 class Registration(msgspec.Struct, frozen=True, gc=False):
-    """ "UwU", answered by "OwO" or denied. ``hermes`` tells that it has what only Hermes' registrations have."""
+    """ "UwU", answered by "OwO" or denied. ``hermes`` is true if it has members that only Hermes registers."""
 
     form: Form
     sent: float | None
@@ -62,7 +65,7 @@ class Registration(msgspec.Struct, frozen=True, gc=False):
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """ "UoU", answered by "u.u" or denied. Without a name it can only mean the service of this connection."""
+    """ "UoU", answered by "u.u" or denied. Without a name it applies to the service of its connection."""
 
     form: Form
     sent: float | None
@@ -71,7 +74,7 @@ class Update(msgspec.Struct, frozen=True, gc=False):
 
 
 class Beat(msgspec.Struct, frozen=True, gc=False):
-    """ "<3". It is answered (by "u.u") only where it comes from a REQ socket. Without a name it is the connection's."""
+    """ "<3", answered (by "u.u") only to a REQ socket. Without a name it applies to the service of its connection."""
 
     form: Form
     sent: float | None
@@ -79,7 +82,7 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bye(msgspec.Struct, frozen=True, gc=False):
-    """ "</3". It is never answered."""
+    """ "</3", never answered."""
 
     form: Form
     sent: float | None
@@ -87,7 +90,7 @@ class Bye(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """ "u.u". It is a sign of life and no more."""
+    """ "u.u": a sign of life, with no other effect."""
 
     form: Form
     sent: float | None
@@ -101,7 +104,7 @@ class Ping(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unexpected(msgspec.Struct, frozen=True, gc=False):
-    """A command that only a broker sends: answered by "</3", and silence."""
+    """A command that only a broker sends. It is answered by "</3", and the connection is not used any more."""
 
     form: Form
     sent: float | None
@@ -112,11 +115,11 @@ Message = Request | Question | Registration | Update | Beat | Bye | Ack | Ping |
 
 
 class Invalid(Malformed):
-    """Frames that are no message: dropped without an answer, and the connection is not listened to any more."""
+    """An invalid message. It is dropped without an answer, and its connection is not read any more."""
 
 
 class Denied(Malformed):
-    """A registration or an update to deny: ``text`` is the reason to send, with a time in ``form``."""
+    """A registration or an update to deny. ``text`` is the reason to send, with a time in ``form``."""
 
     def __init__(self, text: str, op: str, form: Form, hermes: bool) -> None:
         super().__init__(Reason.PARAMETER, text, op)
@@ -125,7 +128,7 @@ class Denied(Malformed):
 
 
 class BadRequest(Malformed):
-    """A request to answer with a listing that has nothing but ``error``, with a time in ``form``."""
+    """A request to answer with a listing of ``error`` alone, with a time in ``form``."""
 
     def __init__(self, text: str, form: Form) -> None:
         super().__init__(Reason.PARAMETER, text, "u_U")
@@ -134,7 +137,7 @@ class BadRequest(Malformed):
 
 
 def parse(frames: Sequence[bytes]) -> Message:
-    """The message of the frames that follow the peer's identity. Raises `Invalid`, `Denied` or `BadRequest`."""
+    """Parse the frames that follow the peer's identity. Raises `Invalid`, `Denied` or `BadRequest`."""
     if len(frames) < 3:
         raise Invalid(Reason.SYNTAX, "the message has fewer than three frames")
     if frames[0]:
@@ -155,7 +158,7 @@ def _request(form: Form, sent: float | None, frames: Sequence[bytes]) -> Request
     body = _body(frames)
     if not body:
         return Request(form, sent, ())
-    if len(frames) == 4 or not frames[4]:  # nearly all requests
+    if len(frames) == 4 or not frames[4]:  # fast path: one name, as in nearly all requests
         name = _requested(body, form)
         return Question(form, sent, name, "") if name.startswith(MMI) else Request(form, sent, (name,))
     names: list[str] = []
@@ -169,7 +172,7 @@ def _request(form: Form, sent: float | None, frames: Sequence[bytes]) -> Request
 
 
 def _requested(frame: bytes, form: Form) -> str:
-    """The name in one frame of a request. Raises `BadRequest`."""
+    """Return the name in one frame of a request. Raises `BadRequest`."""
     name = read_name(frame)
     if name is None:
         raise BadRequest(str(unknown(_escaped(frame))["Error"]), form)
@@ -203,7 +206,7 @@ def _beat(form: Form, sent: float | None, frames: Sequence[bytes]) -> Beat:
 
 
 def _bye(form: Form, sent: float | None, frames: Sequence[bytes]) -> Bye:
-    # Who says good-bye is gone, whatever stands behind it.
+    # An invalid name counts as missing: a peer that disconnects must not be refused.
     return Bye(form, sent, read_name(frames[3]) if len(frames) > 3 else None)
 
 
@@ -241,7 +244,7 @@ def _body(frames: Sequence[bytes]) -> bytes:
 
 
 def read_name(frame: bytes) -> str | None:
-    """The name in a frame; None if no service can have it."""
+    """Return the name in a frame; None if no service can have it."""
     if not 0 < len(frame) <= MAX_NAME:
         return None
     try:
@@ -251,5 +254,5 @@ def read_name(frame: bytes) -> str | None:
 
 
 def _escaped(frame: bytes) -> str:
-    """The start of a frame as printable ASCII."""
+    """Return the start of a frame as printable ASCII."""
     return frame[:MAX_SHOWN].decode("latin-1").encode("unicode_escape").decode("ascii")

@@ -1,11 +1,13 @@
-"""The time frame of DBP. The document says "current epoch time" and no more, so that peers have several forms.
+"""Codec of DBP's time frame. The document defines it as "current epoch time" only, so peers have several forms.
 
 Rules:
-- Four bytes are a float32, little-endian: that is what Hermes sends, and all that it can read. It is up to a minute
-  off, so that nothing may be concluded from it.
-- Eight bytes that are no text are a float64, little-endian; big-endian if only that gives a time of our days.
-- Anything else is a decimal number in ASCII.
+- Four bytes are a float32, little-endian: the form that Hermes sends, and the only one that it can parse. Its error is
+  up to a minute, so that no conclusion may be drawn from it.
+- Eight bytes that are no text are a float64, little-endian; big-endian if only that gives a plausible time.
+- All other frames are a decimal number in ASCII.
 - A peer is answered in the form that it used last.
+
+See docs/protocols/dbp.md, "Time".
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ import struct
 from broker.core.errors import Malformed, Reason
 
 MAX_TIME = 32
-"""Bytes of a time: of a number of seconds with all the digits that a float64 can have, there are about twenty."""
+"""Bytes of a time in text. Seconds with all the digits of a float64 have about twenty."""
 
 _OUR_DAYS = (1e9, 1e10)
-"""Seconds, from the year 2001 to 2286. A float64 whose bytes are read in the wrong order is hardly ever between."""
+"""Plausible times in seconds, from the year 2001 to 2286. A float64 in the wrong byte order is hardly ever between."""
 
 
 class Form(enum.Enum):
-    """How a time is written."""
+    """Encoding of a time."""
 
     FLOAT32 = "<f"
     FLOAT64 = "<d"
@@ -48,7 +50,7 @@ class BadTime(Malformed):
 
 
 def read_time(data: bytes) -> tuple[Form, float | None]:
-    """The form of a time frame, and its seconds; None for what is no number. Raises `BadTime`."""
+    """Return the form of a time frame, and its seconds of the epoch, None for a NaN or infinity. Raises `BadTime`."""
     size = len(data)
     if size == 4:
         return Form.FLOAT32, _finite(_FLOAT32.unpack(data)[0])
@@ -61,7 +63,7 @@ def read_time(data: bytes) -> tuple[Form, float | None]:
 
 
 def read_text(data: bytes) -> float:
-    """The seconds of a time that can only be text. Raises `BadTime`."""
+    """Return the seconds of a time in text. Raises `BadTime`."""
     if len(data) > MAX_TIME or not _is_decimal(data):
         raise BadTime
     seconds = float(data)
@@ -83,7 +85,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def write_time(form: Form, now: float) -> bytes:
-    """The time frame for ``now``, in seconds of the epoch."""
+    """Encode a time frame for ``now``, in seconds of the epoch."""
     if form is Form.TEXT:
         return b"%.6f" % now
     if form is Form.FLOAT32:

@@ -1,1 +1,1 @@
-"""The DBP wire: who is registered, what they and others are told, and when they are thought gone."""
+"""DBP sessions: registered services, their conversations over ZeroMQ and UDP, listings, and expiry."""

@@ -1,10 +1,12 @@
-"""The place of a service, and the addresses that may speak for it.
+"""Addresses of services: the hostport for the registry, the address for probes, and the comparison of peers' addresses.
 
 Rules:
-- A service says itself where it is. Hermes' always say 127.0.0.1, which is another machine to everybody elsewhere: a
-  loopback address, or one that stands for all, means the address that the registration came from.
-- So does a missing address. A missing port is 0, to which nobody can connect.
-- Loopback addresses are one and the same peer.
+- A service registers its own address. Hermes' services always register 127.0.0.1, which is wrong for clients on other
+  machines: a loopback or wildcard address stands for the address from which the service was registered.
+- So does a missing address. A missing port becomes 0, to which no client can connect.
+- All loopback addresses are one peer.
+
+See docs/protocols/dbp.md, "Into the registry".
 """
 
 from __future__ import annotations
@@ -17,23 +19,25 @@ from broker.wires.dbp.codec.details import Details
 
 
 def hostport(details: Details, address: str) -> str:
-    """Where others find a service that ``address`` has registered."""
+    """Return the hostport of a service that was registered from ``address``."""
     host = host_of(details, address)
     return f"[{host}]:{details.port or 0}" if ":" in host else f"{host}:{details.port or 0}"
 
 
 def host_of(details: Details, address: str) -> str:
-    """The host of that."""
+    """Return the host of a service that was registered from ``address``."""
     host = details.host
+    # A peer that is on loopback itself means this machine by a loopback address, so that it is right as it stands.
     if host is None or _is_wildcard(host) or (is_loopback(host) and not is_loopback(address)):
         return address
     return host
 
 
 def probed(details: Details, address: str) -> tuple[str, int] | None:
-    """The IPv4 address and port at which such a service can be asked; None if it said no port.
+    """Return the IPv4 address and port for probes of a service; None if it registered no port.
 
-    A name is not looked up: that would hold up all ZeroMQ traffic. The service is asked where it registered from.
+    A host name is not resolved, since that would block all ZeroMQ traffic. Such a service is probed at the address from
+    which it was registered.
     """
     if details.port is None:
         return None
@@ -42,12 +46,12 @@ def probed(details: Details, address: str) -> tuple[str, int] | None:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two addresses of peers are those of one machine."""
+    """Return True if two addresses of peers are those of one machine, as far as the addresses show."""
     return one == other or (is_loopback(one) and is_loopback(other))
 
 
 KEPT = 4_096
-"""Addresses of which it is remembered what they are: to find out takes longer than all the rest."""
+"""Addresses whose classification is cached: parsing one takes longer than the rest of a heartbeat's processing."""
 
 
 @lru_cache(KEPT)

@@ -1,9 +1,12 @@
-"""The beacon, by which nodes find the broker, and its heartbeat to all.
+"""Periodic broadcasts: the beacon, by which nodes find the broker, and the broker's heartbeat.
 
 Rules:
-- Once a second. Nodes take the broker's address from where the beacon comes from, and the ROUTER's port out of it; they
-  read the first datagram that they get and nothing after it, so the port of the beacon gets beacons only.
-- The heartbeat, in the form that the document has, goes to the same addresses at the port of heartbeats.
+- Both are sent once a second.
+- Nodes use the source of the beacon as the broker's address, and its content as the ROUTER's port. They read only the
+  first datagram that arrives, so only beacons are sent to the beacon's port.
+- The heartbeat is sent to the same addresses, at the port for heartbeats.
+
+See docs/protocols/dbp.md, "Beacon".
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from broker.wires.dbp.codec import datagrams
 from broker.wires.dbp.sessions.outbound import Udp
 
 EVERY = 1.0
-"""Seconds, as the original's; a node that looks for a broker waits for ten."""
+"""Seconds between beacons, as of the original broker. A node that searches for a broker waits for ten seconds."""
 
 
 class Beacon:
-    """Tells ``addresses`` that the ROUTER of the broker ``name`` is at ``port``."""
+    """Sender of the broadcasts to ``addresses``: the beacon with the ROUTER's ``port`` to ``beacon_port``, and the
+    heartbeat of the broker ``name`` to ``udp_port``."""
 
     def __init__(
         self,
@@ -42,18 +46,18 @@ class Beacon:
         self._timer: IDelayedCall | None = None
 
     def start(self) -> None:
-        """Begin, with the first one at once."""
+        """Start the timer; the first beacon is sent at once. Without addresses, do nothing."""
         if self._addresses:
-            self._tell()
+            self._broadcast()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
-        self._timer = self._clock.callLater(EVERY, self._tell)
+    def _broadcast(self) -> None:
+        self._timer = self._clock.callLater(EVERY, self._broadcast)
         heartbeat = datagrams.heartbeat(self._clock.seconds(), self._name)
         for address in self._addresses:
             self._udp.send(self._beacon, (address, self._beacon_port))

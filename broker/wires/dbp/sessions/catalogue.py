@@ -1,16 +1,19 @@
-"""Who is registered by DBP, under which contract, and whether they live. All of it is in the registry too.
+"""Catalogue of the services registered by DBP: registration, heartbeat contract, expiry. The registry has them too.
 
-Rules (the document has "agreed-upon intervals", and says nothing of who agreed to what):
-- Each service is a provider of its own in the registry. One name is one service: a new registration takes the place of
-  the old one if that is under no contract or came from the same address, and is refused otherwise.
+Rules (the document has "agreed-upon intervals", but does not define the agreement):
+- Each service is a provider of its own in the registry. A name belongs to one service: a new registration replaces the
+  old one if that is under no contract or came from the same address, and is refused otherwise.
 - A service is under contract if it registered an interval, or has ever sent a heartbeat, by UDP or over the ROUTER.
-  Its interval is what it registered, within the configured bounds, or else the configured one.
-- Under contract, it is gone after as many intervals as were agreed without a sign of life: any message of its own, by
-  either way, or an answer. Time in which the broker itself stood still does not count (`core.liveness`).
-- After one missed heartbeat it is asked at its own address, again and again until the time is over.
-- Without a contract it stays, also across a restart of the broker: Hermes' services never say anything twice. They may
-  be asked from time to time; then one that has ever answered is gone when it fails to so many times in a row.
-- What is said of a service counts only from the address that registered it, unless that is switched off.
+  Its interval is the registered one, clamped to the configured bounds, or else the configured one.
+- Under contract, it expires after the agreed number of intervals without a sign of life: any message of its own, over
+  either transport, or an answer to a probe. Stalls of the broker itself do not count (`broker.core.liveness`).
+- After one missed heartbeat it is probed at its own address, repeatedly until it expires.
+- Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
+  probed periodically; then one that has ever answered expires after as many consecutive failures.
+- Messages about a service count only from the address that registered it, unless the configuration disables that.
+
+A service has a lease exactly while it is to be checked: under contract, or where services without one are probed. See
+docs/protocols/dbp.md, "Registration", "Heartbeats" and "Expiry".
 """
 
 from __future__ import annotations
@@ -36,24 +39,25 @@ WIRE = "dbp"
 """The name of the wire in the registry, in counters and in logs."""
 
 MISSED = 1.5
-"""Intervals of silence after which a heartbeat was missed. They come late by a little all the time."""
+"""Intervals of silence after which a heartbeat counts as missed. Heartbeats are regularly late by a little."""
 
 ASK_FOR = 0.75
-"""Intervals that a question may take: two of them fit between a missed heartbeat and three intervals."""
+"""Intervals for the answer to a probe: two probes fit between a missed heartbeat and the end of three intervals."""
 
 LEAST_TO_ASK = 0.25
-"""Intervals that must be left for a question to make sense."""
+"""Intervals that must remain until the expiry for another probe to be of use."""
 
 ASK_AGAIN = 0.1
-"""Intervals after which it is tried again to ask one that cannot be asked now: another name at its place is."""
+"""Intervals until the next attempt to probe a service that cannot be probed now, because another name at the same
+address is being probed."""
 
 LEAST_LIVENESS, MOST_LIVENESS = 3, 5
-"""How many intervals may pass in silence, whatever is registered: the document says "usually 3-5"."""
+"""Bounds of the intervals of silence that a service may register: "usually 3-5" in the document."""
 
 
 @attrs.frozen
 class Terms:
-    """What is configured, as it may change while running. Times in seconds; see `config.values.Dbp`."""
+    """Configuration that a reload may change. Times in seconds; see `broker.wires.dbp.config.Dbp`."""
 
     rights: Rights = attrs.field(factory=Rights)
     services: int = 10_000
@@ -67,7 +71,7 @@ class Terms:
 
 
 class Catalogue:
-    """All registered services. Entries' leases call `check`."""
+    """All registered services, in the order of their registration. The leases of entries call `check`."""
 
     log = Logger()
 
@@ -94,25 +98,25 @@ class Catalogue:
         return iter(self._entries.values())
 
     def get(self, name: str) -> Entry | None:
-        """The service of that name."""
+        """Return the service of that name."""
         return self._entries.get(name)
 
     def sources(self) -> Collection[Source]:
-        """The sources of the last datagrams of all services."""
+        """Return the sources of the last datagrams of all services."""
         return self._sources.keys()
 
     def at(self, source: Source) -> list[Entry]:
-        """The services whose last datagram came from there."""
+        """Return the services whose last datagram came from that source."""
         return list(self._sources.get(source, ()))
 
     def trusts(self, entry: Entry, address: str) -> bool:
-        """Whether that address may speak for a service."""
+        """Return True if messages about a service count from that address."""
         return not self.terms.check_address or same(entry.address, address)
 
-    # what services say
+    # registrations and signs of life
 
     def register(self, name: str, info: bytes, address: str, form: Form, connection: Connection | None) -> Entry:
-        """A service registers. Raises `Refusal`, with nothing changed."""
+        """Register a service, which may replace the old one of that name. Raises `Refusal`, with no change."""
         terms = self.terms
         old = self._entries.get(name)
         if old is not None and old.contract and not same(old.address, address):
@@ -132,7 +136,7 @@ class Catalogue:
         return entry
 
     def restore(self, providers: Iterable[Provider]) -> None:
-        """Take back those that will not register again, from before a restart."""
+        """Register the recorded services that do not register again after a restart of the broker."""
         for provider in providers:
             for service in provider.services:
                 if provider.wire != WIRE or not service.lasting or service.info is None:
@@ -143,7 +147,7 @@ class Catalogue:
                     self.log.warn("{name} was not restored: {why}", name=service.name, why=refusal.text)
 
     def update(self, entry: Entry, changes: bytes) -> None:
-        """A service changes what it says of itself. Raises `Refusal`, with nothing changed."""
+        """Update the info of a service. Raises `Refusal`, with no change."""
         info = merge(entry.info, changes)
         self._permit(entry.name)
         before, entry.info, entry.details = entry.details, info, details(info)
@@ -153,6 +157,7 @@ class Catalogue:
         if hostport(before, entry.address) == hostport(entry.details, entry.address):
             self._amend(entry)
         else:
+            # A moved service is another one to its watchers, which connect to the hostport of an offer.
             self._registry.withdraw(entry.provider, [entry.name])
             self._offer(entry)
         load = details(changes).load
@@ -162,13 +167,14 @@ class Catalogue:
         self._look(entry)
 
     def live(self, entry: Entry) -> None:
-        """A service gave a sign of life."""
-        entry.heard = self._leases.moment()
+        """Record a sign of life of a service."""
+        entry.last_alive = self._leases.moment()
         entry.failures = 0
 
     def beat(self, entry: Entry, source: Source | None, form: Form, sent: float | None) -> None:
-        """A service sent a heartbeat: from that source by UDP, or over a connection. Its time was in that form."""
-        entry.heard = self._leases.moment()
+        """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
+        had that form."""
+        entry.last_alive = self._leases.moment()
         entry.form = form
         if source is not None and entry.source != source:
             self._move(entry, source)
@@ -176,30 +182,31 @@ class Catalogue:
             entry.contract = True
             self._amend(entry)
             self._look(entry)
-        # A time in single precision is off by up to a minute, so it says nothing of the peer's clock.
+        # A time in single precision has an error of up to a minute, so that it is no evidence about the peer's clock.
         self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
 
     def bind(self, entry: Entry, connection: Connection | None) -> None:
-        """A connection speaks for a service that has none over which it can be told anything."""
+        """Bind a service to a connection, unless it has one already through which it can be sent messages."""
         if connection is None or connection.entry is not None:
             return
+        # A REQ socket cannot be sent unsolicited messages, so any other connection is better.
         if entry.connection is not None and entry.connection.req:
             entry.connection.release()
         if entry.connection is None:
             entry.connection, connection.entry = connection, entry
 
     def disconnect(self, entry: Entry) -> None:
-        """A service says good-bye, by either way: nothing more is said to it by any."""
+        """Process a DISCONNECT of a service, over either transport: no more messages are sent to it over any."""
         if entry.source is not None:
             self._voice.hush(entry.source)
         if entry.connection is not None and not entry.connection.req:
-            entry.connection.deaf = True
+            entry.connection.ended = True
         self.remove(entry, "disconnected")
 
     def remove(self, entry: Entry, why: str) -> None:
-        """A service is gone."""
+        """Remove a service, also from the registry. ``why`` is the event in the counter ``dbp_services``."""
         if self._entries.get(entry.name) is not entry:
-            return
+            return  # replaced already
         del self._entries[entry.name]
         if entry.lease is not None:
             entry.lease.cancel()
@@ -209,40 +216,42 @@ class Catalogue:
             entry.connection.release()
         self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
         self._complaints.count("dbp_services", why)
-        self.log.debug("dbp service {name} is {why}", name=entry.name, why=why)
+        self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)
 
-    # from the operator
+    # administration
 
     def use(self, terms: Terms) -> None:
-        """Take other terms. They count for who registers from now on; those about questions, for all."""
+        """Apply other terms. They hold for later registrations; those about probes, for all services."""
         self.terms = terms
         for entry in self._entries.values():
             self._look(entry)
 
     def part_all(self) -> None:
-        """The broker stops: tell everybody. They stay registered, for those who remember the registry."""
+        """Send all services a DISCONNECT, since the broker stops. They stay in the registry, and so in its record."""
         for entry in self._entries.values():
             self._voice.part(entry)
             if entry.lease is not None:
                 entry.lease.cancel()
                 entry.lease = None
 
-    # from the leases
+    # periodic checks
 
     def check(self, entry: Entry, now: float) -> float | None:
-        """Do what is due for a service; returns when to be asked again, None when there is nothing more to do."""
+        """Expire, probe or send a heartbeat to a service, as is due. Returns the time of the next check, or None."""
         if not entry.contract:
             return self._check_lasting(entry, now)
-        dead_at = entry.heard + entry.liveness * entry.interval + self._leases.slack_exact
+        # The exact slack, since an agreed interval may be shorter than the coarse one.
+        dead_at = entry.last_alive + entry.liveness * entry.interval + self._leases.slack_exact
         if now >= dead_at:
             self._expire(entry)
             return None
         if now >= entry.beat_at:
             self._voice.beat(entry)
+            # The phase is kept, but missed heartbeats are not sent in a burst.
             entry.beat_at = max(entry.beat_at + entry.interval, now)
         due = min(dead_at, entry.beat_at)
         if self.terms.fall_back and not entry.probing:
-            ask_at = entry.heard + MISSED * entry.interval
+            ask_at = entry.last_alive + MISSED * entry.interval
             left = dead_at - now
             if now < ask_at:
                 due = min(due, ask_at)
@@ -264,8 +273,8 @@ class Catalogue:
         return now + self.terms.probe
 
     def _expire(self, entry: Entry) -> None:
-        """A service is silent. It is told, in case that it only cannot be heard."""
-        entry.lease = None  # the one that is being checked, and ends by itself
+        """Remove a silent service. It is sent a DISCONNECT, since only its own messages may have been lost."""
+        entry.lease = None  # this check is the lease's, and ends it
         self._voice.part(entry)
         self.remove(entry, "expired")
 
@@ -273,7 +282,7 @@ class Catalogue:
         def answered(lives: bool | None) -> None:
             entry.probing = False
             if self._entries.get(entry.name) is not entry:
-                return
+                return  # removed or replaced in the meantime
             if lives:
                 entry.proved = True
                 self.live(entry)
@@ -284,14 +293,14 @@ class Catalogue:
 
         entry.probing = self._voice.probe(entry, seconds, answered)
 
-    # inside
+    # helpers
 
     def _permit(self, name: str) -> None:
         if is_broker(name) or not self.terms.rights.permits(name):
             raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name} may not be registered here")
 
     def _agree(self, entry: Entry) -> None:
-        """Agree on an interval, and on how many of them may pass in silence."""
+        """Set the agreed interval, and the number of intervals that may pass in silence."""
         terms, wanted = self.terms, entry.details
         interval = terms.interval if wanted.interval is None else wanted.interval
         entry.interval = min(max(interval, terms.least_interval), terms.most_interval)
@@ -299,9 +308,9 @@ class Catalogue:
         entry.liveness = min(max(liveness, LEAST_LIVENESS), MOST_LIVENESS)
 
     def _replace(self, old: Entry, connection: Connection | None) -> None:
-        """Another registration takes a service's place."""
+        """Remove the service that another registration replaces, and send it a DISCONNECT over its connection."""
         if old.connection is not None and old.connection is not connection:
-            # Its datagrams may come from the same place as those of the new one, which would hear it too.
+            # Not by UDP: the new service may have the same source, and would receive the DISCONNECT too.
             self._move(old, None)
             self._voice.part(old)
         self.remove(old, "replaced")
@@ -320,12 +329,12 @@ class Catalogue:
         self._look(entry)
 
     def _offer(self, entry: Entry) -> None:
-        """Have the registry offer it. That refuses nothing that was permitted here, unless it is full."""
+        """Offer a service in the registry, which refuses a service that was permitted here only if it is full."""
         self._registry.offer([self._service(entry)], self.terms.rights)
 
     def _amend(self, entry: Entry) -> None:
-        """Have the registry show what the service says of itself now."""
-        # The peer was promised its contract, and its info was permitted: it is served even if it cannot be shown.
+        """Amend a service in the registry after a change of its info or contract."""
+        # The contract was approved, and the info permitted: a registry that refuses must not end the service.
         with suppress(Refusal):
             self._registry.amend(self._service(entry))
 
@@ -340,7 +349,7 @@ class Catalogue:
         )
 
     def _move(self, entry: Entry, source: Source | None) -> None:
-        """Datagrams of a service come from elsewhere now, or from nowhere."""
+        """Set the source of a service's datagrams, None for none, and keep the index by source consistent."""
         if entry.source is not None:
             there = self._sources[entry.source]
             del there[entry]
@@ -351,13 +360,14 @@ class Catalogue:
             self._sources.setdefault(source, {})[entry] = None
 
     def _look(self, entry: Entry) -> None:
-        """Have a service looked after from now on, by what is agreed now."""
+        """Schedule the checks of a service from now on, by the current agreement and terms."""
         before, entry.lease = entry.lease, None
-        now = self._leases.moment()  # the end of a question to the service leads here, too
+        now = self._leases.moment()  # not `now`, which is of the last quantum: the end of a probe leads here too
         if entry.contract:
             entry.beat_at = min(max(entry.beat_at, now), now + entry.interval)
             entry.lease = self._leases.hold(entry, now)
         elif self.terms.probe:
             entry.lease = self._leases.hold(entry, now + self.terms.probe)
-        if before is not None:  # only now: when nothing is held, not even for this moment, life time stands still
+        # Cancelled last: while no lease is held at all, the lifetime clock stops.
+        if before is not None:
             before.cancel()

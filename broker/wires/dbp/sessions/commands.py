@@ -1,18 +1,21 @@
-"""The conversations over the ROUTER: the commands of peers, and the answers.
+"""Conversations over the ROUTER: execution of the peers' commands, and the answers.
 
-Rules (the document's, and where it is silent those that real nodes need):
+Rules (of the document, and where it is silent, of the real nodes):
 - Requests are answered to all peers, at any time. A registration is approved or denied; an update acknowledged or
-  denied; a heartbeat acknowledged only to a REQ socket, which must get a reply; a ping answered for Hermes' clients.
+  denied; a heartbeat acknowledged only to a REQ socket, which must get a reply; a ping answered, for Hermes' clients.
   A DISCONNECT is never answered.
 - A reply has its time in the form of the message that it answers.
-- A connection is known by its number. State is kept only of connections that registered, speak for a service or
-  misbehaved, and only until they end. So the table needs no bound of its own: it has the transport's.
+- A connection is identified by its number. State exists only for connections that registered, are bound to a service or
+  violated the protocol, and only until they end. So the table needs no limit of its own besides the transport's.
 - Valid but unexpected: commands that only a broker sends; a second registration on one connection; a heartbeat or an
-  acknowledgement where no service is known. The answer is one DISCONNECT, and the connection is *deaf*: nothing that
-  comes through it is read, nothing is sent to it, until it ends.
-- Invalid: frames that are no message. They are dropped without an answer, and the connection is deaf.
-- An update of a service that is not registered is denied: that is what DENIED is for.
+  acknowledgement without a known service. The answer is one DISCONNECT, and the connection is *ended*: until it closes,
+  no message from it is read, and none is sent to it.
+- Invalid: frames that are no message. They are dropped without an answer, and the connection is ended.
+- An update of a service that is not registered is denied: that is the purpose of DENIED.
 - Any message of a service over its connection is a sign of life.
+
+See docs/protocols/dbp.md, "Messages" and "Disconnect and silence". `broker.wires.dbp.sessions.datagrams` is the
+counterpart for UDP.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from broker.wires.dbp.sessions.outbound import Voice
 from broker.wires.dbp.sessions.service_state import Connection, Entry
 
 SERVICE_QUESTION = "mmi.service"
-"""The one question of 8/MMI that the broker knows: whether there is a service of a name."""
+"""The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""
 
 
 class Commands:
@@ -60,7 +63,7 @@ class Commands:
         self.requests = 0
         self.ignored = 0
         self._connections: dict[int, Connection] = {}
-        """By number, those of which state is kept."""
+        """Connections with state, by number."""
         self._commands: dict[type, Callable[[Connection, Any], None]] = {
             messages.Beat: self._beat,
             messages.Update: self._update,
@@ -76,28 +79,29 @@ class Commands:
         return len(self._connections)
 
     def connections(self) -> Mapping[int, Connection]:
-        """The connections with state, by number."""
+        """Return the connections with state, by number."""
         return self._connections
 
     def counts(self) -> dict[str, int]:
-        """The counters of the conversations, by name."""
+        """Return the counters of the conversations, by name."""
         return {"dbp_requests.answered": self.requests, "dbp_messages.ignored": self.ignored}
 
-    # from the transport
+    # calls of the ROUTER
 
     def receive(self, identity: bytes, frames: list[Part], number: int) -> None:
-        """Take one message: the frames after the identity, and the number of its connection."""
+        """Process one message: the frames after the identity, and the number of its connection."""
         connection = self._connections.get(number)
-        if connection is not None and connection.deaf:
+        if connection is not None and connection.ended:
             self.ignored += 1
             return
         try:
             message = messages.parse(frames)
         except Malformed as malformed:
-            self._malformed(connection or self._meet(identity, number), malformed)
+            self._malformed(connection or self._new_connection(identity, number), malformed)
             return
         if connection is not None:
-            self._hear(connection, message.form)
+            self._alive(connection, message.form)
+        # Requests need no state, so that no `Connection` is made for them.
         if type(message) is messages.Request:
             names = message.names
             body = self._listing.named(names) if names else self._listing.all()
@@ -106,24 +110,24 @@ class Commands:
             if sent is not Sent.SENT:
                 self._complaints.count("dbp_dropped", sent.value)
             elif connection is not None:
-                connection.told = self._leases.now
+                connection.last_sent = self._leases.now
             return
         if connection is None:
-            connection = self._meet(identity, number)
+            connection = self._new_connection(identity, number)
             connection.form = message.form
         self._commands[type(message)](connection, message)
 
     def closed(self, number: int) -> None:
-        """A connection ended: its state goes. Its service stays registered, without a connection."""
+        """Discard the state of a closed connection. Its service stays registered, without a connection."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.release()
 
     def room(self, identity: bytes) -> None:
-        """Do nothing: a heartbeat that was refused is due again, and an answer that was refused is lost."""
+        """Do nothing: a dropped heartbeat is due again by itself, and a dropped answer is lost."""
 
-    def _hear(self, connection: Connection, form: Form) -> None:
-        """Note a message of a connection, with a time in that form, as a sign of life."""
+    def _alive(self, connection: Connection, form: Form) -> None:
+        """Record a message of a connection, with a time in that form, as a sign of life of its service."""
         connection.form = form
         if connection.entry is not None:
             connection.entry.form = form
@@ -132,7 +136,7 @@ class Commands:
     # requests
 
     def _question(self, connection: Connection, message: messages.Question) -> None:
-        code = "501"
+        code = "501"  # not implemented, in 8/MMI
         if message.question == SERVICE_QUESTION:
             code = "200" if self._listing.has(message.name) else "404"
         body = listing((), {message.question: code})
@@ -204,13 +208,13 @@ class Commands:
             else:
                 text = f"a DISCONNECT of {entry.name}, which was registered from another address"
                 self._complain(connection, Refusal(Reason.WRONG_ADDRESS, text))
-        self._deafen(connection)
+        self._end(connection)
 
     def _unexpected(self, connection: Connection, message: messages.Unexpected) -> None:
         self._part(connection, f"{message.command.decode()}, which only a broker says")
 
     def _named(self, connection: Connection, name: str | None) -> Entry | None:
-        """The service that a message is about: of that name, or that of the connection."""
+        """Return the service to which a message refers: by name, else that of the connection."""
         return connection.entry if name is None else self._catalogue.get(name)
 
     def _trusts(self, connection: Connection, entry: Entry) -> bool:
@@ -218,39 +222,42 @@ class Commands:
 
     def _adopt(self, connection: Connection, entry: Entry) -> None:
         """Bind a service that lost its connection to this one."""
+        # Hermes uses a new REQ socket for each message, through which no later message could be sent.
         if not connection.req:
             self._catalogue.bind(entry, connection)
             if connection.entry is entry:
                 self._keep(connection)
 
-    # what is wrong
+    # protocol violations
 
     def _malformed(self, connection: Connection, malformed: Malformed) -> None:
         self._complain(connection, malformed)
         if isinstance(malformed, messages.Denied):
-            self._hear(connection, malformed.form)
+            self._alive(connection, malformed.form)
             self._deny(connection, malformed.text, malformed.hermes)
         elif isinstance(malformed, messages.BadRequest):
-            self._hear(connection, malformed.form)
+            self._alive(connection, malformed.form)
             body = listing((), malformed.error)
             self._voice.answer(connection, replies.reply(malformed.form, self._clock.seconds(), body))
         else:
-            self._deafen(connection)
+            self._end(connection)
 
     def _deny(self, connection: Connection, reason: str, hermes: bool) -> None:
         self._voice.answer(connection, replies.denied(connection.form, self._clock.seconds(), reason, hermes))
 
     def _part(self, connection: Connection, why: str) -> None:
-        """Answer what is valid but unexpected. A service stays registered as long as it lives."""
+        """Answer a valid but unexpected message by a DISCONNECT. The service stays registered until it expires."""
         if connection.entry is not None:
             connection.entry.parted = True
         self._complain(connection, Refusal(Reason.UNEXPECTED, why))
         self._voice.answer(connection, replies.disconnect(connection.form, self._clock.seconds(), connection.hermes))
-        self._deafen(connection)
+        self._end(connection)
 
-    def _deafen(self, connection: Connection) -> None:
+    def _end(self, connection: Connection) -> None:
+        """End a connection: it is neither read nor written until the peer closes it."""
         connection.release()
-        connection.deaf = True
+        connection.ended = True
+        # Its state must stay in the table, or the next message would count as that of a new connection.
         self._keep(connection)
 
     def _complain(self, connection: Connection, refusal: Refusal) -> None:
@@ -258,9 +265,10 @@ class Commands:
 
     # connections
 
-    def _meet(self, identity: bytes, number: int) -> Connection:
+    def _new_connection(self, identity: bytes, number: int) -> Connection:
+        """Return the state of a connection. It is discarded after this message unless `_keep` stores it."""
         return Connection(identity, number, self._router.sender())
 
     def _keep(self, connection: Connection) -> None:
-        """Keep the state of a connection until it is closed."""
+        """Store the state of a connection until it is closed."""
         self._connections[connection.number] = connection

@@ -1,14 +1,15 @@
-"""What is said by UDP, and what is answered.
+"""Conversations by UDP: processing of datagrams, and the answers.
 
 Rules:
-- A heartbeat of a registered service, from the address that registered it, is a sign of life. So is an
-  acknowledgement from where its last datagram came from. Neither is answered: the broker's own heartbeats are.
-- A heartbeat of a service that is not registered is answered by a DISCONNECT, so that it registers again when the
-  broker has begun anew. One source is told so once in a while only, and one address not too often: whose address it
-  is, nobody knows.
+- A heartbeat of a registered service, from the address that registered it, is a sign of life. So is an acknowledgement
+  from the source of its last datagram. Neither is answered; the broker sends heartbeats of its own.
+- A heartbeat of a service that is not registered is answered by a DISCONNECT, so that the service registers again after
+  a restart of the broker. These answers are rate-limited by source and by address, since sources are easily forged.
 - A heartbeat or a DISCONNECT from another address than the service's is counted, and not answered.
-- Everything else is not answered. The beacons and heartbeats of brokers, this one included, are no faults.
-- Nothing is kept of who is not registered, but for the bounded tables of those rates.
+- No other datagram is answered. The beacons and heartbeats of brokers, this one included, are no violations.
+- Unregistered sources cause no state, except in the bounded tables of the rate limits.
+
+See docs/protocols/dbp.md, "By UDP". `broker.wires.dbp.sessions.commands` is the counterpart for ZeroMQ.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Datagrams:
         self.beats = 0
 
     def counts(self) -> dict[str, int]:
-        """What is counted here, by name."""
+        """Return the counters of the datagrams, by name."""
         return {"dbp_heartbeats.udp": self.beats}
 
     def receive(self, data: bytes, source: Source) -> None:
-        """Take one datagram."""
+        """Process one datagram."""
         try:
             message = datagrams.read(data)
         except datagrams.Ignored as ignored:
@@ -60,7 +61,7 @@ class Datagrams:
             entry = self._catalogue.get(message.name)
             entries = [] if entry is None else [entry]
         if not entries:
-            self._stranger(message, source)
+            self._unregistered(message, source)
         for entry in entries:
             if self._catalogue.trusts(entry, source[0]):
                 self._catalogue.beat(entry, source, message.form, message.sent)
@@ -78,12 +79,13 @@ class Datagrams:
             else:
                 self._refuse(f"a DISCONNECT of {entry.name}, which was registered from another address", source)
 
-    def _stranger(self, message: Beat, source: Source) -> None:
-        """A heartbeat of somebody who is not registered."""
+    def _unregistered(self, message: Beat, source: Source) -> None:
+        """Process a heartbeat of a service that is not registered."""
+        # The broker receives its own broadcast heartbeats, and those of others.
         if is_broker(message.name):
             self._complaints.count("dbp_datagrams", "of-broker")
             return
-        text = f"a heartbeat of {message.name or 'somebody'}, who is not registered"
+        text = f"a heartbeat of {message.name or 'a service without a name'}, which is not registered"
         self._complaints.add(WIRE, source[0], Refusal(Reason.NOT_REGISTERED, text))
         self._voice.turn_away(source)
 

@@ -1,25 +1,26 @@
-"""What info requests are answered from: the whole registry, whatever wire a service came by.
+"""Answers to info requests: a cached view of the whole registry, with the services of every wire.
 
 Rules:
-- A list of all has one key for each name, in the order in which the names were first offered. A name that went and came
-  again is at the end.
-- A service with an info is listed by exactly that, nothing added. If several services of a name have one, the first
-  offered counts.
-- A name without an info is listed by a mapping: where its first offered service is, and who offers it, with the load.
-  If several offer it, ``providers`` has the same of each of them: those of one provider and protocol together, and not
-  more than `MAX_PROVIDERS`. How to authenticate is never shown.
-- The broker's own services are not in the list of all. They answer by name, where no peer offers that name.
+- The list of all has one key for each name, in the order in which the names were first offered. A name that was
+  withdrawn and offered again is at the end.
+- A service with an info is listed by exactly that. If several services of a name have one, the first offered counts.
+- A name without an info is listed by a mapping: address and provider of its first offered service, with the load. If
+  several providers offer it, ``providers`` has the same for each of them: those of one provider and protocol together,
+  and `MAX_PROVIDERS` at most. Credentials are never shown.
+- The broker's own services are not in the list of all. They are found by name, unless a peer offers that name.
 - No service named "Error" is listed or found: Hermes takes that key for a failure.
-- A request for a name is answered from before a restart too: behind its live services stand those that are not
-  replaced yet. The list of all has live services only.
-- The answer for a name without any service is an error; it says if the name was active, and since when it is not.
-- Of several names those found are listed, and one error speaks of all others together.
-- A body that would be too long is an error.
+- The answer for a name contains restored services, after the live ones, until they are replaced. The list of all has
+  live services only.
+- The answer for a name without any service is an error. It has the time of the end if the name was active before.
+- The answer for several names lists those found, with one error for all others together.
+- A body that would be too long is replaced by an error.
 
-What is encoded is kept until something about that name changes, so that a request for one name, or for all while
-nothing changes, costs a lookup. Loads change often, and only mappings have them. So they are watched from a request
-that used a mapping until no mapping is kept, at the latest for `LOADS` loads without a further such request: a
-catalogue that nobody asks costs those who report loads nothing.
+Caching: encoded answers are stored until a service of the name changes, so that a request for one name, or for all
+without a change, costs a lookup. Loads change often, and only mappings contain them. So loads are watched from a
+request that used a mapping until no mapping is cached, or for `LOADS` loads without a further such request:
+without requests, a report of a load costs nothing here.
+
+See docs/protocols/dbp.md, "Requests" and "Other wires". `broker.wires.dbp.codec.listings` has the encoding.
 """
 
 from __future__ import annotations
@@ -50,32 +51,33 @@ from broker.wires.dbp.codec.listings import (
 )
 
 DEFAULT_PROTOCOL = "tcp"
-"""The protocol of DBP's own services, and of nearly all others: what is asked for from before a restart."""
+"""Protocol of DBP's own services, and of nearly all others: the one for which restored services are found."""
 
 MAX_PROVIDERS = 1_000
-"""Offers in one mapping: more than anybody chooses from, and encoded in a few milliseconds. It tells how many more."""
+"""Offers in one mapping: more than a client chooses from, encoded in a few milliseconds. ``omitted`` counts the others.
+"""
 
 GONE = 10_000
-"""Names remembered that were active: as many as a farm has; at most some 10 MB, usually one."""
+"""Departed names that are stored: as many as a farm has. They take 10 MB at most, usually one."""
 
 KEPT_SIZE = 2_048
-"""Bytes of an answer that is kept: over ten times the usual."""
+"""Bytes of an answer that is cached: over ten times the usual size."""
 
 KEPT = 4_096
-"""Answers kept of either kind: the names that a farm asks for, some times over; at most 8 MB, usually less than one."""
+"""Cached answers of either kind: several times the names that a farm requests. They take 8 MB at most."""
 
 LOADS = 1_000
-"""Loads that are listened to after a request: some milliseconds in all, and a second of a busy farm."""
+"""Loads that are processed after a request: some milliseconds in all, and a second of a busy farm."""
 
 
-class _Same:
-    """The services of one name, in the order in which they were offered, but those of one source together."""
+class _NamedServices:
+    """The services of one name, in the order in which they were offered, but grouped by provider and protocol."""
 
     __slots__ = ("_added", "_count", "_sources")
 
     def __init__(self) -> None:
         self._sources: dict[tuple[int, str], list[tuple[int, Service]]] = {}
-        """With each service how many were added before it."""
+        """By provider and protocol. Each service has the number of services that were added before it."""
         self._added = 0
         self._count = 0
 
@@ -85,12 +87,12 @@ class _Same:
         self._count += 1
 
     def amend(self, service: Service) -> None:
-        """The first of its source is now this one."""
+        """Replace the first service of the same provider and protocol."""
         services = self._sources[service.provider, service.protocol]
         services[0] = (services[0][0], service)
 
     def remove(self, service: Service) -> bool:
-        """Returns whether none is left."""
+        """Remove a service. Returns True if none is left."""
         source = (service.provider, service.protocol)
         services = self._sources[source]
         del services[next(n for n, (_, each) in enumerate(services) if each == service)]
@@ -100,7 +102,7 @@ class _Same:
         return not self._count
 
     def info(self) -> str | None:
-        """The info of the first offered that has one; None if none has."""
+        """Return the info of the first offered service that has one; None if none has."""
         infos = ((place, each.info) for same in self._sources.values() for place, each in same if each.info is not None)
         return min(infos, default=(0, None))[1]
 
@@ -113,33 +115,34 @@ class _Same:
         return self._count
 
 
-_Services = _Same | tuple[Service, ...]
+_Services = _NamedServices | tuple[Service, ...]
 
 
 class Listing:
-    """Answers info requests with what ``registry`` has. ``clock`` tells when a name went, in seconds of the epoch."""
+    """Cached answers to info requests about ``registry``. ``clock`` gives the time at which a name ended, in seconds of
+    the epoch."""
 
     def __init__(self, registry: IRegistry, clock: IReactorTime) -> None:
         self._registry = registry
         self._clock = clock
-        self._peers: dict[str, _Same] = {}
-        self._own: dict[str, _Same] = {}
+        self._peers: dict[str, _NamedServices] = {}
+        self._own: dict[str, _NamedServices] = {}
         self._gone: OrderedDict[str, float] = OrderedDict()
 
         self._entries: dict[str, bytes] = {}
-        """Of each name in the list of all, in its order; empty where it is to be made."""
+        """Encoded entry of each name in the list of all, in its order; empty where it is to be encoded."""
         self._to_make: dict[str, None] = {}
-        """Which these are."""
+        """Names whose entries are to be encoded."""
         self._length = 0
-        """Of all entries that are made, each with its separator: never more than `ROOM`."""
+        """Length of all encoded entries, each with its separator: never more than `ROOM`."""
         self._all: bytes | None = None
-        """The list of all, until something changes."""
+        """The encoded list of all, until a change."""
 
         self._infos: dict[str, bytes] = {}
         self._mappings: dict[str, bytes] = {}
-        """Answers for one name: those that are infos, and those that are mappings."""
+        """Encoded answers for one name: those with an info, and those with a mapping."""
         self._mapped: set[str] = set()
-        """Names of which a mapping is kept, as an entry or as an answer. While there is one, loads are watched."""
+        """Names with a cached mapping, as an entry or as an answer. While there is one, loads are watched."""
         self._loads = 0
         """Loads since a request that used a mapping."""
         self._load_watch: IWait | None = None
@@ -149,18 +152,18 @@ class Listing:
             key = (service.name, service.protocol)
             if key not in seen:
                 seen.add(key)
-                # Only these are in the order in which they were offered.
+                # `services` is not in the order of the offers, but `find` is.
                 for same in registry.find(*key):
                     self._offered(same)
         self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
 
     @property
     def gone(self) -> int:
-        """The number of departed services whose last sign of life is remembered."""
+        """The number of departed names whose end is stored."""
         return len(self._gone)
 
     def all(self) -> bytes:
-        """The body of the answer to a request without names."""
+        """Return the body of the answer to a request without names."""
         if self._mapped:
             self._loads = 0
         if self._all is None:
@@ -168,7 +171,7 @@ class Listing:
         return self._all
 
     def named(self, names: Sequence[str]) -> bytes:
-        """The body of the answer to a request for these names: one or more, each once."""
+        """Return the body of the answer to a request for these names: one or more, each once."""
         if len(names) == 1:
             kept = self._infos.get(names[0])
             if kept is not None:
@@ -180,19 +183,20 @@ class Listing:
         return self._answer(names)
 
     def has(self, name: str) -> bool:
-        """Whether a request for this name is answered with a service."""
+        """Return True if a request for this name is answered with a service."""
         if name == ERROR:
             return False
         return name in self._peers or name in self._own or bool(self._restored(name))
 
     def close(self) -> None:
-        """Listen to the registry no more."""
+        """Stop watching the registry."""
         self._watch.cancel()
         self._stop_loads()
 
     # answers
 
     def _list_all(self) -> bytes:
+        # From the end: to delete the first keys of a dict one by one takes quadratic time.
         while self._to_make:
             name = next(reversed(self._to_make))
             self._make(name, self._peers[name])
@@ -226,6 +230,7 @@ class Listing:
         if len(answer) > KEPT_SIZE or self._live(name) is None or self._restored(name):
             return
         kept = self._mappings if name in self._mapped else self._infos
+        # Cleared as a whole: entries are cheap to encode again, and an LRU order would cost each lookup.
         if len(kept) >= KEPT:
             kept.clear()
         kept[name] = answer
@@ -250,26 +255,26 @@ class Listing:
         last_seen = self._gone.get(name)
         return unknown(name) if last_seen is None else inactive(name, last_seen)
 
-    def _live(self, name: str) -> _Same | None:
+    def _live(self, name: str) -> _NamedServices | None:
         return self._peers.get(name) or self._own.get(name)
 
     def _restored(self, name: str) -> tuple[Service, ...]:
-        """The remembered services of a name that are not replaced yet."""
+        """Return the restored services of a name, which are not replaced yet."""
         known = self._registry.find(name, DEFAULT_PROTOCOL, restored=True)
-        if not known or not known[-1].restored:  # they are behind the live ones
+        if not known or not known[-1].restored:  # they follow the live ones
             return ()
         return tuple(service for service in known if service.restored)
 
     def _make_with(self, name: str, restored: tuple[Service, ...]) -> bytes:
-        """The entry of live services and of those from before a restart. It is not kept: nobody tells when these go."""
+        """Return the entry of live and restored services. It is not cached: the end of restored ones is not watched."""
         live = self._live(name)
         info = None if live is None else live.info()
         if info is None:
             info = next((service.info for service in restored if service.info is not None), None)
         return entry(name, self._mapping((*(live or ()), *restored)) if info is None else _encoded(info))
 
-    def _make(self, name: str, services: _Same) -> bytes:
-        """The entry of live services. It is kept if it is one of the list of all, and there is room."""
+    def _make(self, name: str, services: _NamedServices) -> bytes:
+        """Return the entry of live services. It is cached if it belongs to the list of all, and there is room."""
         info = services.info()
         if info is None:
             self._mapped.add(name)
@@ -314,14 +319,14 @@ class Listing:
             self._table(service)[service.name].amend(service)
             self._outdate(service.name)
 
-    def _table(self, service: Service) -> dict[str, _Same]:
+    def _table(self, service: Service) -> dict[str, _NamedServices]:
         return self._own if service.provider == BROKER else self._peers
 
     def _offered(self, service: Service) -> None:
         name, table = service.name, self._table(service)
         same = table.get(name)
         if same is None:
-            same = table[name] = _Same()
+            same = table[name] = _NamedServices()
             self._gone.pop(name, None)
             if table is self._peers and name != ERROR:
                 self._entries[name] = b""
@@ -344,7 +349,7 @@ class Listing:
             self._gone[name] = self._clock.seconds()
 
     def _outdate(self, name: str) -> None:
-        """Nothing that is kept of this name is right any more."""
+        """Invalidate the cache for this name."""
         self._infos.pop(name, None)
         self._mappings.pop(name, None)
         self._mapped.discard(name)
@@ -367,6 +372,7 @@ class Listing:
     def _load_changed(self, change: Change) -> None:
         self._loads += 1
         if self._loads >= LOADS:
+            # No request used a mapping for so many loads: all of them are discarded, which ends the watch below.
             names = list(self._mapped)
         else:
             provider = self._registry.provider(change.provider)
@@ -384,5 +390,5 @@ class Listing:
 
 
 def _encoded(info: str) -> bytes:
-    # Where a surrogate stands alone, that is how JSON writes it.
+    # A lone surrogate becomes its JSON escape.
     return info.encode("utf-8", "backslashreplace")

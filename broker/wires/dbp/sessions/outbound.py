@@ -1,13 +1,15 @@
-"""What the broker says to services by itself: heartbeats, good-byes, and questions whether they live.
+"""Messages that the broker sends to services: answers, and unsolicited heartbeats, DISCONNECTs and probes.
 
 Rules:
-- A service hears of the broker where the broker hears of it: by UDP at the source of its last datagram; over its
-  connection if it beats there, or has sent no datagram yet; and there not if it was sent something anyway.
-- A REQ socket is never sent anything that it has not asked for: it would take it for the reply to its next question.
-- Nothing is sent to the port of the beacon: Hermes' nodes break of it.
-- Who was sent away, or went, is told nothing any more.
-- A silent service is asked by ZeroMQ at its own address, one question at a time, also if it has two names: Hermes'
-  end when two questions come at once. They know "ping", others know heartbeats; whatever comes back is life.
+- Heartbeats of the broker use the transport of the service's own: UDP, to the source of its last datagram; its
+  connection, if it sends heartbeats there or has sent no datagram yet, and only if it was sent no other message lately.
+- A REQ socket is never sent an unsolicited message: it would take that for the reply to its next request.
+- No message is sent to the port of the beacon: Hermes' nodes fail on it.
+- A service that was sent a DISCONNECT, or has sent one, is sent no more messages.
+- A silent service is probed by ZeroMQ at its own address, one probe at a time, also if it has two names: Hermes'
+  services abort when two requests overlap. They know "ping", others know heartbeats; any answer is a sign of life.
+
+See docs/protocols/dbp.md, "Heartbeats" and "Disconnect and silence".
 """
 
 from __future__ import annotations
@@ -25,22 +27,23 @@ from broker.wires.dbp.sessions.addresses import probed
 from broker.wires.dbp.sessions.service_state import Connection, Entry, Source
 
 SOURCE_RATE, SOURCE_BURST = 0.2, 1
-"""DISCONNECTs a second to one source, and at once. The document has silence after the first; but that may be lost."""
+"""Rate a second and burst of DISCONNECTs to one unregistered source. The document has silence after the first one, but
+that may be lost."""
 
 ADDRESS_RATE, ADDRESS_BURST = 100, 1_000
-"""The same for one address: a thousand services of one machine come back in the seconds after a restart, and who forges
-an address to have others flooded gets little out of it."""
+"""Rate and burst for one address: a thousand services of one machine return in the seconds after a restart, and forged
+sources direct only a small flood at a victim."""
 
 RECENTLY = 0.9
-"""Intervals within which whatever a connection was sent is as good as a heartbeat."""
+"""Intervals within which any message over a connection replaces a heartbeat there."""
 
 
 BROKER = "elkobroker"
-"""What the broker calls itself, with a suffix if it has one; so do others on the same network."""
+"""Name of the broker, with a suffix if it has one. Other brokers on the same network use the same."""
 
 
 def is_broker(name: str | None) -> bool:
-    """Whether that is what brokers call themselves: no service may."""
+    """Return True for a name of brokers, which no service may have."""
     return name is not None and (name == BROKER or name.startswith(f"{BROKER}-"))
 
 
@@ -48,31 +51,31 @@ class Udp(Protocol):
     """The UDP socket."""
 
     def send(self, data: bytes, to: Source) -> bool:
-        """Send one datagram; returns whether it went out."""
+        """Send one datagram. Returns False if the system refused it."""
 
 
 class Rates(Protocol):
     """Token buckets in a bounded table."""
 
     def take(self, key: Hashable, rate: float, burst: float) -> bool:
-        """Whether one more of this key is within ``rate`` a second and ``burst`` at once."""
+        """Take a token for this key. Returns False at the limit of ``rate`` a second with bursts of ``burst``."""
 
 
 class Probes(Protocol):
-    """Who asks services at their own addresses."""
+    """Sender of probes to services at their own addresses."""
 
     def ask(
         self, host: str, port: int, frames: Sequence[bytes], seconds: float, answered: Callable[[bool | None], object]
     ) -> None:
-        """Send one message there. ``answered`` is told, later and once, whether anything came back in that time; None
-        if it could not be sent.
+        """Send one message. ``answered`` is called once, later: with True for an answer within ``seconds``, False for
+        none, and None if the message could not be sent.
         """
 
 
 class Voice:
-    """Speaks for the broker, which is called ``name``. ``beacon_port`` is where nothing may go.
+    """Outbound side of the wire, for the broker of that ``name``. No message is sent to ``beacon_port``.
 
-    ``sources`` and ``addresses`` are the rates at which strangers are sent away.
+    ``sources`` and ``addresses`` limit the rate of DISCONNECTs to unregistered sources and their addresses.
     """
 
     def __init__(
@@ -99,40 +102,41 @@ class Voice:
         self.name = name
         self._beacon_port = beacon_port
         self._asking: set[tuple[str, int]] = set()
-        """Where questions are open."""
+        """Addresses and ports of unanswered probes."""
 
     def answer(self, connection: Connection, frames: replies.Sent) -> None:
         """Answer a request over its connection."""
         self._note(connection, self._router.reply(connection.identity, frames))
 
-    def _tell(self, connection: Connection, frames: replies.Sent) -> None:
-        """Send what was not asked for over a connection."""
+    def _send_unsolicited(self, connection: Connection, frames: replies.Sent) -> None:
+        """Send a message that is no answer over a connection."""
         self._note(connection, self._router.send(connection.identity, frames))
 
     def _note(self, connection: Connection, sent: Sent) -> None:
         if sent is Sent.SENT:
-            connection.told = self._leases.now
+            connection.last_sent = self._leases.now
         else:
             self._complaints.count("dbp_dropped", sent.value)
 
     def send(self, data: bytes, to: Source) -> None:
-        """Send a datagram."""
+        """Send a datagram, unless to the port of the beacon."""
         if to[1] != self._beacon_port:
             self._udp.send(data, to)
 
     def turn_away(self, source: Source) -> None:
-        """Tell a stranger that it is not registered, unless it, or others at its address, were told just now."""
+        """Send a DISCONNECT to an unregistered source, within the rate limits of the source and its address."""
+        # The source first: a single repeating source must not use up the tokens of its address.
         if self._sources.take(source, SOURCE_RATE, SOURCE_BURST) and self._addresses.take(
             source[0], ADDRESS_RATE, ADDRESS_BURST
         ):
             self.send(datagrams.disconnect(self._clock.seconds()), source)
 
     def hush(self, source: Source) -> None:
-        """Who spoke from there has said good-bye: what it sent just before need not be answered."""
+        """Suppress the next DISCONNECT to a source that has just sent one: its late heartbeats need no answer."""
         self._sources.take(source, SOURCE_RATE, SOURCE_BURST)
 
     def beat(self, entry: Entry) -> None:
-        """Tell a service that the broker lives."""
+        """Send a service the broker's heartbeat."""
         if entry.parted:
             return
         now = self._clock.seconds()
@@ -141,21 +145,21 @@ class Voice:
         connection = entry.connection
         if connection is None or connection.req or not (entry.beaten or entry.source is None):
             return
-        if self._leases.now - connection.told >= RECENTLY * entry.interval:
-            self._tell(connection, replies.heartbeat(connection.form, now, self.name))
+        if self._leases.now - connection.last_sent >= RECENTLY * entry.interval:
+            self._send_unsolicited(connection, replies.heartbeat(connection.form, now, self.name))
 
     def part(self, entry: Entry) -> None:
-        """Tell a service, wherever it can be told, that it is not registered any more."""
+        """Send a service a DISCONNECT, over each transport by which it can be sent one."""
         now = self._clock.seconds()
         if entry.source is not None:
             self.send(datagrams.disconnect(now), entry.source)
         connection = entry.connection
         if connection is not None and not connection.req:
-            self._tell(connection, replies.disconnect(connection.form, now, connection.hermes))
-            connection.deaf = True
+            self._send_unsolicited(connection, replies.disconnect(connection.form, now, connection.hermes))
+            connection.ended = True
 
     def probe(self, entry: Entry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
-        """Ask a service whether it lives. Returns False, and asks nothing, if that cannot be done now."""
+        """Probe a service. Returns False, without a probe, if that is not possible now."""
         place = probed(entry.details, entry.address)
         if place is None or place in self._asking or entry.parted:
             return False

@@ -1,4 +1,8 @@
-"""The state of one registered service, and of one connection to the ROUTER."""
+"""State of one registered service (`ServiceEntry`), and of one connection to the ROUTER (`RouterConnection`).
+
+Invariant: an entry and a connection refer to each other, or neither refers to the other.
+`broker.wires.dbp.sessions.catalogue` owns the entries, `broker.wires.dbp.sessions.commands` the connections.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from broker.wires.dbp.codec.details import Details
 from broker.wires.dbp.codec.times import Form
 
 Source = tuple[str, int]
-"""Where datagrams come from: an address and a port."""
+"""Source of datagrams: an address and a port."""
 
 _REQ = "REQ"
 
@@ -18,13 +22,13 @@ _REQ = "REQ"
 class Connection:
     """One connection to the ROUTER, from a message that needs state until its end.
 
-    ``number`` is the ROUTER's. ``form`` is the one in which the peer wrote its last time. ``entry`` is the service that
-    speaks through it; ``registered`` says that one registered through it, and so none may any more. One that is
-    ``deaf`` was sent away, or is not to be trusted: nothing of it is read, nothing is sent to it. ``told`` is the
-    leases' time at which it was last sent something.
+    ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``entry`` is the service that is bound to
+    it. ``registered`` is true after a registration through it, which permits no second one. ``ended`` is true after a
+    DISCONNECT or an invalid message: then it is neither read nor written. ``last_sent`` is the time of the last message
+    to it, on the clock of the leases.
     """
 
-    __slots__ = ("address", "deaf", "entry", "form", "identity", "number", "registered", "req", "told")
+    __slots__ = ("address", "ended", "entry", "form", "identity", "last_sent", "number", "registered", "req")
 
     def __init__(self, identity: bytes, number: int, sender: Sender) -> None:
         self.identity = identity
@@ -34,38 +38,38 @@ class Connection:
         self.form = Form.TEXT
         self.entry: Entry | None = None
         self.registered = False
-        self.deaf = False
-        self.told = 0.0
+        self.ended = False
+        self.last_sent = 0.0
 
     @property
     def hermes(self) -> bool:
-        """Whether this is a node of Hermes, which needs a frame behind the time."""
+        """True for a node of Hermes, which needs a frame after the time."""
         return self.req and self.form is Form.FLOAT32
 
     def release(self) -> None:
-        """Separate it from its service.
+        """Unbind the connection from its service.
 
-        The end of a connection is not the end of its service: ZeroMQ connects again by itself, and Hermes uses each
-        connection once.
+        The end of a connection does not end its service: ZeroMQ reconnects by itself, and Hermes uses each connection
+        once.
         """
         entry = self.entry
         if entry is not None:
             self.entry, entry.connection, entry.beaten = None, None, False
 
 
-class Owner(Protocol):
-    """Where an entry belongs."""
+class EntryOwner(Protocol):
+    """Owner of an entry: the catalogue, which does its periodic work."""
 
     def check(self, entry: Entry, now: float) -> float | None:
-        """Do what is due for it."""
+        """Do the work that is due. Returns the time of the next check; None ends the lease."""
 
 
 class Entry:
-    """One registered service. A lease is held on it while it is to be looked after.
+    """One registered service, the subject of a lease while it is to be checked.
 
-    ``address`` is where the registration came from; ``interval`` is in seconds. A service is under *contract* when it
-    registered an interval, or has sent a heartbeat: then it must go on. ``heard`` is when it last gave a sign of life,
-    ``beat_at`` when the broker gives it the next one: both in the leases' time.
+    ``address`` is the address from which it was registered; ``interval`` is in seconds. A service is under *contract*
+    if it registered an interval, or has sent a heartbeat: then it must go on sending them. ``last_alive`` is the time
+    of its last sign of life, ``beat_at`` that of the broker's next heartbeat to it, both on the clock of the leases.
     """
 
     __slots__ = (
@@ -77,9 +81,9 @@ class Entry:
         "details",
         "failures",
         "form",
-        "heard",
         "info",
         "interval",
+        "last_alive",
         "lease",
         "liveness",
         "name",
@@ -91,7 +95,7 @@ class Entry:
         "source",
     )
 
-    def __init__(self, owner: Owner, name: str, address: str, info: bytes, details: Details) -> None:
+    def __init__(self, owner: EntryOwner, name: str, address: str, info: bytes, details: Details) -> None:
         self.owner = owner
         self.name = name
         self.address = address
@@ -102,23 +106,25 @@ class Entry:
         self.contract = False
         self.interval = 0.0
         self.liveness = 0
-        self.heard = 0.0
+        self.last_alive = 0.0
         self.beat_at = 0.0
         self.lease: ILease | None = None
         self.connection: Connection | None = None
-        """A DEALER through which it registered, or beats."""
+        """The connection through which it registered, or sends heartbeats."""
         self.source: Source | None = None
-        """Where its last datagram came from."""
+        """Source of its last datagram."""
         self.beaten = False
-        """It has sent a heartbeat over its connection."""
+        """True if it has sent a heartbeat over its connection."""
         self.parted = False
-        """It was sent away, and is not spoken to until it registers again. It may live for all that."""
+        """True after a DISCONNECT for an unexpected message: no more messages are sent to it until it registers again.
+        It may be alive all the same."""
         self.probing = False
+        """True while a probe is unanswered."""
         self.proved = False
-        """It has answered a probe."""
+        """True if it has ever answered a probe."""
         self.failures = 0
-        """Probes in a row that it has not answered."""
+        """Consecutive probes that it has not answered."""
 
     def check(self, now: float) -> float | None:
-        """Do what is due."""
+        """Do the work that is due. Returns the time of the next check; None ends the lease."""
         return self.owner.check(self, now)

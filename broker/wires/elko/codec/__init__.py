@@ -1,1 +1,1 @@
-"""The Elko codec: lines of lenient JSON, as real peers and the documents write it."""
+"""The Elko codec: pure functions between bytes and messages. It imports no Twisted."""

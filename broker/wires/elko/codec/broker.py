@@ -1,7 +1,8 @@
-"""The messages of the Elko Broker protocol: those it takes, as values of `VOCABULARY`, and those it sends.
+"""Messages of the Elko Broker protocol: requests, as values of `VOCABULARY`, and replies and notices.
 
-Each class says the section of the Broker document that it comes from; "(peers)" marks what only real peers know. The
-members of what is sent stand in the order in which they go out; absent optional ones are left out.
+Each class names its section of the Broker document; "(peers)" marks messages and members that only real peers use. The
+members of replies are in the order in which they are sent; absent optional ones are omitted. See
+docs/protocols/elko-broker.md.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
     provider: int | float | None = None
 
 
-# To `client`, which real peers call `broker`
+# Requests to `client`, which real peers call `broker`
 
 
 class Find(Message, frozen=True, gc=False, tag="find"):
-    """ "find". ``wait`` is in seconds; its fraction does not count. ``protocol`` is from peers."""
+    """ "find". ``protocol`` is from peers.
+
+    ``wait`` is in seconds; its fraction is ignored, and a negative value has no limit.
+    """
 
     service: str
     protocol: str | None = None
@@ -41,24 +45,25 @@ class Find(Message, frozen=True, gc=False, tag="find"):
 
 
 class WillServe(Message, frozen=True, gc=False, tag="willserve"):
-    """ "willserve". An absent ``services`` means nothing, as null and [] do, but is probably a mistake."""
+    """ "willserve". An absent ``services`` is an error; null and [] offer nothing."""
 
+    # Absent is distinguished from null: it is probably a mistake, and `BrokerSession` refuses it.
     services: list[ServiceDesc] | Absent | None = msgspec.UNSET
 
 
 class WontServe(Message, frozen=True, gc=False, tag="wontserve"):
-    """ "wontserve"."""
+    """ "wontserve": names of services."""
 
     services: list[str] | None = None
 
 
 class LoadReport(Message, frozen=True, gc=False, tag="load"):
-    """ "load"."""
+    """ "load": a number in a measure that the farm's servers share."""
 
     factor: float
 
 
-# To `admin`
+# Requests to `admin`
 
 
 class LoadDescRequest(Message, frozen=True, gc=False, tag="loaddesc"):
@@ -69,21 +74,21 @@ class LoadDescRequest(Message, frozen=True, gc=False, tag="loaddesc"):
 
 
 class Reinit(Message, frozen=True, gc=False, tag="reinit", rename={"self_": "self"}):
-    """ "reinit"."""
+    """ "reinit": of the servers that ``server`` names, or of the broker itself (``self``)."""
 
     server: str | None = None
     self_: bool | None = None
 
 
 class ServiceDescRequest(Message, frozen=True, gc=False, tag="servicedesc"):
-    """ "servicedesc". ``protocol`` (peers) counts only with ``service``, and is ``tcp`` if absent."""
+    """ "servicedesc". ``protocol`` (peers) has an effect only with ``service``, and is ``tcp`` if absent."""
 
     service: str | None = None
     protocol: str | None = None
 
 
 class Shutdown(Message, frozen=True, gc=False, tag="shutdown", rename={"self_": "self"}):
-    """ "shutdown". ``cluster`` (peers): the servers' launchers stay switched on."""
+    """ "shutdown". With ``cluster`` (peers) the launchers of the servers stay switched on."""
 
     server: str | None = None
     self_: bool | None = None
@@ -92,7 +97,7 @@ class Shutdown(Message, frozen=True, gc=False, tag="shutdown", rename={"self_": 
 
 
 class Watch(Message, frozen=True, gc=False, tag="watch"):
-    """ "watch"."""
+    """ "watch": an absent member leaves that watch as it is."""
 
     services: bool | None = None
     load: bool | None = None
@@ -105,7 +110,7 @@ class Launch(Message, frozen=True, gc=False, tag="launch"):
 
 
 class LauncherDescRequest(Message, frozen=True, gc=False, tag="launcherdesc"):
-    """(peers) Tell the launcher table."""
+    """(peers) List the launcher table."""
 
 
 CLIENT: tuple[type[Message], ...] = (Find, WillServe, WontServe, LoadReport)
@@ -120,14 +125,14 @@ ADMIN: tuple[type[Message], ...] = (
 )
 
 VOCABULARY = Vocabulary((*COMMON, *CLIENT, *ADMIN))
-"""All messages that a broker takes."""
+"""All messages that a broker accepts."""
 
 
-# What is sent
+# Replies and notices
 
 
 class AuthDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="auth"):
-    """AUTHDESC as it is sent: ``id`` before ``code``, as the original writes it."""
+    """AUTHDESC as it is sent: ``id`` before ``code``, as in the original's output."""
 
     mode: str
     id: str | None = None
@@ -135,7 +140,10 @@ class AuthDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 
 
 class ServiceDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="servicedesc"):
-    """SERVICEDESC as it is sent. ``restored`` is ours: the service is known from before a restart of the broker."""
+    """SERVICEDESC as it is sent.
+
+    ``restored`` is an extension: the service is known from before a restart of the broker.
+    """
 
     service: str
     hostport: str | None = None
@@ -177,19 +185,22 @@ _FOUND = {to: f'{{"to":"{to}","op":"find","desc":'.encode() for to in ("client",
 
 
 def encode_found(to: str, desc: bytes, tag: str | None) -> bytes:
-    """The same as encoding a `Found`, from descriptors that are encoded already: by far the most frequent answer."""
+    """Encode a `Found` from descriptors that are encoded already.
+
+    This is by far the most frequent answer: the encoded descriptors are cached, and no `Found` is built.
+    """
     if tag is None:
         return _FOUND[to] + desc + b"}" + END
     return b"".join((_FOUND[to], desc, b',"tag":', encode_part(tag), b"}", END))
 
 
 def encode_not_found(name: str) -> bytes:
-    """The array of the one descriptor that says that there is no such service, for `encode_found`."""
+    """Encode the array of one failure descriptor, for `encode_found`."""
     return b'[{"type":"servicedesc","service":' + encode_part(name) + b',"failure":"no such service"}]'
 
 
 class LoadDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The answer to "loaddesc", and a notice of a load."""
+    """The answer to "loaddesc", and the notice of a load."""
 
     to: Literal["admin"] = "admin"
     op: Literal["loaddesc"] = "loaddesc"
@@ -197,7 +208,7 @@ class LoadDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ServiceDescs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The answer to "servicedesc", and a notice of services coming or going."""
+    """The answer to "servicedesc", and the notice of offered (``on``) or withdrawn services."""
 
     to: Literal["admin"] = "admin"
     op: Literal["servicedesc"] = "servicedesc"
@@ -221,7 +232,7 @@ class ShutdownOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class LaunchStatus(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """(peers) What became of a launch."""
+    """(peers) The result of a launch."""
 
     to: Literal["admin"] = "admin"
     op: Literal["launch"] = "launch"

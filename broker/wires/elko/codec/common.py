@@ -1,6 +1,6 @@
-"""The messages that the Elko Broker and Director protocols have in common, and what answers them.
+"""Messages that the Elko Broker and Director protocols share, and their answers.
 
-Each class says the section of the documents that it comes from; "(peers)" marks what only real peers know.
+Each class names its section of the documents; "(peers)" marks those that only real peers use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.wires.elko.codec.vocabulary import Message
 
 
 class AuthDesc(msgspec.Struct, frozen=True, gc=False):
-    """AUTHDESC as peers send it: "Authorization information". Its ``type`` is not looked at."""
+    """AUTHDESC as peers send it: "Authorization information". Its ``type`` is ignored."""
 
     mode: str
     code: str | None = None
@@ -38,7 +38,7 @@ class Ping(Message, frozen=True, gc=False, tag="ping"):
 
 
 class Pong(Message, frozen=True, gc=False, tag="pong"):
-    """The answer to a ping; from a peer it means nothing."""
+    """The answer to a ping; a pong from a peer counts as a heartbeat only."""
 
     tag: str | None = None
 
@@ -50,13 +50,13 @@ class Debug(Message, frozen=True, gc=False, tag="debug"):
 
 
 COMMON: tuple[type[Message], ...] = (Auth, Disconnect, Ping, Pong, Debug)
-"""What every object takes."""
+"""Messages that every object accepts."""
 
 
-# What is sent
+# Replies
 
 Absent = msgspec.UnsetType
-"""The type of an optional member that is left out."""
+"""The type of an optional member that is omitted."""
 
 
 class PongOut(msgspec.Struct, frozen=True, gc=False):
@@ -68,7 +68,7 @@ class PongOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class Diagnostic(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What was wrong with what a peer sent, in the original's form (peers)."""
+    """The reason why a message was refused, in the original's form (peers)."""
 
     to: Literal["error"] = "error"
     op: Literal["debug"] = "debug"

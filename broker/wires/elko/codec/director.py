@@ -1,7 +1,8 @@
-"""The messages of the Elko Director protocol: those it takes, as values of `VOCABULARY`, and those it sends.
+"""Messages of the Elko Director protocol: requests, as values of `VOCABULARY`, and replies and notices.
 
-Each class says the section of the Director document that it comes from; "(peers)" marks what only real peers know. The
-members of what is sent stand in the order in which they go out; absent optional ones are left out.
+Each class names its section of the Director document; "(peers)" marks messages and members that only real peers use.
+The members of replies are in the order in which they are sent; absent optional ones are omitted. See
+docs/protocols/elko-director.md.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import msgspec
 from broker.wires.elko.codec.common import COMMON, Absent
 from broker.wires.elko.codec.vocabulary import Message, Vocabulary
 
-# To `director`, and as (peers) do it, to `provider` too
+# Requests to `director`, and from (peers) to `provider`
 
 
 class Reserve(Message, frozen=True, gc=False, tag="reserve"):
-    """ "User Protocol: reserve". ``tag`` (peers) comes back in the answer."""
+    """ "User Protocol: reserve". ``tag`` (peers) is returned in the answer."""
 
     protocol: str
     context: str
@@ -26,7 +27,7 @@ class Reserve(Message, frozen=True, gc=False, tag="reserve"):
     tag: str | None = None
 
 
-# To `provider`, which (peers) may call `session`
+# Requests to `provider`, which (peers) may call `session`
 
 
 class Address(Message, frozen=True, gc=False, tag="address"):
@@ -37,7 +38,7 @@ class Address(Message, frozen=True, gc=False, tag="address"):
 
 
 class ContextReport(Message, frozen=True, gc=False, tag="context"):
-    """ "context": one was opened or closed."""
+    """ "context": a context was opened or closed. ``maxcap`` and ``basecap`` are in users, -1 is unlimited."""
 
     context: str
     open: bool
@@ -48,7 +49,7 @@ class ContextReport(Message, frozen=True, gc=False, tag="context"):
 
 
 class Gate(Message, frozen=True, gc=False, tag="gate"):
-    """(peers) Close an open context to new entries, or open it to them again."""
+    """(peers) Close an open context to new entries, or open it again."""
 
     context: str
     open: bool
@@ -62,7 +63,7 @@ class LoadReport(Message, frozen=True, gc=False, tag="load"):
 
 
 class Relay(Message, frozen=True, gc=False, tag="relay"):
-    """ "relay", of a provider or an administrator: a message for whoever serves a context or a user."""
+    """ "relay", from a provider or an administrator: a message for the servers of a context or a user."""
 
     msg: dict[str, object]
     context: str | None = None
@@ -70,7 +71,7 @@ class Relay(Message, frozen=True, gc=False, tag="relay"):
 
 
 class UserReport(Message, frozen=True, gc=False, tag="user"):
-    """ "user": one entered a context, or left it."""
+    """ "user": a user entered a context, or left it."""
 
     context: str
     user: str
@@ -85,7 +86,7 @@ class WillServe(Message, frozen=True, gc=False, tag="willserve"):
     restricted: bool | None = None
 
 
-# To `admin`
+# Requests to `admin`
 
 
 class Close(Message, frozen=True, gc=False, tag="close"):
@@ -96,7 +97,7 @@ class Close(Message, frozen=True, gc=False, tag="close"):
 
 
 class DumpRequest(Message, frozen=True, gc=False, tag="dump"):
-    """ "dump": everything that is known, as deep as ``depth`` says (0 to 3)."""
+    """ "dump": the state of the farm, with the detail of ``depth`` (0 to 3)."""
 
     depth: int | float
     provider: str | None = None
@@ -104,22 +105,22 @@ class DumpRequest(Message, frozen=True, gc=False, tag="dump"):
 
 
 class Find(Message, frozen=True, gc=False, tag="find"):
-    """ "find": where a context or a user is."""
+    """ "find": the place of a context or a user."""
 
     context: str | None = None
     user: str | None = None
 
 
 class ListContexts(Message, frozen=True, gc=False, tag="listcontexts"):
-    """ "listcontexts": all that are open."""
+    """ "listcontexts": all open contexts."""
 
 
 class ListProviders(Message, frozen=True, gc=False, tag="listproviders"):
-    """ "listproviders": the labels of all."""
+    """ "listproviders": the labels of all Context Servers."""
 
 
 class ListUsers(Message, frozen=True, gc=False, tag="listusers"):
-    """ "listusers": all that are in some context."""
+    """ "listusers": all users that are in a context."""
 
 
 class Reinit(Message, frozen=True, gc=False, tag="reinit"):
@@ -130,7 +131,7 @@ class Reinit(Message, frozen=True, gc=False, tag="reinit"):
 
 
 class Say(Message, frozen=True, gc=False, tag="say"):
-    """ "say": speak to a context, or to a user."""
+    """ "say": send a text to a context or a user."""
 
     text: str
     context: str | None = None
@@ -146,7 +147,7 @@ class Shutdown(Message, frozen=True, gc=False, tag="shutdown"):
 
 
 class Watch(Message, frozen=True, gc=False, tag="watch"):
-    """ "watch": tell where a context or a user is, now and at each change."""
+    """ "watch": send the place of a context or a user, now and after each change."""
 
     context: str | None = None
     user: str | None = None
@@ -160,7 +161,7 @@ class Unwatch(Message, frozen=True, gc=False, tag="unwatch"):
 
 
 PROVIDER: tuple[type[Message], ...] = (Address, ContextReport, Gate, LoadReport, UserReport, WillServe)
-"""What only providers say."""
+"""Messages of providers only."""
 
 ADMIN: tuple[type[Message], ...] = (
     Close,
@@ -175,17 +176,17 @@ ADMIN: tuple[type[Message], ...] = (
     Unwatch,
     Watch,
 )
-"""What only administrators say."""
+"""Messages of administrators only."""
 
 VOCABULARY = Vocabulary((*COMMON, Reserve, Relay, *PROVIDER, *ADMIN))
-"""All messages that a director takes."""
+"""All messages that a director accepts."""
 
 
-# What is sent to who asked for a reservation
+# Replies to requests for a reservation
 
 
 class Reserved(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The answer to "reserve". ``tag`` is from peers."""
+    """The answer to "reserve" if it is granted. ``tag`` is from peers."""
 
     to: str
     op: Literal["reserve"] = "reserve"
@@ -197,7 +198,7 @@ class Reserved(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Denied(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The other answer to "reserve"."""
+    """The answer to "reserve" if it is denied, with the reason in ``deny``."""
 
     to: str
     op: Literal["reserve"] = "reserve"
@@ -207,11 +208,11 @@ class Denied(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tag: str | Absent = msgspec.UNSET
 
 
-# What is sent to providers
+# Messages to providers
 
 
 class DoReserve(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """(peers) A reservation that somebody was given: let him in who brings it."""
+    """(peers) A reservation was granted: admit the user who presents it."""
 
     to: Literal["provider"] = "provider"
     op: Literal["doreserve"] = "doreserve"
@@ -241,7 +242,7 @@ class SayOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class CloseOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """ "close". ``dup``: the context is open elsewhere, too."""
+    """ "close". ``dup``: the context is open on another server, too."""
 
     to: Literal["provider"] = "provider"
     op: Literal["close"] = "close"
@@ -265,11 +266,11 @@ class ShutdownOut(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     kill: bool | Absent = msgspec.UNSET
 
 
-# What is sent to administrators
+# Messages to administrators
 
 
 class ContextFound(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The answer to "find" of a context, and what a watch of it tells."""
+    """The answer to "find" of a context, and the notice of a watch."""
 
     to: Literal["admin"] = "admin"
     op: Literal["context"] = "context"
@@ -280,7 +281,7 @@ class ContextFound(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class UserFound(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The answer to "find" of a user, and what a watch of him tells."""
+    """The answer to "find" of a user, and the notice of a watch."""
 
     to: Literal["admin"] = "admin"
     op: Literal["user"] = "user"

@@ -1,20 +1,23 @@
-"""The lenient JSON of Elko: what its documents and its people write, read as the original reads it.
+"""Parser for lenient JSON: the dialect of Elko's documents and users, with the meaning that the original gives it.
 
 Beyond strict JSON:
 
 - A block is a sequence of objects, with or without white space between them.
 - Keys may be bare: an ASCII letter, ``_`` or ``$``, then letters, digits, ``_`` and ``$``; not true, false or null.
-- Strings stand in quotes or apostrophes, and may hold control characters. ``\\xXX`` is an escape like ``\\uXXXX``;
-  a digit that is not hexadecimal counts as -1. Octal escapes mean what they mean to the original, see `_OCTAL`. A
-  backslash before any other character gives that character.
+- Strings are in quotes or apostrophes, and may hold control characters. ``\\xXX`` is an escape like ``\\uXXXX``; a
+  digit that is not hexadecimal counts as -1. Octal escapes have the original's odd values, see `_OCTAL`. A backslash
+  before any other character gives that character.
 - Numbers may be hexadecimal (``0xFF``), begin with ``+``, and lack the digits on one side of the point. Integers that
-  begin with 0 are octal, though 8 and 9 may stand in them. A sign alone is 0.
-- ``/* comments */``, and ``// comments``, which take the rest of the block, since its lines were joined.
-- A comma may follow the last member or element. Of a key that comes twice, the last counts.
-- What the end of the block cuts off between objects (a word, a number, a string, a comment) is ignored.
+  begin with 0 are octal, though 8 and 9 may occur in them. A sign alone is 0.
+- ``/* comments */``, and ``// comments``, which extend to the end of the block, since its lines were joined.
+- A comma may follow the last member or element. Of a repeated key, the last occurrence counts.
+- An incomplete word, number, string or comment between objects at the end of the block is ignored.
 
-Unlike the original: nesting, the length of integers and the number of tokens are limited, integers do not wrap at
-64 bits, a number beyond the doubles is an error, and digits are ASCII only.
+Unlike the original: nesting, the length of integers and the number of tokens are limited, integers do not wrap at 64
+bits, a number beyond the range of a double is an error, and digits are ASCII only.
+
+`blocks` reads here every block that is not one strict message. "Accepted input" in docs/protocols/elko-broker.md
+describes the dialect for client authors.
 """
 
 from __future__ import annotations
@@ -26,26 +29,27 @@ from collections.abc import Iterator
 from broker.core.errors import Malformed, Reason
 
 MAX_DEPTH = 64
-"""Objects and arrays inside each other. Each level takes two frames of the stack; real messages have four levels."""
+"""Levels of nested objects and arrays. Each level takes two frames of the stack; real messages have four levels."""
 
 MAX_DIGITS = 255
-"""Digits of an integer. Reading them takes time by the square; so many are a finite double, even hexadecimal ones."""
+"""Digits of an integer. Conversion takes quadratic time; integers of this length fit into a double, even hexadecimal
+ones."""
 
 MAX_TOKENS = 30_000
-"""Words, strings, numbers and marks of a block: a willserve of 1,000 services has fewer, and reading them takes some
-20 ms, for which all other peers must wait."""
+"""Words, strings, numbers and marks of a block: a willserve of 1,000 services has fewer, and parsing them takes some 20
+ms, in which no other connection is served."""
 
 EXCERPT = 20
-"""Characters that an error shows on each side of its place: enough to find it, not enough to fill a log."""
+"""Characters that an error quotes on each side of its position: enough to find it, not enough to fill a log."""
 
-# White space is that of Java's Character.isWhitespace, so without the no-break spaces. Everything that repeats is
-# possessive (*+, ++): nothing that was read is tried again, which keeps every pattern linear.
+# White space is that of Java's Character.isWhitespace, which excludes the no-break spaces. All repetitions are
+# possessive (*+, ++): no match is retried, which keeps every pattern linear.
 _GAP = r"(?:[\t-\r\x1c-\x20\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000]++|/\*.*?\*/)*+"
 _ESCAPE = r"\\(?:[0-7]++|u.{4}|x.{2}|[^0-7ux])"
 _QUOTED = rf'(?:[^"\\]++|{_ESCAPE})*+'
 _APOSTROPHED = rf"(?:[^'\\]++|{_ESCAPE})*+"
-# Every way in which a number can begin, whole or not, so that the end of the block may cut it off anywhere. \w in a
-# symbol has a few more numerals than Java's letters and digits.
+# Every prefix of a number, complete or not, since the end of the block may cut it off anywhere. \w in a symbol includes
+# a few more numerals than Java's letters and digits.
 _NUMBER = r"[-+]?+(?:0[xX][0-9A-Fa-f]*+|\.(?![0-9])|[0-9]*+(?:\.[0-9]*+)?+(?:[eE][-+]?+[0-9]*+)?+)"
 _SYMBOL = r"[A-Za-z_$][\w$]*+"
 
@@ -54,7 +58,7 @@ _token = re.compile(
     rf"""{_GAP}(?:([{{}}\[\]:,])|"({_QUOTED})"|'({_APOSTROPHED})'|({_SYMBOL})|(?=[-+.0-9])({_NUMBER}))""", re.DOTALL
 )
 _NOTHING, _MARK, _QUOTATION, _APOSTROPHES, _WORD, _DIGITS = range(6)
-# The groups of _token; nothing where it does not match.
+# The groups of _token; _NOTHING if it does not match.
 _STRINGS = (_QUOTATION, _APOSTROPHES)
 _escape = re.compile(_ESCAPE, re.DOTALL)
 _surrogates = re.compile("([\ud800-\udbff][\udc00-\udfff])|[\ud800-\udfff]")
@@ -64,17 +68,17 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _HEX = {digit: int(digit, 16) for digit in "0123456789abcdefABCDEF"}
 _LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _OCTAL = ("", "\u0033", "\u01cb", "\u0e8b", "\u748b", "\ua48b", "\u248b")
-"""What an octal escape stands for, by the number of its digits: to the original each digit makes the value v 8 v + 51,
-whichever digit it is. From the sixth digit on that no longer changes the 16 bits that are kept."""
+"""Values of an octal escape by the number of its digits: in the original each digit makes the value v 8 v + 51,
+whichever digit it is. From the sixth digit on this does not change the 16 bits that are kept."""
 
 
 def objects(text: str) -> Iterator[dict[str, object]]:
-    """The top-level objects of one block, in order.
+    """Yield the top-level objects of one block, in order.
 
-    ``text`` is the block, decoded, its lines joined by one space, without one at its end: there it would complete a
-    word that otherwise is ignored. Values are dict, list, str, int, float, bool and None; strings hold no surrogates
-    if ``text`` holds none. Raises `Malformed` with Reason.SYNTAX where the text stops being objects; what came before
-    was yielded already. Nothing else is raised, and the time is linear in the length of ``text``.
+    ``text`` is the decoded block, its lines joined by one space, without one at its end: there it would complete a word
+    that is otherwise ignored. Values are dict, list, str, int, float, bool and None; strings hold no surrogates if
+    ``text`` holds none. Raises `Malformed` with Reason.SYNTAX at the first invalid token, after the objects before it
+    were yielded. No other exception is raised, and the time is linear in the length of ``text``.
     """
     parser = _Parser(text)
     while parser.another():
@@ -82,7 +86,7 @@ def objects(text: str) -> Iterator[dict[str, object]]:
 
 
 class _Parser:
-    """Reads one text from left to right. A method that reads something leaves its last token as the current one."""
+    """Recursive-descent parser of one text. A method that reads something leaves its last token as the current one."""
 
     __slots__ = ("_at", "_kind", "_left", "_match", "_text", "_token")
 
@@ -95,7 +99,7 @@ class _Parser:
         self._token = ""
 
     def _next(self) -> str:
-        """Read a token; if it is a mark, return it, else an empty string."""
+        """Read a token. Returns it if it is a mark, else an empty string."""
         self._left -= 1
         if self._left < 0:
             raise _malformed(f"more than {MAX_TOKENS} tokens in a block", self._text, self._at)
@@ -109,12 +113,14 @@ class _Parser:
         return token if kind == _MARK else ""
 
     def another(self) -> bool:
-        """Read the brace that opens the next top-level object, if there is one."""
+        """Read the opening brace of the next top-level object. Returns False at the end of the block."""
         if self._next() == "{":
             return True
         if self._kind == _NOTHING:
             start = self._start()
             rest = self._text[start : start + 2]
+            # The original ignores an incomplete token at the end of a block, which a slash, a comment or a quote
+            # begins.
             cut_off = rest in ("", "/", "/*", "//") or rest[0] in "\"'"
         else:
             cut_off = self._kind in (_WORD, _DIGITS) and self._at == len(self._text)
@@ -123,7 +129,7 @@ class _Parser:
         return False
 
     def members(self, depth: int) -> dict[str, object]:
-        """The members of the object whose brace is the current token."""
+        """Parse the members of the object whose brace is the current token."""
         members: dict[str, object] = {}
         mark = self._next()
         while mark != "}":
@@ -159,7 +165,7 @@ class _Parser:
         raise self._expected("a key or '}'")
 
     def _value(self, mark: str, depth: int) -> object:
-        """The value that begins with the current token, which is ``mark`` or none."""
+        """Parse the value that begins with the current token, which is ``mark`` or not a mark."""
         kind = self._kind
         if kind in _STRINGS:
             return _string(self._token)
@@ -199,6 +205,7 @@ class _Parser:
         if radix != 8:
             return int(digits, radix)
         value = 0
+        # int(digits, 8) would refuse 8 and 9, which the original accepts in octal integers.
         for digit in digits:
             value = value * 8 + int(digit)
         return value
@@ -207,7 +214,7 @@ class _Parser:
         return _malformed("number out of range", self._text, self._start())
 
     def _start(self) -> int:
-        """Where the current token starts; if there is none, where one was looked for."""
+        """Return the position of the current token, or of the failed match."""
         match = self._match
         if match is None:
             gap = _gap.match(self._text, self._at)
@@ -215,7 +222,7 @@ class _Parser:
         return match.start(self._kind) - (self._kind in _STRINGS)
 
     def _expected(self, what: str) -> Malformed:
-        """The error that the current token, or the lack of one, is not ``what`` was expected."""
+        """Return the error for a current token, or the lack of one, in place of ``what``."""
         text = self._text
         start = self._start()
         if self._match is None and start < len(text):
@@ -232,7 +239,7 @@ class _Parser:
 
 
 def _string(body: str) -> str:
-    """The string that stands between quotes as ``body``."""
+    """Return the value of a string with this text between its quotes."""
     if "\\" not in body:
         return body
     string = _escape.sub(_unescape, body)
@@ -253,7 +260,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _join(match: re.Match[str]) -> str:
-    """A pair of surrogates is one character; one alone is written as the original writes it."""
+    """Combine a pair of surrogates; an unpaired one becomes ``?``, as in the original."""
     return match[1].encode("utf-16-le", "surrogatepass").decode("utf-16-le") if match[1] else "?"
 
 
@@ -267,34 +274,35 @@ _inside = re.compile(rf"""(?:[^]["'/{{}}]++|"{_QUOTED}"|'{_APOSTROPHED}'|/\*.*?\
 _string_rest = {'"': re.compile(_QUOTED, re.DOTALL), "'": re.compile(_APOSTROPHED, re.DOTALL)}
 
 
-class Balance:
-    """Knows at the end of each line of a block whether the objects begun so far are complete.
+class BracketBalance:
+    """Incremental scanner that determines after each line of a block whether all objects begun so far are complete.
 
-    It looks at brackets, strings and comments only: what it calls complete `objects` reads to its end or refuses, and
-    what `objects` would read on with another object it calls complete. Where that can no longer be (after a ``//``
-    comment, after a bracket that closes nothing, nested too deep, over `MAX_TOKENS`, after anything but objects at the
-    top level) the block is never complete, and lasts until the line that ends it. Linear in what it is
-    fed; keeps no text.
+    It examines brackets, strings and comments only. A block that it reports as complete, `objects` reads to its end or
+    refuses; a block that `objects` could continue with another object, it reports as complete. Where that has become
+    impossible (after a ``//`` comment or an unmatched bracket, nested too deep, over `MAX_TOKENS`, after other text
+    than objects at the top level) the block is never complete, and extends to the next empty line. It takes linear time
+    and keeps no text.
     """
 
     __slots__ = ("_closed", "_comment", "_cut_off", "_left", "_never", "_open", "_quote")
 
     def __init__(self) -> None:
         self._open: list[str] = []
-        """The brackets that must close what is open, the innermost last."""
+        """The brackets that must close the open ones, the innermost last."""
         self._quote = ""
-        """The quote that must close the string that is open."""
+        """The quote that must close the open string, or empty."""
         self._cut_off = ""
         """The escape in that string that the end of the line cut off: a few characters at most."""
         self._comment = False
         self._closed = False
         self._left = MAX_TOKENS
         self._never = False
+        """True once the block cannot be complete before an empty line."""
 
     def feed(self, line: str) -> bool:
-        """Take the next line of a block, without its newline; lines are joined by a space.
+        """Scan the next line of a block, without its newline; lines are joined by a space.
 
-        True when, at its end, at least one object has been closed and none, nor a string or comment, is open.
+        Returns True if at least one object has been closed by its end, and no object, string or comment is open.
         """
         if not self._never:
             at = 0
@@ -308,7 +316,7 @@ class Balance:
         return self._closed and not (self._never or self._open or self._comment)
 
     def _step(self, line: str, at: int) -> int:
-        """Skip what does not matter, take one thing that does; where to go on."""
+        """Skip text without effect and scan one mark, string or comment. Returns the next position."""
         self._left -= 1
         if self._left < 0:
             self._never = True

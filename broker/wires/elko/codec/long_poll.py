@@ -1,14 +1,16 @@
-"""Sessions over HTTP: paths to requests, bodies to messages, replies to bytes.
+"""Codec of sessions over HTTP: paths to requests, bodies to messages, replies to bytes.
 
     ROOT/connect[/ANYTHING]        begin a session
     ROOT/xmit/SESSION/NUMBER       the body is messages to the broker
     ROOT/select/SESSION/NUMBER     wait for messages from it
-    ROOT/disconnect/SESSION        the session is over
+    ROOT/disconnect/SESSION        end the session
 
 Rules:
-- Paths are compared without regard to case, and what follows a question mark is nothing, as with the original.
-- A body is messages, or a form whose values are.
-- Replies are in the original's spelling, to the space.
+- Paths are case-insensitive, and a query is ignored, as in the original.
+- A body is messages, or a form whose values are messages.
+- Replies have the original's spelling, including the spaces.
+
+The sessions are in `broker.wires.elko.transports.long_poll`; see docs/protocols/elko-transports.md.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec.blocks import END
 
 MAX_FIELDS = 100
-"""Fields of a form: a client sends one."""
+"""Fields of a form: clients send one."""
 
 
 @attrs.frozen
@@ -49,7 +51,7 @@ class Select:
 
 @attrs.frozen
 class Disconnect:
-    """The session is over."""
+    """End a session."""
 
     session: str
 
@@ -57,17 +59,17 @@ class Disconnect:
 Request = Connect | Xmit | Select | Disconnect
 
 SESSION_ID, SEQUENCE = "sessionIDError", "sequenceError"
-"""The errors that a client is told."""
+"""The errors in replies."""
 
 LAST = -1
-"""The number that ends a session: no further select is answered."""
+"""The sequence number that ends a session: no further select is answered."""
 
 _NUMBERED = re.compile(r"(xmit|select)/([0-9]{1,64})/([0-9]{1,18})")
 _DISCONNECT = re.compile(r"disconnect/([0-9]{1,64})")
 
 
 def request(uri: str, root: str) -> Request | None:
-    """What a request for that URI is, None if it is none; ``root`` begins with a slash."""
+    """Return the request that a URI stands for, or None. ``root`` begins with a slash."""
     path = uri.partition("?")[0].lower()
     root = root.lower().rstrip("/") + "/"
     if not path.startswith(root):
@@ -84,8 +86,9 @@ def request(uri: str, root: str) -> Request | None:
 
 
 def messages(body: bytes, content_type: str) -> bytes:
-    """The blocks of messages in a body. Raises `Malformed`."""
+    """Return the blocks of messages in a body. Raises `Malformed` SYNTAX."""
     if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        # The end of a body ends its last block.
         return body + END
     try:
         fields = parse_qsl(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="surrogateescape")
@@ -95,26 +98,26 @@ def messages(body: bytes, content_type: str) -> bytes:
 
 
 def connected(session: str) -> bytes:
-    """The reply to `Connect`."""
+    """Encode the reply to `Connect`."""
     return f'{{ "sessionid": "{session}" }}\n'.encode()
 
 
 def received(following: int) -> bytes:
-    """The reply to `Xmit`: the number of the next one."""
+    """Encode the reply to `Xmit`, with the number of the next one."""
     return f'{{ "seqnum": "{following}" }}\n'.encode()
 
 
 def selected(encoded: Sequence[bytes], following: int) -> bytes:
-    """The reply to `Select`: messages, encoded and with their ends, and the number of the next one, or `LAST`."""
+    """Encode the reply to `Select`: encoded messages with their ends, and the number of the next one, or `LAST`."""
     listed = b", ".join(message for data in encoded for message in data.split(END) if message)
     return b'{ "msgs": [%b], "seqnum": "%d" }\n' % (listed, following)
 
 
 def disconnected() -> bytes:
-    """The reply to `Disconnect`."""
+    """Encode the reply to `Disconnect`."""
     return b"{ }\n"
 
 
 def error(name: str) -> bytes:
-    """A refusal."""
+    """Encode the reply to a refused request."""
     return f'{{ "error": "{name}" }}\n'.encode()

@@ -1,19 +1,21 @@
-"""RTCP: sessions that outlive their TCP connections, each message with a number. Bytes to requests, replies to bytes.
+"""Codec of RTCP, whose sessions survive their TCP connections: bytes to requests, replies to bytes.
 
-A client sends lines, of which some begin a block:
+A client sends lines, some of which begin a block:
 
     start                 begin a session
-    resume SESSION LAST   go on with one; LAST is the last number received
+    resume SESSION LAST   continue one; LAST is the last number received
     NUMBER LAST           one block follows, up to an empty line: messages, which count once
     ack LAST              the last number received
-    end LAST              the session is over
-    error TEXT            the client complains
+    end LAST              end the session
+    error TEXT            an error at the client
 
 Rules:
-- Lines end with LF; CR and NUL bytes are dropped wherever they stand, and empty lines between requests are nothing.
-- Numbers are decimal, and begin with 1 on either side.
-- A line that is none of these is a `Malformed`, and costs itself only.
-- A first line over `MAX_LINE`, and a block over `MAX_BLOCK`, end the connection.
+- Each message has a number. Numbers are decimal, and begin with 1 in each direction.
+- Lines end with LF; CR and NUL bytes are dropped everywhere, and empty lines between requests are ignored.
+- A line of any other form is a `Malformed`, and affects nothing else.
+- A first line over `MAX_LINE`, and a block over `MAX_BLOCK`, are fatal errors.
+
+The sessions are in `broker.wires.elko.transports.rtcp`; see docs/protocols/elko-transports.md.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec.blocks import END, MAX_BLOCK
 
 MAX_LINE = 256
-"""Bytes of a line that is no part of a block: the longest one has a session's id of some 40 digits and a number."""
+"""Bytes of a line outside of blocks: the longest one has a session id of some 40 digits and a number."""
 
 
 @attrs.frozen
@@ -37,7 +39,7 @@ class Start:
 
 @attrs.frozen
 class Resume:
-    """Go on with ``session``; ``last`` is the number of the last message that the client has."""
+    """Continue ``session``; ``last`` is the number of the last message that the client has received."""
 
     session: str
     last: int
@@ -45,7 +47,7 @@ class Resume:
 
 @attrs.frozen
 class Block:
-    """Messages: block ``number`` of the client, which has the broker's messages up to ``last``."""
+    """Messages: block ``number`` of the client, which has received the broker's messages up to ``last``."""
 
     number: int
     last: int
@@ -54,21 +56,21 @@ class Block:
 
 @attrs.frozen
 class Ack:
-    """The client has the broker's messages up to ``last``."""
+    """The client has received the broker's messages up to ``last``."""
 
     last: int
 
 
 @attrs.frozen
 class End:
-    """The client ends the session, with the broker's messages up to ``last``."""
+    """The client ends the session, and has received the broker's messages up to ``last``."""
 
     last: int
 
 
 @attrs.frozen
 class Complaint:
-    """The client says that something is wrong."""
+    """The client reports an error."""
 
     text: str
 
@@ -78,7 +80,7 @@ Request = Start | Resume | Block | Ack | End | Complaint
 NO_SESSION, NO_SUCH_SESSION = "noSession", "noSuchSession"
 IN_PROGRESS, SEQUENCE = "sessionInProgress", "sequenceError"
 TOO_MANY = "tooManySessions"
-"""The errors that a client is told; the last one is ours."""
+"""The errors in replies; the last one is an extension."""
 
 _NUMBER = rb"([0-9]{1,18})"
 _FORMS: tuple[tuple[re.Pattern[bytes], Callable[..., Request]], ...] = (
@@ -91,8 +93,8 @@ _FORMS: tuple[tuple[re.Pattern[bytes], Callable[..., Request]], ...] = (
 _HEAD = re.compile(_NUMBER + b" " + _NUMBER)
 
 
-class Reader:
-    """Turns the bytes of one connection into requests, as they come."""
+class RtcpReader:
+    """Incremental decoder for the input of one connection."""
 
     __slots__ = ("_data", "_ended", "_head", "_searched")
 
@@ -104,11 +106,11 @@ class Reader:
 
     @property
     def pending(self) -> int:
-        """Bytes held of a request that is not complete."""
+        """Bytes held of an incomplete request."""
         return len(self._data)
 
     def feed(self, data: bytes) -> Iterator[Request | Malformed]:
-        """The requests that ``data`` completes. After a `Malformed` whose reason is fatal there is nothing more."""
+        """Yield the requests that ``data`` completes, and nothing after a `Malformed` with a fatal reason."""
         if self._ended:
             return
         self._data += data.translate(None, b"\r\0")
@@ -135,13 +137,14 @@ class Reader:
                 if self._ended:
                     return
         del self._data[:at]
+        # One byte less: the terminator may be split between two reads.
         self._searched = max(0, len(self._data) - 1)
         most = MAX_LINE if self._head is None else MAX_BLOCK
         if len(self._data) > most:
             yield self._too_large()
 
     def _request(self, line: bytes) -> Request | Malformed | None:
-        """What a first line is; None where a block follows."""
+        """Parse a first line. Returns None if a block follows."""
         head = _HEAD.fullmatch(line)
         if head is not None:
             self._head = int(head[1]), int(head[2])
@@ -151,15 +154,16 @@ class Reader:
             match = form.fullmatch(line)
             if match is not None:
                 return request(*match.groups())
-        return Malformed(Reason.SYNTAX, "a line that is no request of RTCP")
+        return Malformed(Reason.SYNTAX, "the line is not an RTCP request")
 
     def _block(self, at: int) -> tuple[Block | Malformed | None, int]:
-        """The block that begins there, if it is complete, and where it ends."""
+        """Return the block that begins at a position, if it is complete, and the position after it."""
         assert self._head is not None
         if self._data.startswith(b"\n", at):
             start, end = at, at + 1
         else:
-            # what was held before this call begins at 0, and was looked through before
+            # Data held from earlier reads begins at 0 and was searched then: a search from its start at each read would
+            # be quadratic.
             start = self._data.find(END, at + (self._searched if at == 0 else 0))
             if start < 0:
                 return None, at
@@ -179,25 +183,25 @@ class Reader:
 
 
 def started(session: str) -> bytes:
-    """The reply to `Start`."""
+    """Encode the reply to `Start`."""
     return f"start {session}\n".encode()
 
 
 def resumed(session: str, last: int) -> bytes:
-    """The reply to `Resume`: ``last`` is the number of the last block that the broker has."""
+    """Encode the reply to `Resume`: ``last`` is the number of the last block that the broker has received."""
     return f"resume {session} {last}\n".encode()
 
 
 def message(number: int, last: int, data: bytes) -> bytes:
-    """One message, encoded and with its end, under its number; ``last`` as in `resumed`."""
+    """Encode one message, already encoded with its end, under its number; ``last`` as in `resumed`."""
     return b"%d %d\n%b" % (number, last, data)
 
 
 def ack(last: int) -> bytes:
-    """Says that the broker has the blocks up to ``last``."""
+    """Encode the acknowledgement of the blocks up to ``last``."""
     return b"ack %d\n" % last
 
 
 def error(name: str) -> bytes:
-    """Says that a request was refused."""
+    """Encode the refusal of a request."""
     return f"error {name}\n".encode()

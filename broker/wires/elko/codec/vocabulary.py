@@ -1,7 +1,9 @@
-"""Which messages one Elko protocol has, and how a JSON object becomes one of them, or a `Malformed` that says why not.
+"""Vocabulary of one Elko protocol: converts JSON objects to typed messages, or explains why an object is invalid.
 
-A message is a JSON object with ``to`` (the object addressed) and ``op`` (what to do); all other members are parameters,
-matched by name. Unknown parameters are ignored, ``null`` means absent.
+A message is a JSON object with ``to`` (the object addressed) and ``op`` (the operation); all other members are
+parameters, matched by name. Unknown parameters are ignored, ``null`` is the same as absent.
+
+`broker` and `director` define the messages; `blocks` calls the conversion.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import msgspec
 from broker.core.errors import Malformed, Reason
 
 
+# gc=False, here and in all messages: they hold no reference cycles, and the garbage collector need not track them.
 class Message(msgspec.Struct, frozen=True, gc=False, tag_field="op"):
-    """Any message: ``to`` is the object that it addresses."""
+    """Base of all messages: ``to`` is the object addressed."""
 
     to: str
 
@@ -31,10 +34,10 @@ class Vocabulary:
         self._union = union
         self._ops = {str(m.__struct_config__.tag) for m in messages}
         self.decode = msgspec.json.Decoder(union).decode
-        """Strict JSON to a message; raises one of `NOT_STRICT` when the bytes are not exactly one."""
+        """Convert strict JSON to a message. Raises one of `NOT_STRICT` if the bytes are not exactly one."""
 
     def message(self, members: dict[str, object]) -> Message:
-        """The message that a JSON object stands for. Raises `Malformed`."""
+        """Convert a JSON object to a message. Raises `Malformed`."""
         try:
             return msgspec.convert(members, self._union)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
@@ -56,4 +59,4 @@ class Vocabulary:
 
 
 NOT_STRICT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""All that `Vocabulary.decode` raises for bytes that are not one strict, valid message."""
+"""All exceptions of `Vocabulary.decode` for bytes that are not one strict, valid message."""

@@ -1,4 +1,8 @@
-"""Who may do what on a listener: credentials, roles, rights. Shared by every Elko session."""
+"""Authentication of Elko sessions: credentials, roles, and the policy of a listener.
+
+Invariant: a reload replaces a listener's `Policy` as a whole, and its sessions read it again at each check. "auth" in
+docs/protocols/elko-broker.md describes the protocol.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from broker.core.model import Rights
 from broker.wires.common.password_backoff import Guesses
 
 Role = Literal["client", "user", "provider", "admin"]
-"""The broker's peers are clients and admins, the director's users, providers and admins."""
+"""Roles of a peer: client and admin at the broker; user, provider and admin at the director."""
 
 
 class Credentials(Protocol):
@@ -25,13 +29,14 @@ class Credentials(Protocol):
 
 @attrs.frozen
 class Policy:
-    """The rules of one listener.
+    """The policy of one listener.
 
-    ``code`` is the password, None on an open listener. ``allow_before_auth`` serves ping, debug and find before `auth`,
-    as the original does. ``waits`` is how many finds of one peer may wait; or how many watches of the director it has.
-    ``orders_must_reach`` refuses an administrator's order to servers if none of them matches; by default it has no
-    answer then, as with the original.
-    ``reservations`` is how many reservations of the director one peer may have that nobody has used yet.
+    ``roles`` are those that peers may authenticate for. ``code`` is the password, None on an open listener.
+    ``allow_before_auth`` permits ping, debug and find before `auth`, as the original does. ``diagnostics`` sends the
+    reasons of refusals to peers. ``rights`` limits the services that a peer may offer. ``waits`` is the maximum number
+    of waiting finds of one peer; at the director, of its watches. ``orders_must_reach`` refuses an administrator's
+    order if no server matches; by default it then has no answer, as in the original. ``reservations`` is the maximum
+    number of unused reservations of one peer of the director.
     """
 
     roles: frozenset[Role] = frozenset(("client", "admin"))
@@ -44,7 +49,7 @@ class Policy:
     reservations: int = 100
 
     def check_mode(self, role: Role, credentials: Credentials | None) -> None:
-        """Raise `Refusal` if no peer may have that role here, or none with credentials of this mode."""
+        """Raise `Refusal` WRONG_CREDENTIALS if the listener does not serve this role or mode of credentials."""
         if role not in self.roles:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the role {role!r} is not served on this listener")
         mode = "open" if credentials is None else credentials.mode
@@ -54,15 +59,16 @@ class Policy:
 
 
 @attrs.define
-class Door:
-    """One listener as its sessions see it: its rules, which a reload replaces whole, and who failed to get in."""
+class AccessControl:
+    """Access control of one listener: its policy and its recent wrong passwords. A reload replaces the policy."""
 
     policy: Policy
     guesses: Guesses
 
     def check(self, role: Role, credentials: Credentials | None, address: str) -> None:
-        """Raise `Refusal` unless a peer with these credentials, at that address, may have that role here."""
+        """Raise `Refusal` unless the credentials of a peer at that address permit the role."""
         self.policy.check_mode(role, credentials)
+        # An open listener compares no password, and so counts no wrong ones.
         if self.policy.code is None:
             return
         code = "" if credentials is None or credentials.code is None else credentials.code

@@ -1,12 +1,12 @@
-"""The Elko Broker protocol: one session for each connection.
+"""Session of the Elko Broker protocol: one for each connection.
 
-Rules (the Broker document; where real peers differ, both are served, see docs/protocols/elko-broker.md):
-- Authentication and the ops common to all objects: see `broker.wires.elko.sessions.session`. `find` needs no role.
-- The objects ``client`` (document) and ``broker`` (real peers) are one. A reply carries the name that its request used,
-  an unsolicited message the name that the peer authenticated to.
+Rules (the Broker document; where real peers differ, both are supported, see docs/protocols/elko-broker.md):
+- `session` handles authentication and the ops common to all objects. `find` needs no role.
+- The objects ``client`` (document) and ``broker`` (real peers) are one. A reply has the name that its request used, an
+  unsolicited message the name that the peer authenticated to.
 - A client becomes a provider at `auth`.
-- The peer's end of input is the provider's end. Answers to finds with a limited wait are still delivered.
-- How to authenticate with a service is shown to trusted peers only.
+- The end of the peer's input ends the provider. Finds with a limited wait are still answered.
+- Only trusted peers receive the credentials of services.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import broker as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.common import Auth
-from broker.wires.elko.sessions.authentication import Door, Role
-from broker.wires.elko.sessions.change_notices import Notices
+from broker.wires.elko.sessions.authentication import AccessControl, Role
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 from broker.wires.elko.sessions.descriptors import (
     DEFAULT_PROTOCOL,
-    Encoded,
+    DescriptorCache,
     failure_desc,
     launcher_desc,
     load_desc,
@@ -37,39 +37,39 @@ from broker.wires.elko.sessions.descriptors import (
     service_desc,
     service_descs,
 )
-from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, Needs, Objects
+from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, ObjectTables, OperationRoles
 
 WIRE = "elko"
-"""How providers of this wire are marked in the registry."""
+"""The wire of these providers in the registry."""
 
-LONG = 10 * 365 * 86_400
-"""Seconds; a longer wait is one for ever. It keeps absurd numbers away from the timers."""
+MAX_WAIT = 10 * 365 * 86_400
+"""Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
 
-PROBLEMS_TOLD = 3
-"""How many refused services of one offer are told to the peer: the first ones show what is wrong."""
+MAX_PROBLEMS_SHOWN = 3
+"""Refused services of one offer that the diagnostic lists: the first ones show the mistake."""
 
 
 @attrs.frozen
-class Wiring:
-    """The parts that all sessions of the daemon share.
+class BrokerWiring:
+    """Dependencies that all broker sessions share.
 
-    ``sessions`` holds all of them, the oldest first, and ``roster`` that of each Elko provider, by its id.
+    ``sessions`` holds all of them, the oldest first, and ``roster`` the session of each Elko provider, by its id.
     """
 
     registry: IRegistry
-    notices: Notices
+    notices: ChangeNotices
     launchers: ILaunchers
     control: IControl
-    encoded: Encoded = attrs.field(factory=Encoded)
+    descriptors: DescriptorCache = attrs.field(factory=DescriptorCache)
     roster: dict[int, BrokerSession] = attrs.field(factory=dict)
     sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
 
 
 @attrs.frozen
 class PeerInfo:
-    """One connected peer, for people. ``provider`` is its id in the registry, None if it is no provider.
+    """One connected peer, for operators. ``provider`` is its id in the registry, or None.
 
-    ``roles`` are those that it authenticated for, in order; ``waits`` is how many of its finds wait or monitor.
+    ``roles`` are those that it authenticated for, sorted; ``waits`` is the number of its finds that wait or monitor.
     """
 
     address: str
@@ -81,24 +81,25 @@ class PeerInfo:
 
 
 class BrokerSession(ElkoSession):
-    """One peer's conversation with the broker."""
+    """The session of one peer of the broker."""
 
     __slots__ = ("_as", "_provider", "_waits", "_wiring")
 
-    def __init__(self, wiring: Wiring, door: Door, peer: Peer) -> None:
-        super().__init__(_OBJECTS, door, peer)
+    def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
+        super().__init__(_OBJECTS, access, peer)
         self._wiring = wiring
         self._as = "client"
         self._provider: int | None = None
         self._waits: dict[IWait | Deferred[None], bool] | None = None
         wiring.sessions[self] = None
 
-    # what the connection calls
+    # Called by the connection
 
     def input_ended(self) -> bool:
-        """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
+        """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
         self._withdraw()
         if self._waits:
+            # A find without a limit would keep the half-closed connection open for ever.
             for wait, limited in list(self._waits.items()):
                 if not limited:
                     self._drop(wait)
@@ -106,7 +107,7 @@ class BrokerSession(ElkoSession):
         return bool(self._waits)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self._wiring.sessions.pop(self, None)
         if self._ended and not self._waits:
             return
@@ -115,7 +116,7 @@ class BrokerSession(ElkoSession):
         for wait in list(self._waits or ()):
             self._drop(wait)
 
-    # what others ask
+    # State for views and commands
 
     @property
     def info(self) -> PeerInfo:
@@ -125,20 +126,20 @@ class BrokerSession(ElkoSession):
 
     @property
     def is_client(self) -> bool:
-        """Whether it authenticated as a client."""
+        """True if the peer authenticated as a client."""
         return self._provider is not None
 
-    # what other sessions call
+    # Called by other sessions
 
     def reinit(self) -> None:
-        """Tell the peer to reinitialize itself."""
+        """Send "reinit" to the peer."""
         self._peer.write(encode(wire.ReinitOut(self._as)))
 
     def shut_down(self, kill: bool) -> None:
-        """Tell the peer to shut itself down."""
+        """Send "shutdown" to the peer."""
         self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
 
-    # authentication
+    # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
         registry = self._wiring.registry
@@ -147,33 +148,38 @@ class BrokerSession(ElkoSession):
             self._provider = registry.join(self._label, WIRE, self._peer.address)
             self._wiring.roster[self._provider] = self
         elif self._provider is not None:
+            # One label for each connection: that of the latest `auth`, for whatever role.
             registry.relabel(self._provider, self._label)
 
-    # client
+    # Object `client`
 
     def _find(self, message: wire.Find) -> None:
         name = message.service
         protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
+        # The fraction of a wait has no effect, see "find" in docs/protocols/elko-broker.md.
         wait = 0 if message.wait is None else int(message.wait)
         standing = wait != 0 or message.monitor is True
         known = self._wiring.registry.find(name, protocol, not standing)
         if known:
-            desc = self._wiring.encoded.descs(known, self.trusted)
+            desc = self._wiring.descriptors.descs(known, self.trusted)
             self._peer.write(wire.encode_found(message.to, desc, message.tag))
         elif wait == 0:
+            # Even with ``monitor``: a find of an unknown service without a wait has its one answer at once.
             self._peer.write(wire.encode_found(message.to, wire.encode_not_found(name), message.tag))
             return
         if standing:
-            self._stand(message, wait if 0 < wait <= LONG else None, bool(known))
+            self._stand(message, wait if 0 < wait <= MAX_WAIT else None, bool(known))
 
     def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
-        """Keep a find that waits (for nothing more, where something was known at once) or monitors."""
+        """Keep a find that waits or monitors. ``known`` is true if it was already answered: then it only monitors."""
         try:
             if message.monitor:
                 self._monitor(message, seconds, silent=known)
             elif not known:
                 self._wait(message, seconds)
         except Refusal as refusal:
+            # A client that waits for an answer gets a failure descriptor in place of a diagnostic, unless it got an
+            # answer.
             if known or refusal.reason is not Reason.LIMIT:
                 raise
             self._peer.refused(refusal)
@@ -183,6 +189,7 @@ class BrokerSession(ElkoSession):
         self._room_for_wait(message)
         found = self._wiring.registry.wait(message.service, seconds)
         answered = found.addCallback(partial(self._answer, message)).addErrback(partial(self._no_answer, message))
+        # The wait may end inside the call; only pending waits are kept.
         if answered.called:
             return
         self._keep(answered, limited=seconds is not None)
@@ -238,12 +245,12 @@ class BrokerSession(ElkoSession):
             elif desc.failure is None:
                 refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
         try:
-            self._wiring.registry.offer(services, self._door.policy.rights)
+            self._wiring.registry.offer(services, self._access.policy.rights)
         except Refusals as refusals:
             refused += refusals.each
         if refused:
-            more = len(refused) - PROBLEMS_TOLD
-            text = "; ".join(refusal.text for refusal in refused[:PROBLEMS_TOLD])
+            more = len(refused) - MAX_PROBLEMS_SHOWN
+            text = "; ".join(refusal.text for refusal in refused[:MAX_PROBLEMS_SHOWN])
             raise Refusal(refused[0].reason, f"willserve: {text}" + (f"; and {more} more" if more > 0 else ""))
 
     def _wont_serve(self, message: wire.WontServe) -> None:
@@ -252,10 +259,14 @@ class BrokerSession(ElkoSession):
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
-        # The original takes a negative load for 0, and says nothing.
+        # As in the original, a negative load is 0, without a diagnostic.
         self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
 
-    # admin
+    def _heartbeat(self) -> None:
+        if self._provider is not None:
+            self._wiring.registry.beat(self._provider)
+
+    # Object `admin`
 
     def _load_desc(self, message: wire.LoadDescRequest) -> None:
         registry = self._wiring.registry
@@ -280,6 +291,7 @@ class BrokerSession(ElkoSession):
     def _watch(self, message: wire.Watch) -> None:
         notices = self._wiring.notices
         if message.services is not None:
+            # The present state is sent before the first notice.
             if message.services:
                 self._service_desc(wire.ServiceDescRequest(message.to))
             notices.watch_services(self, message.services)
@@ -300,6 +312,7 @@ class BrokerSession(ElkoSession):
         sessions = self._sessions("shutdown", message.server)
         for session in sessions:
             session.shut_down(kill)
+        # Servers that are shut down by name stay down: their launchers are switched off, unless ``cluster`` is given.
         if sessions and message.server not in (None, ALL) and not message.cluster:
             self._wiring.launchers.switch_off(message.server)
         if message.self_:
@@ -312,10 +325,10 @@ class BrokerSession(ElkoSession):
         launchers = [launcher_desc(launcher) for launcher in self._wiring.launchers.describe()]
         self._peer.write(encode(wire.LauncherDescs(launchers=launchers)))
 
-    # inside
+    # Internals
 
     def _matching(self, server: str) -> list[Provider]:
-        """The providers that ``server`` names: by label, by the hostport of a service, or by id."""
+        """Return the providers that ``server`` names: by label, by the hostport of a service, or by id."""
         return [
             provider
             for provider in self._wiring.registry.providers()
@@ -325,7 +338,7 @@ class BrokerSession(ElkoSession):
         ]
 
     def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
-        """The Elko providers that an order is for. Raises `Refusal` if there are none, and that is an error here."""
+        """Return the Elko providers that an order is for. Raises `Refusal` as `_reached` does."""
         roster = self._wiring.roster
         if server is None:
             return []
@@ -336,11 +349,11 @@ class BrokerSession(ElkoSession):
         return sessions
 
     def _room_for_wait(self, message: wire.Find) -> None:
-        """Raise `Refusal` if a standing find may not be kept."""
+        """Raise `Refusal` if another standing find may not be kept."""
         for name, text, most in (("service", message.service, MAX_NAME), ("tag", message.tag, MAX_TEXT)):
             if text is not None and len(text) > most:
                 raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
-        most = self._door.policy.waits
+        most = self._access.policy.waits
         if len(self._waits or ()) >= most:
             raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
 
@@ -350,14 +363,14 @@ class BrokerSession(ElkoSession):
         self._waits[wait] = limited
 
     def _drop(self, wait: IWait | Deferred[None]) -> None:
-        """A wait has ended, or is to end."""
+        """End a wait, and close a connection whose input has ended after its last wait."""
         if self._waits is not None and self._waits.pop(wait, None) is not None:
             wait.cancel()
             if self._ended and not self._waits:
                 self._peer.close()
 
     def _withdraw(self) -> None:
-        """Nothing is offered or watched any more."""
+        """Withdraw all services and end all watches."""
         if "admin" in self._roles:
             self._wiring.notices.watch_services(self, False)
             self._wiring.notices.watch_loads(self, False)
@@ -367,14 +380,14 @@ class BrokerSession(ElkoSession):
             self._provider = None
 
 
-_CLIENT: Needs = {
+_CLIENT: OperationRoles = {
     **COMMON,
     wire.Find: (BrokerSession._find, ()),
     wire.WillServe: (BrokerSession._will_serve, ("client",)),
     wire.WontServe: (BrokerSession._wont_serve, ("client",)),
     wire.LoadReport: (BrokerSession._load, ("client",)),
 }
-_ADMIN: Needs = {
+_ADMIN: OperationRoles = {
     **COMMON,
     wire.LoadDescRequest: (BrokerSession._load_desc, ("admin",)),
     wire.ServiceDescRequest: (BrokerSession._service_desc, ("admin",)),
@@ -384,7 +397,7 @@ _ADMIN: Needs = {
     wire.Launch: (BrokerSession._launch, ("admin",)),
     wire.LauncherDescRequest: (BrokerSession._launcher_desc, ("admin",)),
 }
-_OBJECTS = Objects(
+_OBJECTS = ObjectTables(
     {"broker": _CLIENT, "client": _CLIENT, "admin": _ADMIN, "error": COMMON},
     {"broker": "client", "client": "client", "admin": "admin"},
 )

@@ -1,4 +1,7 @@
-"""Notices to the administrators who watch: each is encoded once, however many watch it."""
+"""Change notices for administrators that watch services or loads: each notice is encoded once for all watchers.
+
+The registry is watched only while there are watchers.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from broker.wires.elko.sessions.descriptors import load_desc, service_desc
 
 
 class Watcher(Protocol):
-    """Who can be told."""
+    """Recipient of notices; see `BrokerSession`."""
 
     @property
     def trusted(self) -> bool:
-        """Whether it may see how to authenticate with services."""
+        """True if it may receive the credentials of services."""
 
     def write(self, data: bytes) -> None:
-        """Take one encoded message."""
+        """Send one encoded message."""
 
 
-class Notices:
-    """Who watches services, and who watches loads."""
+class ChangeNotices:
+    """The watchers of services and of loads."""
 
     def __init__(self, registry: IRegistry) -> None:
         self._registry = registry
@@ -33,7 +36,7 @@ class Notices:
         self._load_watch: IWait | None = None
 
     def watch_services(self, watcher: Watcher, on: bool) -> None:
-        """Begin or cease to tell of services that come and go."""
+        """Start or stop the notices of services for a watcher."""
         if on:
             self._services[watcher] = None
             if self._service_watch is None:
@@ -43,7 +46,7 @@ class Notices:
             self._service_watch = None
 
     def watch_loads(self, watcher: Watcher, on: bool) -> None:
-        """Begin or cease to tell of loads."""
+        """Start or stop the notices of loads for a watcher."""
         if on:
             self._loads[watcher] = None
             if self._load_watch is None:
@@ -56,6 +59,7 @@ class Notices:
         service = change.subject
         assert isinstance(service, Service)
         on = change.kind is Kind.OFFERED
+        # At most two encodings: with the credentials, and without.
         notices: list[bytes | None] = [None, None]
         for watcher in tuple(self._services):
             trusted = watcher.trusted and service.auth is not None

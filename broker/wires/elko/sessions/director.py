@@ -1,15 +1,15 @@
-"""The Elko Director protocol: one session for each connection.
+"""Session of the Elko Director protocol: one for each connection.
 
 Rules (the Director document; where real peers differ, see docs/protocols/elko-director.md):
-- Authentication and the ops common to all objects: see `broker.wires.elko.sessions.session`.
-- The objects are ``director`` (users), ``provider`` (Context Servers, which may call it ``session``; answers say
+- `session` handles authentication and the ops common to all objects.
+- The objects are ``director`` (users), ``provider`` (Context Servers, which may call it ``session``; answers are from
   ``provider``) and ``admin``. `reserve` is for all three roles, at ``director`` and ``provider``.
-- A provider joins the farm at `auth`, and leaves it when its connection or its input ends. Whether it is a server that
-  is connected already, the director decides by its addresses. Its reports have no answers.
-- A provider is not disconnected for what is refused, unless that is fatal: real servers do not come back by themselves.
-- Who asks for a reservation is answered in every case: what is wrong with the request is a reason to deny it.
-- A message concerns a context or a user: exactly one of them must be there.
-- Long answers are written page by page; what is said after them waits until they are sent.
+- A provider joins the farm at `auth`, and leaves it at the end of its connection or input. The director determines by
+  its addresses whether its server is connected already. Its reports have no answers.
+- A provider is not disconnected for refusals, unless they are fatal: real servers do not reconnect by themselves.
+- A request for a reservation is always answered: an invalid one is denied, with the reason.
+- A message concerns a context or a user: exactly one of them must be present.
+- Long answers are written page by page (`director_pages`); later messages to the same peer wait until they are sent.
 """
 
 from __future__ import annotations
@@ -29,97 +29,101 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import director as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.common import Auth, Disconnect
-from broker.wires.elko.sessions.authentication import Door, Role
-from broker.wires.elko.sessions.director_messages import Words, context_found, user_found
-from broker.wires.elko.sessions.director_pages import Outbox, Parts, Scribe, dump_parts, list_parts
-from broker.wires.elko.sessions.session import COMMON, ElkoSession, Needs, Objects, Operation
+from broker.wires.elko.sessions.authentication import AccessControl, Role
+from broker.wires.elko.sessions.director_messages import MessageCache, context_found, user_found
+from broker.wires.elko.sessions.director_pages import Outbox, PageWriter, Parts, dump_parts, list_parts
+from broker.wires.elko.sessions.session import COMMON, ElkoSession, ObjectTables, Operation, OperationRoles
 
 CONTEXT, USER = "context", "user"
+"""The kinds of places."""
 
 
-class Control(Protocol):
-    """What an administrator may do to the director itself."""
+class DirectorControl(Protocol):
+    """Control of the director itself, for its administrators; `broker.wires.elko.open_director` implements it."""
 
     def reinitialize(self) -> None:
-        """Read the configuration again, and announce the director anew: servers that lost it come back."""
+        """Read the configuration again, and announce the director again: servers that lost it reconnect."""
 
     def shut_down(self) -> None:
-        """End the director: no listener, no connection. What else the daemon does goes on."""
+        """End the director with its listeners and connections. The rest of the daemon continues."""
 
 
 @attrs.frozen
-class Wiring:
-    """What all sessions of the director share."""
+class DirectorWiring:
+    """Dependencies that all sessions of the director share."""
 
     director: IDirector
-    control: Control
-    scribe: Scribe
-    words: Words = attrs.field(factory=Words)
+    control: DirectorControl
+    page_writer: PageWriter
+    messages: MessageCache = attrs.field(factory=MessageCache)
 
     @classmethod
-    def of(cls, director: IDirector, control: Control, clock: IReactorTime) -> Wiring:
-        """The wiring of a director."""
-        return cls(director, control, Scribe(clock))
+    def of(cls, director: IDirector, control: DirectorControl, clock: IReactorTime) -> DirectorWiring:
+        """Create the wiring of a director."""
+        return cls(director, control, PageWriter(clock))
 
 
 class DirectorSession(ElkoSession):
-    """One peer's conversation with the director."""
+    """The session of one peer of the director."""
 
     __slots__ = ("_outbox", "_server", "_watched", "_watcher", "_wiring")
 
-    def __init__(self, wiring: Wiring, door: Door, peer: Peer) -> None:
-        super().__init__(_OBJECTS, door, peer)
+    def __init__(self, wiring: DirectorWiring, access: AccessControl, peer: Peer) -> None:
+        super().__init__(_OBJECTS, access, peer)
         self._wiring = wiring
-        # Users, who are many, need neither of these.
+        # Only providers and administrators need these; None saves memory in the many sessions of users.
         self._outbox: Outbox | None = None
         self._server: IContextServer | None = None
-        self._watcher: _Told | None = None
+        self._watcher: _Receiver | None = None
         self._watched: Counter[tuple[str, str]] | None = None
 
-    # what the connection calls
+    # Called by the connection
 
     def input_ended(self) -> bool:
-        """The peer will send no more. Returns whether answers are still to come, for which it may be listening."""
+        """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
         self._withdraw()
         self._ended = True
         return self._outbox is not None and self._outbox.asked > 0
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self._withdraw()
         self._ended = True
         if self._outbox is not None:
             self._outbox.clear()
 
-    # authentication
+    # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
         if self._server is not None:
             self._server.relabel(self._label)
         if role == "provider":
             try:
-                self._server = self._wiring.director.join(self._label, _Told(self))
+                self._server = self._wiring.director.join(self._label, _Receiver(self))
             except Refusal as refusal:
                 if refusal.reason.fatal:
                     raise
-                # A server that stayed would think that it serves.
+                # A Context Server that stayed connected would assume that users are sent to it.
                 raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"auth: {refusal.text}") from None
         elif role == "admin":
-            self._watcher = _Told(self)
+            self._watcher = _Receiver(self)
             self._watched = Counter()
-            self._outbox = Outbox(self._wiring.scribe, self._peer, self._emptied)
+            self._outbox = Outbox(self._wiring.page_writer, self._peer, self._emptied)
+            # All messages to an administrator pass the outbox, which keeps their order.
             self.write = self._outbox.write
 
     def _spared(self) -> bool:
+        """Return True for a provider: see the rules."""
         return self._server is not None
 
     def _disconnect(self, message: Disconnect) -> None:
+        """Close the connection, after the pending long answers."""
         if self.input_ended():
             self._objects = _NOTHING
         else:
             self._peer.close()
 
-    # whoever authenticated
+    # Any role
 
     def _reserve(self, message: wire.Reserve) -> None:
         to = self._answers_as(message)
@@ -134,12 +138,13 @@ class DirectorSession(ElkoSession):
                 message.context,
                 message.user,
                 internal=self._server is not None,
-                most=self._door.policy.reservations,
+                most=self._access.policy.reservations,
             )
         except core.Denied as denied:
             reply = wire.Denied(to=to, context=denied.context, user=user, deny=denied.text, tag=tag)
         except Refusal as refusal:
-            # A gatekeeper whose users come all at once is over its limit, and speaks the protocol.
+            # A gatekeeper with a burst of users exceeds its limit without any fault in the protocol: it is not
+            # disconnected.
             patient = self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
             reply = wire.Denied(to=to, context=message.context, user=user, deny=refusal.text, tag=tag)
         else:
@@ -155,7 +160,7 @@ class DirectorSession(ElkoSession):
         if not patient and not self._spared():
             self._peer.close()
 
-    # provider
+    # Object `provider`
 
     def _address(self, message: wire.Address) -> None:
         self._serving().address(message.protocol, message.hostport)
@@ -172,6 +177,7 @@ class DirectorSession(ElkoSession):
             server.closed(message.context)
             return
         maxcap = _capacity(message.maxcap)
+        # An absent ``basecap`` is ``maxcap``: the next clone opens when the context is full.
         basecap = maxcap if message.basecap is None else _capacity(message.basecap)
         server.opened(message.context, message.yours, maxcap, basecap, message.restricted is True)
 
@@ -186,12 +192,12 @@ class DirectorSession(ElkoSession):
             server.exited(message.context, message.user)
 
     def _relay(self, message: wire.Relay) -> None:
-        """Of a provider, whose own server is left out, or of an administrator."""
+        """Forward a message of a provider, except to its own server, or of an administrator."""
         _one_of("relay", message.context, message.user)
         sender = None if message.to == "admin" else self._serving()
         self._wiring.director.relay(message.context, message.user, message.msg, sender)
 
-    # admin
+    # Object `admin`
 
     def _close(self, message: wire.Close) -> None:
         _one_of("close", message.context, message.user)
@@ -212,7 +218,7 @@ class DirectorSession(ElkoSession):
     def _watch(self, message: wire.Watch) -> None:
         place = _one_of("watch", message.context, message.user)
         watcher, watched = self._watching()
-        most = self._door.policy.waits
+        most = self._access.policy.waits
         if watched.total() >= most:
             raise Refusal(Reason.LIMIT, f"watch: this peer watches {most} contexts and users, and may watch no more")
         director = self._wiring.director
@@ -248,6 +254,7 @@ class DirectorSession(ElkoSession):
         self._answer(list_parts("users", self._wiring.director.users))
 
     def _dump(self, message: wire.DumpRequest) -> None:
+        # Peers may send a number with a fraction.
         depth = int(message.depth)
         ask = partial(self._wiring.director.dump, depth, message.provider, message.context)
         self._answer(dump_parts(ask, depth))
@@ -265,14 +272,14 @@ class DirectorSession(ElkoSession):
         if message.director:
             self._wiring.control.shut_down()
 
-    # inside
+    # Internals
 
     def _serving(self) -> IContextServer:
         assert self._server is not None, "only providers are let here"
         return self._server
 
-    def _watching(self) -> tuple[_Told, Counter[tuple[str, str]]]:
-        """As whom it watches, and what how often."""
+    def _watching(self) -> tuple[_Receiver, Counter[tuple[str, str]]]:
+        """Return the watcher of this session, and the number of its watches of each place."""
         assert self._watcher is not None, "only administrators are let here"
         assert self._watched is not None
         return self._watcher, self._watched
@@ -283,12 +290,12 @@ class DirectorSession(ElkoSession):
         self._outbox.answer(parts)
 
     def _emptied(self) -> None:
-        """The last long answer was sent."""
+        """Close a connection whose input has ended, after its last long answer."""
         if self._ended:
             self._peer.close()
 
     def _withdraw(self) -> None:
-        """It serves and watches nothing any more."""
+        """Leave the farm and end all watches."""
         server, self._server = self._server, None
         if server is not None:
             server.leave()
@@ -297,8 +304,8 @@ class DirectorSession(ElkoSession):
             self._wiring.director.forget(watcher)
 
 
-class _Told:
-    """A session as the director knows it, as a link of a server or as a watcher."""
+class _Receiver:
+    """Adapter of a session for the director: a link of a server, or a watcher."""
 
     __slots__ = ("_session",)
 
@@ -306,14 +313,17 @@ class _Told:
         self._session = session
 
     def hear(self, told: core.Order | core.ContextPlace | core.UserPlace) -> None:
-        """Pass it on. A server knows of a reservation before its user does, who may use it at once."""
+        """Send a message.
+
+        A reservation is sent before all later output of other peers: its user may reach the server at once.
+        """
         session = self._session
         write = session.write_first if isinstance(told, core.DoReserve) else session.write
-        write(session._wiring.words.of(told))
+        write(session._wiring.messages.of(told))
 
 
 def _one_of(op: str, context: str | None, user: str | None) -> tuple[str, str]:
-    """What a message concerns: the kind, and the name. Raises `Refusal` unless exactly one is given."""
+    """Return the kind and name of the place that a message concerns. Raises `Refusal` unless exactly one is given."""
     if context is not None and user is not None:
         raise Refusal(Reason.PARAMETER, f"{op}: context and user are mutually exclusive")
     if context is not None:
@@ -329,9 +339,9 @@ def _capacity(given: int | float | None) -> int:
 
 _RESERVE = (DirectorSession._reserve, ("user", "provider", "admin"))
 
-_ALL: Needs = {**COMMON, Disconnect: (DirectorSession._disconnect, ())}
-_DIRECTOR: Needs = {**_ALL, wire.Reserve: _RESERVE}
-_PROVIDER: Needs = {
+_ALL: OperationRoles = {**COMMON, Disconnect: (DirectorSession._disconnect, ())}
+_DIRECTOR: OperationRoles = {**_ALL, wire.Reserve: _RESERVE}
+_PROVIDER: OperationRoles = {
     **_ALL,
     wire.Reserve: _RESERVE,
     wire.Address: (DirectorSession._address, ("provider",)),
@@ -342,7 +352,7 @@ _PROVIDER: Needs = {
     wire.UserReport: (DirectorSession._user, ("provider",)),
     wire.WillServe: (DirectorSession._will_serve, ("provider",)),
 }
-_ADMIN: Needs = {
+_ADMIN: OperationRoles = {
     **_ALL,
     wire.Close: (DirectorSession._close, ("admin",)),
     wire.DumpRequest: (DirectorSession._dump, ("admin",)),
@@ -357,11 +367,11 @@ _ADMIN: Needs = {
     wire.Unwatch: (DirectorSession._unwatch, ("admin",)),
     wire.Watch: (DirectorSession._watch, ("admin",)),
 }
-_OBJECTS = Objects(
+_OBJECTS = ObjectTables(
     {"director": _DIRECTOR, "provider": _PROVIDER, "session": _PROVIDER, "admin": _ADMIN, "error": _ALL},
     {"director": "user", "provider": "provider", "session": "provider", "admin": "admin"},
     answers_as={"session": "provider"},
 )
 _IGNORE: Operation = DirectorSession._pong
 _NOTHING = {name: dict.fromkeys(operations, _IGNORE) for name, operations in _OBJECTS.all.items()}
-"""For a peer that has said good-bye, and is still to be sent what it asked for."""
+"""Operations of a peer that has sent "disconnect" and still awaits its answers: all messages are ignored."""

@@ -1,4 +1,4 @@
-"""What the director tells its peers, as messages of the Elko Director protocol."""
+"""Messages of the Elko Director protocol for the orders and notices of the core."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.core.director import interfaces as core
 from broker.wires.elko.codec import director as wire
 from broker.wires.elko.codec.blocks import encode
 
-Told = core.Order | core.ContextPlace | core.UserPlace
+Notification = core.Order | core.ContextPlace | core.UserPlace
 
 Message = (
     wire.DoReserve
@@ -22,23 +22,23 @@ Message = (
 )
 
 
-class Words:
-    """Encodes what is told, once for all who are told the same object one after the other."""
+class MessageCache:
+    """Encodes notifications. Consecutive recipients of the same object share one encoding."""
 
     def __init__(self) -> None:
-        self._told: Told | None = None
+        self._told: Notification | None = None
         self._data = b""
 
-    def of(self, told: Told) -> bytes:
-        """The message that says this."""
+    def of(self, told: Notification) -> bytes:
+        """Return the encoded message of a notification."""
         if told is not self._told:
             self._data = encode(message(told))
             self._told = told
         return self._data
 
 
-def message(told: Told) -> Message:
-    """The same, not encoded."""
+def message(told: Notification) -> Message:
+    """Return the message of a notification."""
     if isinstance(told, core.UserPlace):
         return user_found(told)
     if isinstance(told, core.ContextPlace):
@@ -59,7 +59,7 @@ def message(told: Told) -> Message:
 
 
 def context_found(place: core.ContextPlace) -> wire.ContextFound:
-    """Where a context is. That of a clone set is not open itself, as the document has it."""
+    """Return the message with the place of a context. The document has a clone set itself as not open."""
     provider = place.provider
     return wire.ContextFound(
         context=place.context,
@@ -70,5 +70,5 @@ def context_found(place: core.ContextPlace) -> wire.ContextFound:
 
 
 def user_found(place: core.UserPlace) -> wire.UserFound:
-    """Where a user is."""
+    """Return the message with the contexts of a user."""
     return wire.UserFound(user=place.user, on=place.on, contexts=place.contexts or UNSET)

@@ -1,14 +1,16 @@
-"""Long answers of the director, written page by page, so that nobody else waits for a dump of a large farm.
+"""Paged output of long answers, so that a dump of a large farm does not stall the reactor.
 
 Rules:
-- An answer is put together a page in each turn of the reactor, and sent whole, as one message, when it is complete. So
-  it holds up nobody, and what is sent meanwhile to its receiver is never in its middle.
-- What its receiver is to be sent after it waits until it is sent: answers come in the order of the questions.
-- One answer is written at a time, for all receivers together: that bounds the memory. Its first page is written at
-  once, where no other answer is being written; mostly it is the only one.
-- The next answer for a receiver is not begun while it has still to read of what it was sent. It is not disconnected for
-  having asked for more than it could read at once.
-- Receivers take turns: one that asks for many answers waits for those of the others between its own.
+- An answer is encoded one page in each turn of the reactor, and sent as one message when it is complete. So no other
+  peer is delayed, and no other message to its recipient gets into its middle.
+- Later messages to its recipient wait until it is sent: answers are in the order of the requests.
+- One answer is encoded at a time, for all recipients together, which bounds the memory. If no other answer is in
+  progress, as is usual, its first page is encoded at once.
+- The next answer for a recipient begins only after the recipient has read the previous output. A recipient is not
+  disconnected for requesting more than it can read at once.
+- Recipients take turns (round robin): one that requests many answers waits for those of the others between its own.
+
+`broker.core.director.dump` supplies the content.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from broker.wires.elko.codec.blocks import END, encode_part
 PAGE = 64 * 1024
 """Bytes of a page: a thousand contexts, which take some milliseconds."""
 
-NAMES = 1_000
+NAMES_PER_PART = 1_000
 """Names of a list that are encoded together."""
 
 MAX_ASKED = 16
-"""Answers that may wait for one receiver: more than one at a time is of no use to anybody."""
+"""Long answers that may be pending for one recipient: more than one at a time has no use."""
 
 MAX_BEHIND = 4 * 1024 * 1024
-"""Bytes that may wait behind an answer: as much as may wait for a peer that does not read."""
+"""Bytes that may wait behind a long answer: the same as the output buffer of a connection."""
 
-LOOK_AGAIN = 0.05
-"""Seconds after which it is looked whether a receiver has read what it was sent."""
+READ_POLL_INTERVAL = 0.05
+"""Seconds between two checks whether a recipient has read its output."""
 
 Parts = Iterator[bytes]
-"""An answer in parts, none of which takes long."""
+"""An answer in parts, each of which takes little time."""
 
 
-class Scribe:
-    """Writes the answers of all receivers, a page in each turn."""
+class PageWriter:
+    """Scheduler of the long answers of all recipients: one page in each turn of the reactor."""
 
     log = Logger()
 
@@ -54,10 +56,10 @@ class Scribe:
         self._waiting: deque[Outbox] = deque()
         self._due: IDelayedCall | None = None
         self._resting = False
-        """Whether all who wait for an answer have still to read."""
+        """True while all recipients with a pending answer have unread output."""
 
     def add(self, outbox: Outbox) -> None:
-        """This receiver waits for an answer."""
+        """Schedule the answer of a recipient."""
         self._waiting.append(outbox)
         if self._due is None:
             self._write()
@@ -65,18 +67,18 @@ class Scribe:
             self._due.reset(0)
 
     def _write(self) -> None:
-        """A page of the answer that is being written."""
+        """Write one page of the current answer."""
         self._resting = not self._find_ready()
         if self._resting:
-            self._due = self._clock.callLater(LOOK_AGAIN, self._write)
+            self._due = self._clock.callLater(READ_POLL_INTERVAL, self._write)
             return
         self._due = self._clock.callLater(0, self._write)
         outbox = self._waiting[0]
         try:
             complete = outbox.write_page()
         except Exception:
-            # A defect of ours: it costs this receiver his answers, and not all others theirs.
-            self.log.failure("an answer of the director was not written")
+            # A defect in one answer affects only its recipient.
+            self.log.failure("a long answer of the director could not be encoded")
             outbox.clear()
             complete = True
         if complete:
@@ -88,7 +90,7 @@ class Scribe:
             self._due = None
 
     def _find_ready(self) -> bool:
-        """Bring to the front who can be sent an answer now. Returns whether there is one."""
+        """Rotate to the first recipient whose answer may continue. Returns False if there is none."""
         for _ in range(len(self._waiting)):
             if self._waiting[0].ready:
                 return True
@@ -97,12 +99,12 @@ class Scribe:
 
 
 class Outbox:
-    """What one receiver is sent."""
+    """Output of one recipient: the answer in progress, and the messages behind it."""
 
-    __slots__ = ("_behind", "_behind_size", "_emptied", "_pages", "_parts", "_peer", "_scribe", "asked")
+    __slots__ = ("_behind", "_behind_size", "_emptied", "_page_writer", "_pages", "_parts", "_peer", "asked")
 
-    def __init__(self, scribe: Scribe, peer: Peer, emptied: Callable[[], None]) -> None:
-        self._scribe = scribe
+    def __init__(self, page_writer: PageWriter, peer: Peer, emptied: Callable[[], None]) -> None:
+        self._page_writer = page_writer
         self._peer = peer
         self._emptied = emptied
         self._parts: Parts | None = None
@@ -110,15 +112,15 @@ class Outbox:
         self._behind: deque[bytes | Parts] = deque()
         self._behind_size = 0
         self.asked = 0
-        """Answers that are not sent yet."""
+        """Number of answers that are not sent yet."""
 
     @property
     def ready(self) -> bool:
-        """Whether its answer is begun, or may be; or there is none any more."""
+        """True if its answer has begun or may begin, or if it has none any more."""
         return bool(self._pages) or not self.asked or not self._peer.behind
 
     def write(self, data: bytes) -> None:
-        """Send a message, after the answers that were asked for before."""
+        """Send a message after the pending answers. A recipient with too much output behind them is disconnected."""
         if not self.asked:
             self._peer.write(data)
             return
@@ -129,7 +131,7 @@ class Outbox:
             self._peer.close()
 
     def answer(self, parts: Parts) -> None:
-        """Send a message that is made of parts. Raises `Refusal` LIMIT if too many are asked for."""
+        """Send a message that consists of parts. Raises `Refusal` LIMIT if too many are pending."""
         if self.asked >= MAX_ASKED:
             raise Refusal(Reason.LIMIT, f"{MAX_ASKED} long answers are not sent yet: ask when they have come")
         self.asked += 1
@@ -137,10 +139,10 @@ class Outbox:
             self._behind.append(parts)
         else:
             self._parts = parts
-            self._scribe.add(self)
+            self._page_writer.add(self)
 
     def write_page(self) -> bool:
-        """Write a page of the answer that is due. Returns whether it is complete: then it was sent."""
+        """Encode a page of the current answer. Returns True if the answer is complete and sent."""
         parts = self._parts
         size = 0
         while parts is not None and size < PAGE:
@@ -157,7 +159,7 @@ class Outbox:
         return True
 
     def clear(self) -> None:
-        """The receiver is gone."""
+        """Discard everything: the recipient is gone."""
         self.asked = 0
         self._parts = None
         self._pages.clear()
@@ -165,7 +167,7 @@ class Outbox:
         self._behind_size = 0
 
     def _send(self) -> None:
-        """Send the answer, and what has waited behind it up to the next one."""
+        """Send the complete answer, and the messages behind it up to the next long answer."""
         answer = b"".join(self._pages)
         self._pages.clear()
         self._parts = None
@@ -182,7 +184,7 @@ class Outbox:
 
 
 def dump_parts(ask: Callable[[], Dump], depth: int) -> Parts:
-    """The answer to a dump. ``ask`` is asked when it is begun."""
+    """Yield the answer to a dump in parts. ``ask`` is called for the content when the answer begins."""
     dump = ask()
     head = wire.DumpHead(numproviders=dump.providers, numcontexts=dump.contexts, numusers=dump.users)
     yield encode_part(head)[:-1]
@@ -203,11 +205,11 @@ def dump_parts(ask: Callable[[], Dump], depth: int) -> Parts:
 
 
 def list_parts(member: str, ask: Callable[[], Sequence[str]]) -> Parts:
-    """The answer to ``listcontexts``, ``listproviders`` or ``listusers``: ``member`` is how it calls what it lists."""
+    """Yield the answer to ``listcontexts``, ``listproviders`` or ``listusers``; ``member`` is the name of its array."""
     names = ask()
     yield f'{{"to":"admin","op":"list{member}","{member}":['.encode()
-    for start in range(0, len(names), NAMES):
-        yield (b"," if start else b"") + encode_part(names[start : start + NAMES])[1:-1]
+    for start in range(0, len(names), NAMES_PER_PART):
+        yield (b"," if start else b"") + encode_part(names[start : start + NAMES_PER_PART])[1:-1]
     yield b"]}" + END
 
 
@@ -231,4 +233,4 @@ def _context(piece: ContextDump, depth: int) -> wire.ContextDesc:
 
 
 USERS_FROM = 2
-"""The depth above which a dump tells the users of each context."""
+"""The depth above which a dump includes the users of each context."""

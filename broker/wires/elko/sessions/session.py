@@ -1,12 +1,14 @@
-"""What a session of any Elko protocol does: authentication, the ops common to all objects, refusals.
+"""Base of all Elko sessions: authentication, the ops common to all objects, and refusals.
 
-Rules (both documents; where real peers differ, both are served):
+Rules (both documents; where real peers differ, both are supported):
 - A message is for an object (``to``). Each object that can be authenticated to is a role; some have two names.
-- Anything but `auth` first closes the connection, unless the listener says ``allow_before_auth``: then the operations
-  that need no role are served, unknown ones are answered, and only an operation of a role that was not authenticated
-  closes. An `auth` with an ill-typed parameter is answered, and may be tried again.
-- A role is authenticated once; several may be, on one connection.
-- Peers that authenticated by password, or from this machine, are trusted.
+- Before `auth`, any other message closes the connection, unless the listener has ``allow_before_auth``: then operations
+  without a role are served, unknown ones are answered, and only an operation that needs a role closes. An `auth` with
+  an ill-typed parameter is answered, and may be repeated.
+- A role is authenticated once; a connection may have several roles.
+- Peers that authenticated by password, or from the local machine, are trusted.
+
+`broker` and `director` add the operations of their protocols.
 """
 
 from __future__ import annotations
@@ -24,26 +26,27 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import common as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.vocabulary import Message
-from broker.wires.elko.sessions.authentication import Door, Role
+from broker.wires.elko.sessions.authentication import AccessControl, Role
 
 ALL = "all"
-"""The name in an administrator's order that means every server."""
+"""The name in an administrator's order that selects every server."""
 
 Operation = Callable[[Any, Any], None]
-"""A method of a session, and the message that it takes."""
+"""A method of a session, which takes the session and a message."""
 
 Operations = dict[type[Message], Operation]
 
-Needs = Mapping[type[Message], tuple[Operation, Collection[str]]]
-"""What an object does, each for peers that have one of these roles; for all, where there are none."""
+OperationRoles = Mapping[type[Message], tuple[Operation, Collection[str]]]
+"""The operations of an object, each with the roles of which it requires one; an empty collection requires none."""
 
 
 @attrs.frozen(init=False)
-class Objects:
-    """The objects of a protocol, and what they do for whom.
+class ObjectTables:
+    """Dispatch tables of a protocol: the operations of its objects, for each combination of roles.
 
-    ``roles`` has the role of each object that can be authenticated to; ``answers_as`` the name by which an object
-    answers, where it is not the one that the message used.
+    ``roles`` has the role of each object that can be authenticated to; ``answers_as`` the name in the answers of an
+    object, if it differs from the one that the message used. ``of`` has the permitted operations for each set of roles,
+    ``strict`` those before `auth`, ``all`` those with all roles.
     """
 
     roles: Mapping[str, Role]
@@ -53,8 +56,12 @@ class Objects:
     all: dict[str, Operations]
 
     def __init__(
-        self, objects: Mapping[str, Needs], roles: Mapping[str, Role], answers_as: Mapping[str, str] | None = None
+        self,
+        objects: Mapping[str, OperationRoles],
+        roles: Mapping[str, Role],
+        answers_as: Mapping[str, str] | None = None,
     ) -> None:
+        # All combinations are computed once: a session then dispatches by two lookups, without checks of roles.
         every = frozenset(roles.values())
         of = {
             frozenset(some): {name: _allowed(needs, frozenset(some)) for name, needs in objects.items()}
@@ -64,18 +71,18 @@ class Objects:
         self.__attrs_init__(roles, answers_as or {}, of, dict.fromkeys(objects, auth), of[every])
 
 
-def _allowed(needs: Needs, roles: frozenset[Role]) -> Operations:
+def _allowed(needs: OperationRoles, roles: frozenset[Role]) -> Operations:
     return {message: op for message, (op, wanted) in needs.items() if not wanted or roles.intersection(wanted)}
 
 
 class ElkoSession:
-    """One peer's conversation. A protocol adds its operations, as `Objects`, and what a role means to it."""
+    """The session of one peer. A protocol adds its operations, as `ObjectTables`, and the meaning of its roles."""
 
-    __slots__ = ("_door", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
+    __slots__ = ("_access", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
 
-    def __init__(self, tables: Objects, door: Door, peer: Peer) -> None:
+    def __init__(self, tables: ObjectTables, access: AccessControl, peer: Peer) -> None:
         self._tables = tables
-        self._door = door
+        self._access = access
         self._peer = peer
         self.write = peer.write
         """Send one encoded message."""
@@ -83,12 +90,13 @@ class ElkoSession:
         self._roles: frozenset[Role] = frozenset()
         self._ended = False
         self.trusted = False
-        self._objects = tables.of[self._roles] if door.policy.allow_before_auth else tables.strict
+        self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
 
-    # what the connection calls
+    # Called by the connection
 
     def receive(self, message: Message) -> None:
-        """Take one message."""
+        """Execute one message."""
+        # One lookup by object and one by type: the tables hold only what the present roles permit.
         operations = self._objects.get(message.to)
         operation = None if operations is None else operations.get(message.__class__)
         if operation is None:
@@ -100,54 +108,57 @@ class ElkoSession:
             self.refuse(refusal)
 
     def malformed(self, malformed: Malformed) -> None:
-        """Take what could not be read as a message."""
+        """Handle input that is not a valid message."""
         if self._objects is self._tables.strict and malformed.op != "auth":
             self.refuse(Refusal(Reason.NOT_AUTHENTICATED, f"the first message must be auth, but: {malformed.text}"))
         else:
             self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tell the peer what is refused, if the listener has diagnostics on; close if that is fatal."""
+        """Send the reason of a refusal, if the listener has diagnostics on; close the connection if it is fatal."""
         patient = self._peer.refused(refusal)
         if not patient and not refusal.reason.fatal and self._spared():
             return
-        if self._door.policy.diagnostics and not (self._door.policy.allow_before_auth and refusal.reason in _SILENT):
+        if self._access.policy.diagnostics and not (
+            self._access.policy.allow_before_auth and refusal.reason in _SILENT
+        ):
             text = refusal.text if patient else f"{refusal.text} (too much is refused: closing)"
             self.write(encode(wire.Diagnostic(msg=text)))
         if refusal.reason.fatal or not patient:
             self._peer.close()
 
     def write_first(self, data: bytes) -> None:
-        """Send one encoded message before all that any other peer is sent from now on."""
+        """Send one encoded message before all later output of any peer."""
         self._peer.write_first(data)
 
-    # what a protocol says
+    # Extended by a protocol
 
     def _admit(self, role: Role, message: wire.Auth) -> None:
-        """The peer has this role from now on. Raises `Refusal` if it may not."""
+        """Give the peer a role. Raises `Refusal` if it may not have it."""
         raise NotImplementedError
 
     def _spared(self) -> bool:
-        """Whether the peer stays connected, however much is refused."""
+        """Return True if the peer stays connected regardless of the rate of its refusals."""
         return False
 
     def _reached(self, op: str, to: str, servers: int) -> None:
-        """An order to those that ``to`` names was given to so many servers. Raises `Refusal` where none is an error."""
-        if not servers and to != ALL and self._door.policy.orders_must_reach:
+        """Raise `Refusal` if an order to the servers that ``to`` names reached none, and the policy requires one."""
+        if not servers and to != ALL and self._access.policy.orders_must_reach:
             raise Refusal(Reason.NOT_REGISTERED, f"{op}: no server is called {to[:40]!r}")
 
-    # common to all objects
+    # Common to all objects
 
     def _auth(self, message: wire.Auth) -> None:
-        policy = self._door.policy
+        policy = self._access.policy
         role = self._tables.roles.get(message.to)
         if role is None:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the object {message.to!r} has no role")
         if role in self._roles:
             raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
-        self._door.check(role, message.auth, self._peer.address)
+        self._access.check(role, message.auth, self._peer.address)
         self.trusted = policy.code is not None or self._peer.local
         self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
+        # The role counts only once the protocol has accepted the peer.
         self._admit(role, message)
         self._roles = self._roles | {role}
         self._objects = self._tables.of[self._roles]
@@ -155,6 +166,9 @@ class ElkoSession:
 
     def _disconnect(self, message: wire.Disconnect) -> None:
         self._peer.close()
+
+    def _heartbeat(self) -> None:
+        """Record a heartbeat: a Ping, or the answer to one. No-op if the peer is not a provider."""
 
     def _ping(self, message: wire.Ping) -> None:
         tag = message.tag
@@ -166,15 +180,15 @@ class ElkoSession:
     def _debug(self, message: wire.Debug) -> None:
         self._peer.debug(self._label, message.msg)
 
-    # inside
+    # Internals
 
     def _answers_as(self, message: Message) -> str:
-        """The object that answers a message."""
+        """Return the name of the object that answers a message."""
         names = self._tables.answers_as
         return names.get(message.to, message.to) if names else message.to
 
     def _why_not(self, message: Message) -> Refusal:
-        """Why a message that the present state does not take is refused."""
+        """Return the reason to refuse a message that the present state does not accept."""
         known = self._tables.all.get(message.to)
         op = message.__struct_config__.tag
         if self._objects is self._tables.strict:
@@ -195,13 +209,14 @@ _SILENT = {
     Reason.TOO_MANY_GUESSES,
     Reason.ALREADY_AUTHENTICATED,
 }
-"""What the original closes the connection for without a word, and so do listeners that behave like it."""
+"""Reasons for which the original closes the connection without a message; so do listeners with
+``allow_before_auth``."""
 
-COMMON: Needs = {
+COMMON: OperationRoles = {
     wire.Auth: (ElkoSession._auth, ()),
     wire.Disconnect: (ElkoSession._disconnect, ()),
     wire.Ping: (ElkoSession._ping, ()),
     wire.Pong: (ElkoSession._pong, ()),
     wire.Debug: (ElkoSession._debug, ()),
 }
-"""What every object does."""
+"""Operations of every object."""

@@ -186,7 +186,7 @@ class RtcpSocket(Scheduled, Protocol):
         self.host = getattr(address, "host", "unix")
         self.session: RtcpSession | None = None
         self._address = address
-        self._reader = wire.Reader()
+        self._reader = wire.RtcpReader()
         self._patience = Patience(factory.lines.clock.seconds)
         self._closing = False
         self._stalled = False
@@ -278,7 +278,7 @@ class RtcpSocket(Scheduled, Protocol):
         if self._closing:
             return
         self._closing = True
-        self._reader = wire.Reader()
+        self._reader = wire.RtcpReader()
         self.drop()
         self.factory.lines.unfinished.drop(self)
         self.factory.idle.discard(self)

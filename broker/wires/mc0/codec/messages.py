@@ -1,15 +1,17 @@
 """The mc0 codec (Marionette Collective 0MQ, version 0.3): frames to frozen messages, and replies to frames.
 
 Rules (from the original broker and the real connector, MCollective's ZeroMQ plugin; mc0 0.3 leaves them open):
-- A message is a delimiter, a verb, headers, and what follows them: ``"" VERB [KEY VALUE]... ["" FRAME...]``. The
-  delimiter is skipped whatever it holds. Verbs and keys are exact bytes.
-- Headers are taken in pairs. The first empty key ends them, so that an empty frame in the place of a value is a value.
-- Of a key that comes twice the last value counts, in the place of the first. Keys that a verb does not know are
-  ignored, but PUT hands them on.
-- Nothing that is sent has an empty key or value: the connector takes the first empty frame for the end of the headers,
-  wherever it stands. So an empty value in a PUT, and an empty ID anywhere, is refused.
-- An error carries the ID, if that could be read before the error. An unknown verb counts before any other error.
-- Header values and bodies are handed on as they came: the same objects, without a copy.
+- A message is a delimiter, a verb, headers, and a body: ``"" VERB [KEY VALUE]... ["" FRAME...]``. The delimiter is
+  skipped whatever its content. Verbs and keys are exact bytes.
+- Headers come in pairs. The first empty key ends them; an empty frame in the position of a value is a value.
+- Of a repeated key, the last value counts, in the position of the first. A verb ignores keys unknown to it, but PUT
+  forwards them.
+- No message that is sent has an empty key or value: the connector takes the first empty frame for the end of the
+  headers, in whatever position. So an empty value in a PUT, and an empty ID in any message, is refused.
+- An error carries the ID, if that was parsed before the error. An unknown verb takes precedence over other errors.
+- Header values and bodies are forwarded unchanged: the same objects, without a copy.
+
+See docs/protocols/mc0.md, "Messages" and "Decisions". `broker.wires.mc0.sessions.conversation` executes the messages.
 """
 
 from __future__ import annotations
@@ -24,26 +26,27 @@ import msgspec
 from broker.core.errors import Malformed, Reason
 
 MAX_TOPIC = 4_096
-"""Bytes of a topic: topics are kept as long as somebody is subscribed, and real ones have about a hundred."""
+"""Bytes of a topic. Topics are stored as long as they have subscribers; real ones have about a hundred bytes."""
 
 MAX_ID = 65_536
-"""Bytes of an ID. A thousand answers may wait for a peer that does not read, and each has one; real ones have 36."""
+"""Bytes of an ID. A thousand answers, each with an ID, may be queued for a peer that does not read; real ones have 36
+bytes."""
 
 MAX_HEADERS = 1_000
-"""Header pairs of one message: each costs time again for each receiver, and real peers send three."""
+"""Header pairs of one message. Each pair takes time for each receiver; real peers send three."""
 
 MAX_FRAMES = 4_096
-"""Frames of one message. Even empty ones take memory for each receiver; messages of 2,000 are known to be sent."""
+"""Frames of one message. Even empty ones take memory for each receiver; real messages have up to 2,000."""
 
 MAX_TTL = 86_400_000
-"""Milliseconds: one day. A longer silence says nothing about a peer, and huge numbers would overflow clocks."""
+"""Milliseconds: one day. A longer TTL detects no dead peer in useful time, and huge numbers would overflow clocks."""
 
 MAX_SHOWN = 100
-"""Bytes of what the peer wrote that an error shows: the verb may be a whole body."""
+"""Bytes of the peer's input that an error text quotes: the verb may be a whole body."""
 
 
 class Connect(msgspec.Struct, frozen=True, gc=False):
-    """ "CONNECT". ``ttl`` is in milliseconds, 0 for no heartbeats; None leaves it as it was. Any version is taken."""
+    """ "CONNECT". ``ttl`` is in ms, 0 for no heartbeats; None keeps the previous one. No version is invalid."""
 
     id: bytes | None = None
     ttl: int | None = None
@@ -57,21 +60,21 @@ class Disconnect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sub(msgspec.Struct, frozen=True, gc=False):
-    """ "SUB". Topics may be empty, come twice, or be none at all."""
+    """ "SUB". Topics may be empty or repeated; there may be none."""
 
     id: bytes | None
     topics: Sequence[bytes]
 
 
 class Unsub(msgspec.Struct, frozen=True, gc=False):
-    """ "UNSUB". Its topics are as those of SUB."""
+    """ "UNSUB", with topics as in SUB."""
 
     id: bytes | None
     topics: Sequence[bytes]
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """ "PUT". ``headers`` are the keys and values by turns, without ID and TOPIC; ``body`` has any number of frames."""
+    """ "PUT". ``headers`` has keys and values alternately, without ID and TOPIC; ``body`` has any number of frames."""
 
     id: bytes | None
     topic: bytes
@@ -89,8 +92,8 @@ Message = Connect | Disconnect | Sub | Unsub | Put | Noop
 
 
 class BadMessage(Malformed):
-    """Frames that are no message. ``reply`` is the text for `error`: it has the peer's own bytes where ``text`` has
-    escapes, so that it reads as the original's."""
+    """An invalid message. ``reply`` is the text for `error`: it has the peer's own bytes where ``text`` has escapes, so
+    that it equals the original broker's."""
 
     def __init__(
         self, reason: Reason, text: str, op: str | None = None, id: bytes | None = None, reply: bytes | None = None
@@ -100,14 +103,14 @@ class BadMessage(Malformed):
 
 
 class TooShort(BadMessage):
-    """There is no verb. The original does not answer that."""
+    """A message without a verb. It is not answered, as by the original broker."""
 
     def __init__(self) -> None:
         super().__init__(Reason.SYNTAX, "the message has no verb")
 
 
 def parse(frames: Sequence[bytes]) -> Message:
-    """The message of the frames that follow the peer's identity. Raises `BadMessage`."""
+    """Parse the frames that follow the peer's identity. Raises `BadMessage`."""
     if len(frames) < 2:
         raise TooShort
     if len(frames) > MAX_FRAMES:
@@ -133,6 +136,7 @@ def _connect(frames: Sequence[bytes]) -> Connect:
     headers, _ = _headers(frames)
     id = _take_id(headers, "CONNECT")
     ttl, version = headers.get(b"TTL"), headers.get(b"VERSION")
+    # An empty TTL or VERSION counts as missing.
     return Connect(id, _ttl(ttl, id) if ttl else None, version or None)
 
 
@@ -154,7 +158,8 @@ def _unsub(frames: Sequence[bytes]) -> Unsub:
 
 
 def _put(frames: Sequence[bytes]) -> Put:
-    # What nearly all are: a topic and no other header, or an ID before it. The same comes out below.
+    # Fast path for nearly all PUTs: a topic and no other header, or an ID before it. The general code below gives the
+    # same result.
     if len(frames) > 4 and not frames[4] and frames[2] == b"TOPIC":
         name = frames[3]
         if 0 < len(name) <= MAX_TOPIC:
@@ -165,6 +170,8 @@ def _put(frames: Sequence[bytes]) -> Put:
             return Put(number, name, [], frames[7:])
     headers, end = _headers(frames)
     id = _take_id(headers, "PUT") if b"ID" in headers else None
+    # An empty topic is refused: the original delivers to its subscribers, but no real peer can read the MESSAGE, which
+    # would have an empty value.
     topic = headers.pop(b"TOPIC", None)
     if not topic:
         raise BadMessage(Reason.PARAMETER, "PUT needs a TOPIC that is not empty", "PUT", id)
@@ -196,7 +203,7 @@ _READERS: dict[bytes, Callable[[Sequence[bytes]], Message]] = {
 
 
 def _headers(frames: Sequence[bytes]) -> tuple[dict[bytes, bytes], int]:
-    """The headers, and the place of the empty frame that ends them, or the number of frames if there is none."""
+    """Return the headers, and the index of the empty frame that ends them, or the number of frames if there is none."""
     headers: dict[bytes, bytes] = {}
     count = len(frames)
     at = 2
@@ -219,7 +226,7 @@ def _misshapen(frames: Sequence[bytes], headers: dict[bytes, bytes], reason: Rea
 
 
 def _id_of(frames: Sequence[bytes]) -> bytes | None:
-    """The ID of a message that is refused for something else."""
+    """Return the ID of a message that is refused for another reason."""
     try:
         return _id(_headers(frames)[0])
     except BadMessage as malformed:
@@ -227,13 +234,13 @@ def _id_of(frames: Sequence[bytes]) -> bytes | None:
 
 
 def _id(headers: dict[bytes, bytes]) -> bytes | None:
-    """The ID, if there is one that can be sent back."""
+    """Return the ID, if there is one that can be sent back."""
     id = headers.get(b"ID")
     return id if id and len(id) <= MAX_ID else None
 
 
 def _take_id(headers: dict[bytes, bytes], verb: str) -> bytes | None:
-    """Take the ID out of the headers."""
+    """Remove the ID from the headers, and return it. Raises `BadMessage` if it is empty or too long."""
     if b"ID" not in headers:
         return None
     id = headers.pop(b"ID")
@@ -256,14 +263,15 @@ def _refuse_topic(verb: str, id: bytes | None) -> NoReturn:
 
 
 _TTL = re.compile(rb"[ \t\n\v\f\r]*+([+-]?)0*+([0-9]{0,9})")
-"""As the original reads a number: what follows the digits is ignored. Nine digits are more than `MAX_TTL` has."""
+"""A number as the original broker parses it: a suffix after the digits is ignored. Nine digits are one more than
+`MAX_TTL` has."""
 
 
 def _ttl(value: bytes, id: bytes | None) -> int:
     match = _TTL.match(value)
     assert match is not None, "each of its parts may be empty"
     sign, digits = match.groups()
-    if match.end() == match.end(1):
+    if match.end() == match.end(1):  # neither a zero nor another digit
         raise BadMessage(Reason.PARAMETER, "the TTL of CONNECT is no number", "CONNECT", id)
     ttl = int(digits or b"0")
     if ttl and sign == b"-":
@@ -272,27 +280,28 @@ def _ttl(value: bytes, id: bytes | None) -> int:
 
 
 def _escaped(data: bytes) -> str:
-    """Bytes as printable ASCII."""
+    """Return bytes as printable ASCII."""
     return data.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
-# What is sent
+# messages that the broker sends
 
 NOOP = (b"", b"NOOP")
 """The broker's heartbeat. It never has an ID."""
 
 
 def ok(id: bytes) -> tuple[bytes, ...]:
-    """The message with that ID was taken. Exactly these frames: real clients look at their places."""
+    """Return the acknowledgement of the message with that ID. Real clients read these frames by position."""
     return (b"", b"OK", b"ID", id)
 
 
 def error(text: bytes, id: bytes | None) -> tuple[bytes, ...]:
-    """A message was refused; ``id`` is that of the message, if it had one."""
+    """Return the refusal of a message; ``id`` is that of the message, if it had one."""
+    # Not an empty text: no value that is sent may be empty.
     frames = (b"", b"ERROR", b"MESSAGE", text or b"refused")
     return (*frames, b"ID", id) if id else frames
 
 
 def message(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> list[bytes]:
-    """What every subscriber of a topic is sent. The empty frame before the body stands even where there is no body."""
+    """Return the MESSAGE for the subscribers of a topic. The empty frame ends the headers, also without a body."""
     return [b"", b"MESSAGE", b"TOPIC", topic, *headers, b"", *body]

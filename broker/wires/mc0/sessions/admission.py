@@ -1,11 +1,12 @@
-"""The admission of mc0 sessions: allowed client keys, the identities bound to them, topic rights.
+"""Admission of mc0 sessions: allowed client keys, the identities bound to them, topic rights.
 
-An identity is chosen by the client, and the peer that has it gets its messages. So with a list of allowed keys it
-belongs to the first key that used it, also while its session is over; until that key is not allowed any more, or
-`MAX_BOUND` others have come since.
+A client chooses its identity, and the peer with that identity receives its messages. So with a list of allowed keys, an
+identity belongs to the first key that used it, also after the end of its session, until that key is revoked or
+`MAX_BOUND` other identities were used since.
 
-Where any key is allowed, a key says nothing of its holder, and costs nothing to make: the binding lasts as long as the
-session. A table that outlives it would only let strangers reserve names, and lock out clients with a new key.
+Where any key is allowed, a key proves nothing about its holder and costs nothing to make: the binding lasts as long as
+the session. A longer one would only let strangers reserve names, and lock out clients with a new key. See
+docs/protocols/mc0.md, "Security".
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from broker.core.errors import Reason, Refusal
 from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
 
 MAX_BOUND = 100_000
-"""Identities whose keys are remembered: several for each node of the largest farm, since the real connector takes a new
-one with each of its processes and threads. The least recently used one is forgotten."""
+"""Identities bound to keys: several for each node of the largest farm, since the real connector uses a new one for each
+of its processes and threads. The least recently used one is evicted."""
 
 
 class Admission:
-    """The rules of the wire.
+    """Admission rules of the wire.
 
-    ``name_of`` gives the name of a client key, None for one that is not allowed. Where it is None itself, any key is
-    allowed, and none has a name. ``max_bound`` is the number of identities whose keys are remembered.
+    ``name_of`` returns the name of a client key, None for one that is not allowed. If ``name_of`` is None, any key is
+    allowed, and none has a name. ``max_bound`` is the maximal number of identities bound to keys.
     """
 
     def __init__(
@@ -40,20 +41,23 @@ class Admission:
         self._bound: OrderedDict[bytes, str] = OrderedDict()
 
     def use(self, rules: Sequence[TopicRule]) -> None:
-        """Take other topic rules."""
+        """Replace the topic rules."""
         self._rules = rules
 
     @property
     def binds(self) -> bool:
-        """True if identities belong to keys: only with a list of allowed keys."""
+        """True if identities stay bound to keys: only with a list of allowed keys."""
         return self._name_of is not None
 
     def may_use(self, identity: bytes, key: str) -> bool:
-        """True if that key is the one to which the identity belongs, or there is none."""
+        """Return True if the identity is bound to that key, or to none."""
         return self._bound.get(identity, key) == key
 
     def admit(self, identity: bytes, key: str) -> str:
-        """The name of the key that an identity comes with, empty where it has none. Raises `Refusal`."""
+        """Bind an identity to the key of its peer. Returns the key's name, empty for a peer without a key.
+
+        Raises `Refusal` if the key is not allowed, or the identity is bound to another.
+        """
         if not key or self._name_of is None:
             return ""
         name = self._name_of(key)
@@ -68,10 +72,10 @@ class Admission:
         return name
 
     def release(self, keys: Collection[str]) -> None:
-        """These keys are not allowed any more: what they were bound to is free."""
+        """Release the identities that are bound to these revoked keys."""
         for identity in [identity for identity, key in self._bound.items() if key in keys]:
             del self._bound[identity]
 
     def rights(self, key_name: str) -> TopicRights:
-        """What the holder of that key may do with topics."""
+        """Return the topic rights of the holder of the key with that name."""
         return rights_of(key_name, self._rules)

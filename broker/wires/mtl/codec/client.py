@@ -1,12 +1,13 @@
-"""The control flow of MTL as a client sees it: requests as they are sent, replies as they are read.
+"""Client side of the control flow: encodes requests, decodes replies.
 
 Rules:
-- A reply is a code from 200 to 599 and a JSON object with a text ``status``. What is not is no reply (`BadReply`).
-- The codes that RFC 11 gives a meaning have members that must be there. Any other code is an `Error`.
-- Members that are not known are ignored. Those that are ours and not the RFC's count only where they are what we mean
-  by them: another broker may mean something else.
-- Names of mechanisms and profiles are case-insensitive. They are read in capitals, and in small letters.
-- A request that no broker could take is not made (ValueError).
+- A reply is a code from 200 to 599 and a JSON object with a text ``status``. Anything else is a `BadReply`.
+- The codes that RFC 11 defines have mandatory members. Any other code is an `Error`.
+- Unknown members are ignored. Extensions of RFC 11 are used only if they have the expected type: another broker may
+  use the same names for something else.
+- Names of mechanisms and profiles are case-insensitive. Decoded values have mechanisms in capitals, profiles in small
+  letters.
+- A request that no broker would accept raises ValueError.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from broker.wires.mtl.codec.data import MAX_STRING, is_name
 from broker.wires.mtl.codec.faults import IllFormed
 
 MAX_REPLY = 65_536
-"""Bytes of a reply's body: that many are read at once. Ours have under a thousand."""
+"""Bytes of the body of a reply: real ones have under a thousand."""
 
 NOT_OPEN = "open"
-"""The reason of a 400 to somebody whose Connection.Open is not known, or not any more."""
+"""Reason of a 400 to a client without session: it has to send a Connection.Open."""
 
 
 class BadReply(Malformed):
-    """Frames that are no reply."""
+    """Frames that are not a valid reply."""
 
     def __init__(self, text: str) -> None:
         super().__init__(Reason.SYNTAX, text)
@@ -39,18 +40,18 @@ class BadReply(Malformed):
 # Requests
 
 Request = tuple[bytes, bytes]
-"""The command and the body. They go out behind an empty frame."""
+"""Command and body. They are sent after an empty frame."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def opening(virtual_host: str = DEFAULT_HOST) -> Request:
-    """The first request of all."""
+    """Encode Connection.Open."""
     return _request(b"Connection.Open", {"protocol": PROTOCOL, "virtual-host": virtual_host})
 
 
 def authorization(mechanism: str, response: bytes | None) -> Request:
-    """One step of an exchange. No response at all (None) is not the same as an empty one."""
+    """Encode Connection.Authorize. None is no response, which differs from an empty one."""
     members: dict[str, object] = {"mechanism": mechanism}
     if response is not None:
         members["response"] = response
@@ -58,14 +59,14 @@ def authorization(mechanism: str, response: bytes | None) -> Request:
 
 
 def profile(name: str) -> Request:
-    """The choice of a profile, for the requests that follow."""
+    """Encode Connection.Profile: it applies to the requests that follow."""
     return _request(b"Connection.Profile", {"profile": name})
 
 
 def reader(resources: Sequence[str], confirm: Confirm | None = None, window: int | None = None) -> Request:
-    """A data lease for reading. No resources: all. No ``confirm``: the profile's own way.
+    """Encode Connection.Reader. No resources: all. No ``confirm``: the default of the profile.
 
-    ``window`` (ours) is how many Contents may be unconfirmed.
+    ``window`` (an extension of RFC 11) is the number of unconfirmed Contents.
     """
     members = _lease(resources, confirm)
     if window is not None:
@@ -76,7 +77,7 @@ def reader(resources: Sequence[str], confirm: Confirm | None = None, window: int
 
 
 def writer(resources: Sequence[str], confirm: Confirm | None = None) -> Request:
-    """A data lease for writing."""
+    """Encode Connection.Writer."""
     return _request(b"Connection.Writer", _lease(resources, confirm))
 
 
@@ -106,17 +107,17 @@ class Ok(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """201: the client may begin. ``profiles`` are in small letters; ``limits`` (ours) are numbers of the broker."""
+    """201: the session has access. ``profiles`` are in small letters; ``limits`` is an extension."""
 
     profiles: tuple[str, ...]
     limits: Mapping[str, int]
 
 
 class DataLease(msgspec.Struct, frozen=True):
-    """202. The data flow is at ``port`` of the host that the client is connected to; 0 is the very same endpoint.
+    """202. The data flow is at ``port`` of the host that the client is connected to; 0 is the same endpoint.
 
-    Ours: ``window`` is what a reader got, ``endpoint`` where to connect to instead. ``more`` are all other members that
-    are texts.
+    Extensions of RFC 11: ``window`` of a reader, ``endpoint`` to connect to instead; ``more`` has all other members
+    that are texts.
     """
 
     port: int
@@ -127,7 +128,7 @@ class DataLease(msgspec.Struct, frozen=True):
 
 
 class Unauthorized(msgspec.Struct, frozen=True):
-    """401: the client has to authenticate by one of the mechanisms, which are in capitals. ``reason`` is for people."""
+    """401: the client has to authenticate by one of the mechanisms, in capitals. ``reason`` is for people."""
 
     mechanisms: tuple[str, ...]
     reason: str
@@ -141,7 +142,7 @@ class Challenged(msgspec.Struct, frozen=True):
 
 
 class Error(msgspec.Struct, frozen=True):
-    """Any other code. ``reason`` is for people, but for that of `not_open`; "" if there is none."""
+    """Any other code. ``reason`` is for people, except that of `not_open`; "" if there is none."""
 
     code: int
     status: str
@@ -149,7 +150,7 @@ class Error(msgspec.Struct, frozen=True):
 
     @property
     def not_open(self) -> bool:
-        """Whether the broker does not know the client, or not any more."""
+        """True if the client has no session: it never had one, or the broker ended it."""
         return self.code == 400 and self.reason == NOT_OPEN
 
 
@@ -187,7 +188,7 @@ MOST_PORT = 65_535
 
 
 def decode(code: bytes, body: bytes) -> Reply:
-    """The reply of a code and a body. Raises `BadReply`."""
+    """Decode a code and a body. Raises `BadReply`."""
     digits = code if len(code) == 3 else b""
     if not digits.isdigit() or not 200 <= int(digits) < 600:
         raise BadReply("the code is not three digits from 200 to 599")
@@ -253,5 +254,5 @@ def _numbers(value: object) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    """A text for people, as far as it can be shown."""
+    """Return a text for people, with lone surrogates replaced; "" for anything else."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""

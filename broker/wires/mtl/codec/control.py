@@ -2,11 +2,12 @@
 
 Rules:
 - Commands are case-insensitive. A body that is not JSON is ill-formed and dropped (`IllFormed`), whatever the command.
-- Everything else is answered: what is no request is `InvalidRequest`, which has the reply to send.
-- Members that are not known are ignored. Of a member that comes twice the last value counts. null is of the wrong type,
-  but for ``response`` and ``window``, where it means that there is none.
-- Names of mechanisms and profiles are case-insensitive. They are given in capitals, and in small letters.
-- A body over its limit is answered without being looked at.
+- Everything else is answered: `InvalidRequest` has the reply to an invalid request.
+- Unknown members are ignored. Of a repeated member, the last value counts. null has the wrong type, except for
+  ``response`` and ``window``, where it equals a missing member.
+- Names of mechanisms and profiles are case-insensitive. Decoded values have mechanisms in capitals, profiles in small
+  letters.
+- A body over its limit is answered without being decoded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from broker.wires.mtl.codec import json_body
 from broker.wires.mtl.codec.data import MAX_STRING, is_name
 
 PROTOCOL = {"name": "MTL", "version": 1}
-"""What is spoken here."""
+"""The protocol, as Connection.Open names it."""
 
 MAX_COMMAND = 64
 """Bytes of a command: the longest has 20."""
@@ -31,13 +32,13 @@ MAX_REQUEST = 65_536
 """Bytes of a request's body: that many are read at once, and `MAX_RESOURCES` names of usual length fit."""
 
 MAX_RESOURCES = 1_000
-"""Resources of one request: each is kept as long as the flow. Who works with more asks for all."""
+"""Resources of one request: each is stored as long as the flow. Clients with more ask for all."""
 
 DEFAULT_HOST = "/"
-"""The virtual host of who names none."""
+"""The virtual host of an Open that names none."""
 
 Confirm = Literal["none", "full"]
-"""Whether Contents are confirmed."""
+"""Confirmation of Contents."""
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
 class ReaderRequest(msgspec.Struct, frozen=True):
     """ "Connection.Reader". No resources: all. No ``confirm``: the profile's own way.
 
-    ``window`` (ours, not of the RFC) is how many Contents may be unconfirmed, at least 1; there is no upper limit here.
+    ``window`` (an extension of RFC 11) is the number of unconfirmed Contents, at least 1. The session limits it.
     """
 
     resources: tuple[str, ...]
@@ -87,7 +88,7 @@ EncodedReply = tuple[bytes, bytes]
 
 
 class ReplyStatus(enum.Enum):
-    """How a request ended. The value is ``(code, text)``; those without a text of the RFC's have one of ours."""
+    """Status of a reply: ``(code, text)``. Codes that RFC 11 does not define have texts of this broker."""
 
     OK = (b"200", "OK")
     READY = (b"201", "Ready")
@@ -115,21 +116,21 @@ def _reply(status: ReplyStatus, more: Mapping[str, object]) -> EncodedReply:
 
 
 OK: EncodedReply = _reply(ReplyStatus.OK, {})
-"""To a profile that was chosen."""
+"""200: the profile is chosen."""
 
 
 def ready(profiles: Sequence[str], limits: Mapping[str, int] | None = None) -> EncodedReply:
-    """To who may begin: the profiles to choose from, and what is ours besides, the limits of the broker."""
+    """201: the session has access. Names the profiles, and (an extension of RFC 11) the limits of the broker."""
     return _reply(ReplyStatus.READY, {"profiles": profiles} | ({} if limits is None else {"limits": limits}))
 
 
 def unauthorized(mechanisms: Sequence[str], reason: str | None = None) -> EncodedReply:
-    """To who has to authenticate first, or did and failed."""
+    """401: the session has to authenticate, or failed to."""
     return _reply(ReplyStatus.UNAUTHORIZED, _reason(reason) | {"mechanisms": mechanisms})
 
 
 def challenged(mechanism: str, challenge: bytes) -> EncodedReply:
-    """To who has to answer that challenge by another Authorize."""
+    """402: the client has to answer the challenge by another Authorize."""
     return _reply(ReplyStatus.CHALLENGED, {"mechanism": mechanism, "challenge": challenge})
 
 
@@ -140,10 +141,10 @@ def data_lease(
     endpoint: str | None = None,
     more: Mapping[str, object] | None = None,
 ) -> EncodedReply:
-    """To who may open a data flow: at that port of the host that it is connected to, or 0 for the same endpoint.
+    """202: the client may open a data flow at that port of the same host; 0 is the same endpoint.
 
-    Ours besides: the window that a reader has got, where to connect to if it is not that host, and ``more`` that the
-    profile tells. None of that takes the place of a member that is there already.
+    Extensions of RFC 11: the window of a reader, the endpoint to connect to instead, and ``more`` members of the
+    profile, which cannot replace others.
     """
     members: dict[str, object] = {"status": ReplyStatus.DATA_LEASE.text, "port": port, "lease": lease}
     if window is not None:
@@ -154,12 +155,12 @@ def data_lease(
 
 
 def error(status: ReplyStatus, reason: str | None = None, more: Mapping[str, object] | None = None) -> EncodedReply:
-    """To what cannot be done. ``reason`` is for people."""
+    """Any other code. ``reason`` is for people."""
     return _reply(status, _reason(reason) | dict(more or {}))
 
 
 def _reason(text: str | None) -> dict[str, object]:
-    """A reason, which may have anything in it that a peer wrote: surrogates that stand alone cannot be sent."""
+    """Return the member ``reason``. It may have input of the peer, whose lone surrogates cannot be encoded."""
     return {} if text is None else {"reason": text.encode("utf-8", "replace").decode()}
 
 
@@ -167,7 +168,7 @@ def _reason(text: str | None) -> dict[str, object]:
 
 
 class InvalidRequest(Malformed):
-    """A request that is well-formed, and to be answered with ``reply``."""
+    """A well-formed but invalid request, to be answered by ``reply``."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class InvalidRequest(Malformed):
         self.reply = error(status, text, more)
 
 
-# The members as they come
+# Members as received
 
 Members = TypeVar("Members", bound=msgspec.Struct)
 
@@ -216,7 +217,7 @@ class _Reader(_Writer, frozen=True):
 
 
 def decode(command: bytes, body: bytes) -> ControlRequest:
-    """The request of a command and a body. Raises `broker.wires.mtl.codec.faults.IllFormed` or `InvalidRequest`."""
+    """Decode a command and its body. Raises `broker.wires.mtl.codec.faults.IllFormed` or `InvalidRequest`."""
     if len(body) > MAX_REQUEST:
         raise InvalidRequest(ReplyStatus.TOO_LARGE, f"the body has more than {MAX_REQUEST} bytes")
     try:
@@ -281,6 +282,7 @@ def _members(name: str, value: object, kind: type[Members]) -> Members:
     try:
         return msgspec.convert(value, kind)
     except UnicodeEncodeError:
+        # msgspec encodes keys and texts, and fails at lone surrogates.
         text = _NOT_ENCODABLE
     except msgspec.ValidationError as invalid:
         wrong, _, place = str(invalid).partition(" - at `$.")
@@ -293,7 +295,7 @@ _NOT_ENCODABLE = "a key or a text has a surrogate that stands alone"
 
 
 def _in_case(name: str, text: str, case: Callable[[bytes], bytes]) -> str:
-    """The text, with its ASCII letters in that case."""
+    """Return the text with its ASCII letters in that case. Others stay: case folding depends on the Unicode version."""
     try:
         return case(text.encode()).decode()
     except UnicodeEncodeError:
@@ -301,7 +303,7 @@ def _in_case(name: str, text: str, case: Callable[[bytes], bytes]) -> str:
 
 
 def _resources(name: str, members: _Writer) -> tuple[str, ...]:
-    """The resources, each once."""
+    """Return the resources without repetitions."""
     if len(members.resources) > MAX_RESOURCES:
         raise InvalidRequest(ReplyStatus.TOO_LARGE, f"resources: there are more than {MAX_RESOURCES}", name)
     if not all(map(is_name, members.resources)):

@@ -9,10 +9,10 @@
 Rules:
 - Sequences are 64 bits, unsigned, in network order. Booleans are one byte, 0 or 1. Strings have a length byte, and are
   UTF-8 and printable; they may be empty. Properties are a table (`broker.wires.mtl.codec.table`).
-- A header ends with its last field. A body where none is used is not looked at.
-- What breaks one of these rules is ill-formed, and is dropped. Whether a command makes sense is up to the session.
-- The *tail* of a Content is its header from the resource on. It is the same in what a writer sends again and again,
-  and in what all readers are sent: it is checked once, and passed on as it came.
+- A header ends with its last field. The body of a command that has none is ignored.
+- A command that breaks one of these rules is ill-formed, and is dropped. The session decides if a command makes sense.
+- The *tail* of a Content is its header from the resource on. Writers send the same tail again and again, and it is
+  passed on to all readers: it is checked once, cached (`Tails`), and forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from broker.wires.mtl.codec.faults import Fault, IllFormed
 from broker.wires.mtl.codec.table import EMPTY, MAX_TABLE, check
 
 MAX_HEADER = 70 * 1024
-"""Bytes of a header: one with the largest table (`table.MAX_EXTENDED`) and the longest name fits."""
+"""Bytes of a header: the largest table (`table.MAX_EXTENDED`) with the longest name fits."""
 
 MAX_BODY = 16 * 1024 * 1024
-"""Bytes of a body, for the transport, which cuts the connection beyond: it is in memory for as long as a reader of it
-has not read it. Whoever has more to say sends parts."""
+"""Bytes of a body. The transport closes a connection that sends more: a body is in memory until its last reader has
+read it. Larger contents are sent in parts."""
 
 MAX_STRING = 255
 """Bytes of a short string, such as a name or a lease: its length is one byte."""
 
 MAX_TAILS = 1_000
-"""Tails that are remembered: writers have few resources, and their properties are often the same."""
+"""Cached tails: writers have few resources, and their properties are often the same."""
 
 MAX_TAILS_SIZE = 1024 * 1024
-"""Bytes that the remembered tails may take."""
+"""Bytes of all cached tails."""
 
 MAX_TAIL = 2_048
-"""Bytes of a tail that is remembered: longer ones take nearly as long to be looked up as to be checked."""
+"""Bytes of a cached tail: the lookup of a longer one takes nearly as long as its check."""
 
 _TAIL = 400
-"""Bytes that a remembered tail takes beside its own: three objects, their tuple, and its place in the dictionary."""
+"""Bytes that a cached tail takes beside its own: three objects, their tuple, and the entry in the dictionary."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """01, the first command of a flow: ``lease`` is what the control flow gave. Answered by a `Response`."""
+    """01: begins a flow. ``lease`` is the token that the control flow issued. Answered by a `Response`."""
 
     sequence: int
     lease: str
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """02, which only the server sends. ``sequence`` is that of the command; ``code`` are three digits."""
+    """02: answers a command; only servers send it. ``sequence`` is that of the command; ``code`` has three digits."""
 
     sequence: int
     code: bytes
@@ -74,14 +74,14 @@ class Summon(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dismiss(msgspec.Struct, frozen=True, gc=False):
-    """04: they are not wanted any more. Answered by a `Response`."""
+    """04: ends a Summon. Answered by a `Response`."""
 
     sequence: int
     resource: str
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """05, in both directions. ``table`` are the properties, checked; ``tail`` is for `content_header`."""
+    """05, in both directions. ``table`` has the checked properties; ``tail`` is for `content_header`."""
 
     sequence: int
     resource: str
@@ -91,14 +91,14 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class Confirm(msgspec.Struct, frozen=True, gc=False):
-    """06: a Content arrived safely; with ``multiple`` all up to it. Never answered."""
+    """06: a Content was accepted; with ``multiple``, all up to it. Never answered."""
 
     sequence: int
     multiple: bool
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False):
-    """07: a Content is not taken; with ``multiple`` all up to it. ``recycle``: it is to be sent again. Not answered."""
+    """07: a Content is refused; with ``multiple``, all up to it. ``recycle``: send it again. Never answered."""
 
     sequence: int
     multiple: bool
@@ -106,7 +106,7 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
-    """08: is somebody there? Answered by a `Pong`."""
+    """08: liveness check. Answered by a `Pong`."""
 
 
 class Pong(msgspec.Struct, frozen=True, gc=False):
@@ -125,16 +125,16 @@ _READ_HEAD = _HEAD.unpack_from
 _WRITE_HEAD = _HEAD.pack
 
 CheckedTail = tuple[str, bytes, bytes]
-"""The resource, the table, and the tail that they are from."""
+"""Resource and table of a tail, and the tail itself."""
 
 
 class Tails(dict[bytes, CheckedTail]):
-    """What is known of tails, by their bytes: ``tails[tail]`` raises `IllFormed`, or is the `CheckedTail`.
+    """Cache of checked tails: ``tails[tail]`` is the `CheckedTail`, or raises `IllFormed`.
 
-    Those that were used last are remembered, so that a tail that comes again costs one look-up. They are in two
-    halves: when the younger is full it becomes the older, and what is found there goes back to the younger.
+    A repeated tail costs one dictionary lookup. The cache is an approximate LRU in two generations: when the younger is
+    full, it becomes the older; tails found in the older one move to the younger. An exact LRU would write at each use.
 
-    ``most`` is how many bytes of entries a table may have.
+    ``most`` is the limit of bytes of entries in a table.
     """
 
     def __init__(self, most: int = MAX_TABLE) -> None:
@@ -146,7 +146,7 @@ class Tails(dict[bytes, CheckedTail]):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """How many are remembered, and at most how many bytes they take."""
+        """Number of cached tails, and an upper bound of their bytes."""
         return len(self) + len(self._older), self._size + self._older_size
 
     def __missing__(self, tail: bytes) -> CheckedTail:
@@ -156,6 +156,7 @@ class Tails(dict[bytes, CheckedTail]):
             if len(tail) > MAX_TAIL:
                 return checked
         size = 2 * len(tail) + len(checked[0]) + _TAIL
+        # Each generation has half of the bounds.
         if 2 * (self._size + size) > MAX_TAILS_SIZE or 2 * len(self) >= MAX_TAILS:
             self._older, self._older_size = self.copy(), self._size
             self.clear()
@@ -177,15 +178,16 @@ class Tails(dict[bytes, CheckedTail]):
 
 
 def parse(frames: Sequence[bytes], tails: Tails) -> Command:
-    """The command of the frames that follow the peer's identity. Raises `IllFormed`.
+    """Decode the frames that follow the identity of the peer. Raises `IllFormed`.
 
-    ``tails`` is the memory of all the flows for which the same size of tables is allowed.
+    ``tails`` is the cache of all flows with the same limit of tables.
     """
     if len(frames) != 2:
         raise IllFormed(Fault.FRAMES, "a data command has exactly two frames")
     header, body = frames
     if len(header) > MAX_HEADER:
         raise IllFormed(Fault.TOO_LARGE, f"the header has more than {MAX_HEADER} bytes")
+    # The common case first: unpacking fails for the short headers of Ping and Pong only.
     try:
         kind, sequence = _READ_HEAD(header)
     except struct.error:
@@ -198,7 +200,7 @@ def parse(frames: Sequence[bytes], tails: Tails) -> Command:
 
 
 def _bare(header: bytes) -> Command:
-    """A command without fields; anything else is too short, or none."""
+    """Decode a command without fields. Raises `IllFormed` for anything else: it is too short, or of unknown type."""
     command = _BARE.get(header)
     if command is not None:
         return command
@@ -255,7 +257,7 @@ _READERS: dict[int, Callable[[bytes, int, bytes], Command]] = {
 
 
 def _string(header: bytes) -> str:
-    """The short string behind the sequence, where it is the last field."""
+    """Return the short string after the sequence, which is the last field."""
     end = 10 + header[9] if len(header) > 9 else 10
     if len(header) < end:
         raise IllFormed(Fault.CUT, "the short string is cut short")
@@ -265,7 +267,7 @@ def _string(header: bytes) -> str:
 
 
 def _no_booleans(header: bytes, count: int) -> IllFormed:
-    """What is wrong where so many Booleans should be the last fields."""
+    """Return the fault of a header that should end with ``count`` Booleans."""
     if len(header) < 9 + count:
         return IllFormed(Fault.CUT, "a Boolean is missing")
     if len(header) > 9 + count:
@@ -288,12 +290,12 @@ def _left_over() -> IllFormed:
 
 
 def is_name(text: str) -> bool:
-    """Whether a resource may be called so: what can be a short string, and is not empty."""
-    # What is printable has no surrogates.
+    """Return True for a valid name of a resource: a short string that is not empty."""
+    # Printable text has no surrogates, so it can be encoded. The first test is cheap, and rejects long text early.
     return 0 < len(text) <= MAX_STRING and text.isprintable() and len(text.encode()) <= MAX_STRING
 
 
-# What is sent
+# Encoding
 
 EncodedCommand = tuple[bytes, bytes]
 
@@ -307,12 +309,12 @@ PONG: EncodedCommand = (b"\x09", b"")
 
 
 def lease(sequence: int, token: str) -> EncodedCommand:
-    """The beginning of a flow."""
+    """Encode a Lease."""
     return _WRITE_HEAD(_LEASE, sequence) + _short(token), b""
 
 
 def response(sequence: int, code: bytes) -> EncodedCommand:
-    """The answer to a command."""
+    """Encode a Response."""
     return _WRITE_HEAD(_RESPONSE, sequence), code
 
 
@@ -322,32 +324,32 @@ def summon(sequence: int, resource: str, body: bytes = b"") -> EncodedCommand:
 
 
 def dismiss(sequence: int, resource: str) -> EncodedCommand:
-    """They are not wanted any more."""
+    """Encode a Dismiss."""
     return _WRITE_HEAD(_DISMISS, sequence) + _short(resource), b""
 
 
 def content(sequence: int, resource: str, table: bytes, body: bytes) -> EncodedCommand:
-    """Content with these properties."""
+    """Encode a Content with these properties."""
     return content_header(sequence, make_tail(resource, table)), body
 
 
 def content_header(sequence: int, tail: bytes) -> bytes:
-    """The header of a Content with that tail."""
+    """Return the header of a Content with that tail."""
     return _WRITE_HEAD(_CONTENT, sequence) + tail
 
 
 def make_tail(resource: str, table: bytes = EMPTY) -> bytes:
-    """The tail of Contents of that resource with these properties. Raises ValueError if it cannot be a short string."""
+    """Return the tail of a resource with these properties. Raises ValueError if the name is no short string."""
     return _short(resource) + table
 
 
 def confirm(sequence: int, multiple: bool = False) -> EncodedCommand:
-    """A Content arrived safely, or all up to it."""
+    """Encode a Confirm."""
     return _WRITE_HEAD(_CONFIRM, sequence) + (b"\1" if multiple else b"\0"), b""
 
 
 def reject(sequence: int, multiple: bool = False, recycle: bool = False) -> EncodedCommand:
-    """A Content is not taken, or all up to it; it may be wanted again."""
+    """Encode a Reject."""
     return _WRITE_HEAD(_REJECT, sequence) + bytes((multiple, recycle)), b""
 
 

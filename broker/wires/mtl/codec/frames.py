@@ -1,13 +1,13 @@
-"""Which frames are a request of the control flow, and which a command of the data flow.
+"""Framing: requests of the control flow, commands of the data flow, and how to tell them apart.
 
 Rules:
-- A request is an envelope, a command and a body. The envelope are the routing frames that proxies and REQ sockets put
-  before it, up to and including the first empty frame. It goes back whole, before the reply.
-- A data command is a header that is not empty, and a body. There is no empty frame before it, so that nobody can tell
-  where routing frames would end: a data flow cannot pass a proxy.
-- So both can come by one socket: two frames of which the first is not empty are data, everything else is control.
+- A request is an envelope, a command and a body. The envelope has the routing frames that proxies and REQ sockets
+  prepend, up to and including the first empty frame. It is sent back unchanged before the reply.
+- A data command is a header, which is not empty, and a body. It has no empty frame that would delimit routing frames:
+  so a data flow cannot pass a proxy.
+- So one socket can carry both: two frames, the first of them not empty, are data; everything else is control.
 
-The identity of the peer, which a ROUTER puts before all, is not among the frames here.
+The identity of the peer, which a ROUTER prepends, is not among the frames here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_HOPS = 16
 """Routing frames of one request, without the empty one: a REQ socket puts one there, and so does each proxy."""
 
 MAX_ENVELOPE = 1_024
-"""Bytes of an envelope. It is what sessions are known by, so that thousands are kept; real frames have 5 bytes."""
+"""Bytes of an envelope. It is the key of a session, so thousands are stored; real frames have 5 bytes."""
 
 
 class RequestFrames(msgspec.Struct, frozen=True, gc=False):
-    """The frames of a request. ``envelope`` is what to send back before the reply; it ends with an empty frame."""
+    """The frames of a request. ``envelope`` is sent back before the reply; it ends with an empty frame."""
 
     envelope: tuple[bytes, ...]
     command: bytes
@@ -34,12 +34,12 @@ class RequestFrames(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_data(frames: Sequence[bytes]) -> bool:
-    """Whether these frames, at a socket that carries both flows, are meant for the data flow."""
+    """Return True if these frames, at a socket that carries both flows, belong to the data flow."""
     return len(frames) == 2 and bool(frames[0])
 
 
 def split(frames: Sequence[bytes]) -> RequestFrames:
-    """The parts of a request. Raises `IllFormed`."""
+    """Split a request into its parts. Raises `IllFormed`."""
     for at in range(min(len(frames), MAX_HOPS + 1)):
         if not frames[at]:
             break

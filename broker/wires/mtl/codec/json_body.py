@@ -1,11 +1,11 @@
-"""The JSON of requests, told exactly from what is no JSON: the one is answered, the other dropped.
+"""JSON bodies of requests. RFC 11 answers valid JSON, and drops invalid: so both are recognized exactly.
 
 Rules:
-- Whatever the grammar allows is JSON: numbers of any length, any escapes, members that come twice (the last counts). A
-  surrogate that stands alone is JSON too: whoever uses the value has to look for them.
+- All that the grammar allows is JSON: numbers of any length, any escapes, repeated members (the last counts). Lone
+  surrogates are JSON, too: users of the value have to expect them.
 - A byte order mark, NaN and Infinity are not in the grammar.
-- JSON that is nested beyond the limit is too deep, and still has to be JSON. Python's reader recurses and would fail:
-  it is not asked.
+- JSON that is nested beyond the limit is answered as too deep, so it still has to be valid. Python's decoder recurses
+  and would fail: `is_json` checks it without recursion.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from itertools import accumulate
 from broker.wires.mtl.codec.faults import Fault, IllFormed
 
 MAX_DEPTH = 32
-"""How deep a body may be nested: real ones have two levels. Readers recurse."""
+"""Nesting of a body: real ones have two levels. Decoders recurse."""
 
 MAX_DIGITS = 20
-"""Characters of a whole number that are read: none of the numbers that a request may hold has as many."""
+"""Characters of a whole number that are read: no valid number of a request has as many."""
 
 
 class TooDeep(Exception):
-    """JSON, but nested beyond `MAX_DEPTH`."""
+    """Valid JSON, but nested beyond `MAX_DEPTH`."""
 
 
 def read(data: bytes) -> object:
-    """The value that a body is. Raises `IllFormed`, or `TooDeep`."""
+    """Decode a body. Raises `IllFormed`, or `TooDeep`."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -48,12 +48,12 @@ def _no_json() -> IllFormed:
 
 
 def _number(text: str) -> int:
-    """A whole number; one with too many digits becomes another one with too many."""
+    """Return a whole number, cut to `MAX_DIGITS`. Python refuses those of over 4,300 digits, which are JSON too."""
     return int(text[:MAX_DIGITS])
 
 
 def _constant(text: str) -> object:
-    raise ValueError(text)  # NaN and Infinity, which Python would read
+    raise ValueError(text)  # NaN and Infinity, which Python accepts
 
 
 _DECODER = json.JSONDecoder(parse_int=_number, parse_constant=_constant)
@@ -64,7 +64,7 @@ _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _depth(text: str) -> int:
-    """How deep the text is nested, if it is JSON; if not, how deep it is at least before that shows."""
+    """Return the nesting of a text if it is JSON; if not, at least the nesting before the mistake."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0
     brackets = _NO_BRACKET.sub("", _ANY_STRING.sub("", text))
@@ -88,7 +88,7 @@ _NEIGHBOURS = re.compile(
     r"|,(?=[\x02\x03[{])"
     r")*+"
 )
-"""Tokens of which each may be followed by the next. In which bracket they are is another matter."""
+"""Sequences of tokens that may follow each other, whatever bracket they are in."""
 
 _SCALARS = re.compile(r"[\x02\x03]++")
 _COMMAS = re.compile(r",++|;++")
@@ -96,14 +96,14 @@ _OPEN = {"]": "[", "}": "{", ",": "[", ";": "{"}
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is JSON, however deep."""
+    """Return True if a text is JSON, at any depth. Takes linear time."""
     if _CONTROL.search(text):
         return False
     tokens = _SCALAR.sub("\2", _STRING.sub("\1", text)).translate(_WHITE)
     tokens = tokens.replace("\1:", "\3").replace("\1", "\2")
     if _NEIGHBOURS.fullmatch(tokens) is None:
         return False
-    # What is left to see is whether brackets match, and commas are in those of their kind: ";" is one before a key.
+    # Left to check: brackets match, and each comma is in a bracket of its kind. ";" is a comma before a key.
     opened = ["."]
     for token in _COMMAS.sub(lambda commas: commas[0][0], _SCALARS.sub("", tokens.replace(",\3", ";"))):
         if token in "[{":

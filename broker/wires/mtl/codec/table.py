@@ -3,12 +3,11 @@
     table = length of the entries (32 bits), entries         entry = length of the key (8 bits), key, tag, value
 
 Rules:
-- All 18 types are read. What is written has one type for each of Python's: `Value` says which.
-- A table that passes `check` is never decoded to be passed on. `decode` takes exactly the same tables.
-- A table fills the bytes that it is given in. Keys are UTF-8, not empty, and none comes twice in the same table.
-- Each part lies within what it is in. A Boolean is 0 or 1. Text (``S``) is UTF-8.
-- Tables and lists may be in each other, to a limit. So nothing here can run out of stack, and every byte is looked at
-  a fixed number of times.
+- All 18 types are read. Each type of Python is written as one of them: see `Value`.
+- `check` validates without decoding, so tables are forwarded unchanged. `decode` accepts exactly the same tables.
+- A table fills its bytes. Keys are UTF-8, not empty, and unique within a table.
+- Each part ends within its container. A Boolean is 0 or 1. Text (``S``) is UTF-8.
+- Nesting is limited. So no input exhausts the stack, and each byte is read a fixed number of times.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ import attrs
 from broker.wires.mtl.codec.faults import Fault, IllFormed
 
 MAX_TABLE = 65_536
-"""Bytes of a table's entries, as a peer may send them. Properties say what a body is; real ones have some hundred."""
+"""Bytes of the entries of a table that a peer sends. Properties describe a body; real ones have some hundred bytes."""
 
 MAX_EXTENDED = MAX_TABLE + 4_096
-"""Bytes of a table's entries, as a peer may be sent them: the broker adds its own properties to what a writer gave."""
+"""Bytes of the entries of a table that a peer is sent: the broker adds properties to those of the writer."""
 
 MAX_DEPTH = 8
-"""How often tables and lists may be in each other within a table: each level is a call of ours, and of readers'."""
+"""Nesting of tables and lists within a table: each level is a recursive call, here and in clients."""
 
 MAX_KEY = 128
-"""Bytes of a key that is written: AMQP has no longer ones. All that a length byte can say (255) are read."""
+"""Bytes of a key that is written, as in AMQP. Keys of up to 255 bytes are read, the maximum of a length byte."""
 
 EMPTY = bytes(4)
 """The table without entries."""
@@ -41,13 +40,13 @@ EMPTY = bytes(4)
 
 @attrs.frozen
 class Timestamp:
-    """A time, as the number that stands in the table. MTL's own properties have milliseconds since 1970 in it."""
+    """A time, as the number in the table. Properties of the broker have milliseconds since 1970."""
 
     milliseconds: int
 
 
 Value: TypeAlias = "bool | int | float | str | bytes | Timestamp | Decimal | list[Value] | dict[str, Value] | None"
-"""What a property can be: written as t, l, d, S, x, T, D, A, F and V. The others that are read are numbers too."""
+"""Value of a property: written as t, l, d, S, x, T, D, A, F and V. All other types that are read are numbers."""
 
 _U32 = struct.Struct(">I").unpack_from
 _U64 = struct.Struct(">Q").unpack_from
@@ -58,14 +57,14 @@ _FIXED: dict[int, tuple[int, Callable[[bytes, int], tuple[int | float]]]] = {
         "b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q", "f": ">f", "d": ">d",
     }.items()
 }  # fmt: skip
-"""The numbers: how many bytes they have, and how they are read."""
+"""Numbers: their size in bytes, and the function that reads them."""
 
 _BOOLEAN, _DECIMAL, _TIME, _TEXT, _BYTES, _VOID, _TABLE, _LIST = b"tDTSxVFA"
 
 _KNOWN = {_DECIMAL: 6, _TIME: 9, _VOID: 1} | {tag: 1 + size for tag, (size, _) in _FIXED.items()}
 
 _SIZES = [_KNOWN.get(tag, 0) for tag in range(256)]
-"""By tag, the bytes of tag and value together, where that is all there is to know of it."""
+"""Bytes of tag and value, by tag, for values of fixed size that are always valid; else 0."""
 
 
 def check(data: bytes, most: int = MAX_TABLE) -> None:
@@ -82,7 +81,7 @@ def check(data: bytes, most: int = MAX_TABLE) -> None:
 
 
 def decode(data: bytes, most: int = MAX_TABLE) -> dict[str, Value]:
-    """The properties of a table. Raises `IllFormed` for what `check` does."""
+    """Decode a table. Raises `IllFormed` like `check`."""
     end = _end(data, most)
     try:
         return _entries(data, 4, end, 0)
@@ -93,7 +92,7 @@ def decode(data: bytes, most: int = MAX_TABLE) -> dict[str, Value]:
 
 
 def _end(data: bytes, most: int) -> int:
-    """Where the entries end, which is where the bytes do."""
+    """Return the end of the entries, which is that of the bytes."""
     end = len(data)
     if end < 4 or _U32(data)[0] != end - 4:
         raise IllFormed(Fault.TABLE_LENGTH, "the table is not as long as it says")
@@ -132,7 +131,7 @@ def _deeper(depth: int) -> int:
     return depth + 1
 
 
-# Checking. ``plain`` says that all bytes of the table are ASCII, so that each part of it is UTF-8.
+# Checking. ``plain``: all bytes of the table are ASCII, so that no part needs a check for UTF-8.
 
 
 def _check_entries(data: bytes, at: int, end: int, depth: int, plain: bool) -> None:
@@ -172,7 +171,7 @@ def _check_items(data: bytes, at: int, end: int, depth: int, plain: bool) -> Non
 
 
 def _after(data: bytes, at: int, end: int, depth: int, plain: bool) -> int:
-    """Where the value ends whose tag is there. It is none of those in `_SIZES`."""
+    """Return the end of the value whose tag is at ``at``, for tags that are 0 in `_SIZES`."""
     tag = data[at]
     if tag == _BOOLEAN:
         if data[at + 1] > 1:
@@ -230,7 +229,7 @@ def _items(data: bytes, at: int, end: int, depth: int) -> list[Value]:
 
 
 def _value(data: bytes, at: int, end: int, depth: int) -> tuple[Value, int]:
-    """The value whose tag is there, and where it ends."""
+    """Return the value whose tag is at ``at``, and its end."""
     tag = data[at]
     fixed = _FIXED.get(tag)
     if fixed is not None:
@@ -263,7 +262,7 @@ def _value(data: bytes, at: int, end: int, depth: int) -> tuple[Value, int]:
 
 
 def encode(members: Mapping[str, Value], most: int = MAX_TABLE) -> bytes:
-    """The table of these properties, in this order. Raises ValueError for what no table may hold."""
+    """Encode properties, in this order. Raises ValueError for values that a table cannot hold."""
     return _sized(_written(members, 0), most)
 
 
@@ -281,7 +280,7 @@ def _written(members: Mapping[str, Value], depth: int) -> bytes:
 
 @lru_cache(256)
 def _key(key: str) -> bytes:
-    """A key as it stands in an entry. Few keys are in use, so these are kept."""
+    """Encode a key. Cached: few keys are in use."""
     data = key.encode()
     if not 0 < len(data) <= MAX_KEY:
         raise ValueError(f"the key of a property must have 1 to {MAX_KEY} bytes")
@@ -327,7 +326,7 @@ _SCALED = struct.Struct(">BI").pack
 
 
 def _decimal(value: Decimal) -> bytes:
-    """As a whole number below 2^32 and how many of its digits stand behind the point. There is no sign."""
+    """Encode as an unsigned number below 2^32 with the number of its decimal places."""
     sign, digits, exponent = value.as_tuple()
     if sign or not isinstance(exponent, int) or len(digits) + max(exponent, 0) > 10:
         raise ValueError("a decimal number of the properties cannot be written as scale and unsigned number")
@@ -335,11 +334,11 @@ def _decimal(value: Decimal) -> bytes:
     return _SCALED(max(-exponent, 0), number)
 
 
-# Single properties of a table that passed `check`; the others are stepped over
+# Single properties of a table that passed `check`. Others are skipped without decoding.
 
 
 def members(table: bytes, *names: str) -> dict[str, Value]:
-    """Those of the properties that are there."""
+    """Return those of the named properties that the table has."""
     wanted = [key for key in map(_key, names) if key in table]
     found: dict[str, Value] = {}
     if wanted:
@@ -350,23 +349,24 @@ def members(table: bytes, *names: str) -> dict[str, Value]:
 
 
 def with_members(table: bytes, more: Mapping[str, Value] | None = None, /, **others: Value) -> bytes:
-    """The table with these properties at its end, each in the place of one with the same key, if there is one.
+    """Return the table with these properties at its end. They replace those with the same key.
 
-    They are given in a mapping, or by name where the key can be one. Raises ValueError for what no table may hold, and
-    if it would be longer than `MAX_EXTENDED`.
+    They are given in a mapping, or by keyword. Raises ValueError for values that a table cannot hold, and if the table
+    would be longer than `MAX_EXTENDED`.
     """
     added = {**more, **others} if more else others
     return _sized(_without(table, map(_key, added)) + _written(added, 0), MAX_EXTENDED)
 
 
 def without_members(table: bytes, *names: str) -> bytes:
-    """The table without these properties."""
+    """Return the table without these properties."""
     entries = _without(table, map(_key, names))
     return table if len(entries) == len(table) - 4 else len(entries).to_bytes(4) + entries
 
 
 def _without(table: bytes, keys: Iterator[bytes]) -> bytes:
-    """The entries of the table but for those with one of the keys."""
+    """Return the entries of the table except those with one of the keys."""
+    # A substring search in C first: most tables have none of the keys, and need no walk through their entries.
     unwanted = [key for key in keys if key in table]
     if not unwanted:
         return table[4:]
@@ -374,7 +374,7 @@ def _without(table: bytes, keys: Iterator[bytes]) -> bytes:
 
 
 def _places(table: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each entry where it begins, where its tag is, and where it ends."""
+    """Yield begin, place of the tag, and end of each entry."""
     at, end = 4, len(table)
     while at < end:
         start = at

@@ -1,15 +1,22 @@
-"""Requests on their way to workers: who gets which, which wait, and what becomes of those that come to nothing.
+"""Dispatch of requests to workers: load balancing, waiting requests, redelivery, failures.
+
+States of a request:
+
+    WAITING     no worker has room; it has a time to live. The deadline ends it as failed (504)
+    DELIVERED   a worker has it. Confirmed: over. Rejected for good: failed (500). Rejected with recycle, or worker
+                gone: DELIVERED again, WAITING again, or failed (503)
+    OVER        confirmed, or given to a worker that confirms nothing, or failed
 
 Rules:
-- A request goes to the worker of its service that has the fewest requests it has not confirmed, of those with room; of
-  equals to the one with the lowest load, and then to the one that has had none for the longest time. Workers that
-  confirm nothing get only what no other has room for: nobody knows how much they have to do.
-- Where none has room it waits, if it has a time to live and there is room for it; else it is refused.
-- A worker that gets room is given what has waited longest for any of its services; but what came back goes first.
-- A request comes back when its worker rejects it to be sent again, or is gone, and no reply was seen. If it may be
-  tried again, another worker gets it, never one that had it before; if none has room it waits for what is left of its
-  time. Else it has failed.
-- A request that was replied to, or confirmed, is over. Nothing is kept of the body of one that will not be sent again.
+- A request is given to the worker of its service with the fewest unconfirmed requests, among those with room; then to
+  the one with the lowest load, then to the least recently used one. Workers that confirm nothing come last: how many
+  requests they have is unknown.
+- If no worker has room, a request with a time to live waits, within bounds; others are refused.
+- A worker that gets room is given the oldest waiting request of any of its services; returned requests come first.
+- A request returns when its worker rejects it with recycle, or is gone, and no reply was seen. If it may be retried,
+  another worker gets it, never one that had it before; without room, it waits for the rest of its time. Otherwise it
+  has failed.
+- A request is over once it was confirmed. The body of a request that will not be sent again is released.
 """
 
 from __future__ import annotations
@@ -29,49 +36,50 @@ from broker.wires.mtl.sessions.profile_interface import ProfileReader
 from broker.wires.mtl.sessions.send_window import SendWindow
 
 SERVICE = "service/"
-"""How the resources begin that are services."""
+"""Prefix of the resources that are services."""
 
 OVERHEAD = 900
-"""Bytes that a request takes beside its own: itself, its deadline, and its places in tables."""
+"""Bytes that a request takes beside its own: the object, its deadline, and its entries in tables."""
 
 FAILED, UNAVAILABLE, TOO_LATE = 500, 503, 504
-"""What callers are told: a worker refused the request for good; no worker did it; no worker had room in time."""
+"""Codes that callers are sent: rejected for good by a worker; processed by no worker; no worker had room in time."""
 
 
 class ByteBudget:
-    """Bytes that are kept, with a bound."""
+    """Bytes of stored requests and replies, with a bound."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.bytes = 0
 
     def take(self, size: int) -> bool:
-        """Keep so many more, if there is room."""
+        """Reserve bytes. Returns False if there is no room."""
         if self.bytes + size > self._most:
             return False
         self.bytes += size
         return True
 
     def give(self, size: int) -> None:
-        """So many are not kept any more."""
+        """Release bytes."""
         self.bytes -= size
 
 
 class ReplySink(Protocol):
-    """Where replies go."""
+    """Destination of replies."""
 
     def expect(self, request: ServiceRequest) -> None:
-        """A reply to that may come."""
+        """Expect a reply to a request."""
 
     def forget(self, request: ServiceRequest) -> None:
-        """None is expected any more."""
+        """Expect no reply to a request any more."""
 
 
 class ServiceRequest:
-    """One request. ``box`` is where its reply goes, if it wants one, and ``correlation`` what it is called there.
+    """One request.
 
-    ``ttl`` is how many seconds it may wait, ``retry`` says whether it may be given to another worker after one has had
-    it. ``properties`` are those that it is sent with.
+    - ``box``: destination of its reply, None if it wants none; ``correlation``: its correlation-id.
+    - ``ttl``: seconds that it may wait. ``retry``: it may be given to another worker after one has had it.
+    - ``properties``: encoded properties that it is sent with.
     """
 
     __slots__ = (
@@ -114,63 +122,64 @@ class ServiceRequest:
         self.size = len(properties) + len(body) + OVERHEAD
         self.order = 0
         self.count = 0
-        """How often it was given out."""
+        """Number of deliveries."""
         self.had: set[ServiceWorker] = set()
-        """Workers that shall not get it again."""
+        """Workers that must not get it again."""
         self.replied = False
         self.kept = False
-        """Its bytes are counted as kept."""
+        """True if its bytes are reserved."""
         self.deadline = inf
         self.lease: ILease | None = None
-        """Holds it to its deadline while it waits."""
+        """Its deadline while it waits."""
         self._expire: Callable[[ServiceRequest], None] | None = None
 
     def wait(self, leases: ILeases, expire: Callable[[ServiceRequest], None]) -> None:
-        """Have ``expire`` called when its time is up."""
+        """Call ``expire`` at its deadline."""
         self._expire = expire
         self.lease = leases.hold(self, self.deadline)
 
     def waited(self) -> None:
-        """It does not wait any more."""
+        """Cancel its deadline."""
         if self.lease is not None:
             self.lease.cancel()
             self.lease = None
 
     def check(self, now: float) -> None:
-        """Its time is up."""
+        """Expire at the deadline."""
         assert self._expire is not None
         self._expire(self)
 
 
 class ServiceWorker:
-    """A reader that works. ``window`` is what it has not confirmed yet, None if it confirms nothing."""
+    """A reader that processes requests. ``window`` has its unconfirmed requests; None if it confirms nothing."""
 
     def __init__(self, reader: ProfileReader, window: SendWindow[ServiceRequest] | None) -> None:
         self._reader = reader
         self._last = 0
-        """The sequence of the last request: other Contents may have gone the same way since."""
+        """Sequence of the last request: replies may have used later sequences of the same flow."""
         self.window = window
         self.host = reader.grant.principal.host
         self.services: dict[str, _ServiceQueue] = {}
         """By name."""
         self.blocked = False
-        """It reads too slowly, or is gone."""
+        """True if a request found no room in the transport, or the reader is gone."""
         self.load = 0.0
         self.turn = 0
-        """When it was last given something, as a number that rises."""
+        """Number of the last delivery to it: the order of use."""
 
     @property
     def room(self) -> bool:
-        """Whether it can be given a request."""
+        """True if it can be given a request."""
         return not self.blocked and (self.window is None or self.window.room)
 
     @property
     def rank(self) -> tuple[bool, int, float, int]:
-        """The lower, the sooner it is given something."""
+        """Sort key: the lowest is given the next request."""
         return self.window is None, 0 if self.window is None else len(self.window), self.load, self.turn
 
     def take(self, request: ServiceRequest) -> bool:
-        """Be given a request. Returns whether that was possible."""
+        """Deliver a request. Returns False if the transport refused it."""
+        # Counted only if it is sent: a refused attempt is no delivery.
         count = request.count + 1
         properties = with_members(request.properties, {"redelivered": count > 1, "delivery-count": count})
         if self._reader.send(make_tail(SERVICE + request.key[1], properties), request.body) is not Sent.SENT:
@@ -183,26 +192,26 @@ class ServiceWorker:
         return True
 
     def answered(self, sequence: int, multiple: bool) -> list[ServiceRequest]:
-        """It has confirmed or rejected something. Returns what that was for the first time."""
+        """Process an answer. Returns the requests that it is the first answer to."""
         if self.window is None:
             return []
         return self.window.answered(min(sequence, self._last) if multiple else sequence, multiple)
 
 
 class _ServiceQueue:
-    """A service that has workers, or for which something waits."""
+    """A service with workers or waiting requests."""
 
     __slots__ = ("again", "fresh", "workers")
 
     def __init__(self) -> None:
         self.workers: dict[ServiceWorker, None] = {}
         self.fresh: dict[int, ServiceRequest] = {}
-        """What waits and was never given out, by its order."""
+        """Waiting requests that were never delivered, by their order."""
         self.again: dict[int, ServiceRequest] = {}
-        """What waits and came back."""
+        """Waiting requests that returned."""
 
     def best(self, had: set[ServiceWorker]) -> ServiceWorker | None:
-        """Who is to be given a request, but none of those."""
+        """Return the worker for a request, except those that ``had`` it; None without room."""
         able = (worker for worker in self.workers if worker.room and worker not in had)
         return min(able, key=_rank, default=None)
 
@@ -219,7 +228,7 @@ def _rank(worker: ServiceWorker) -> tuple[bool, int, float, int]:
 
 
 class Dispatcher:
-    """All requests and workers. ``failed`` is told what has come to nothing, with a code and the reason."""
+    """All requests and workers. ``failed`` is called with each failed request, a code and the reason."""
 
     def __init__(
         self,
@@ -237,13 +246,13 @@ class Dispatcher:
         self._turn = 0
         self.jobs = 0
         self.requests = 0
-        """How many wait, or are with workers that will confirm them."""
+        """Number of requests that wait, or that workers have to confirm."""
         self.waiting = 0
 
     # callers
 
     def ask(self, request: ServiceRequest) -> None:
-        """A request came. It is given to a worker, or waits; else raises `Refusal` LIMIT, and it is not kept."""
+        """Deliver a request, or let it wait. Raises `Refusal` LIMIT; then it is over."""
         bounds = self._bounds
         if self.requests >= bounds.requests:
             raise Refusal(Reason.LIMIT, f"there are {bounds.requests} requests on their way")
@@ -259,6 +268,7 @@ class Dispatcher:
         if self._give(request):
             return
         service = self._services.get(request.key)
+        # Without time to live it must not wait: the caller may ask elsewhere at once.
         if not request.ttl:
             why = "no worker has room"
         elif service is not None and len(service.fresh) + len(service.again) >= bounds.waiting:
@@ -273,14 +283,14 @@ class Dispatcher:
         raise Refusal(Reason.LIMIT, why)
 
     def replied(self, request: ServiceRequest) -> None:
-        """A reply to it was seen: it will not be sent again."""
+        """Note that a reply was seen: the request will not be sent again."""
         request.replied = True
         self._release(request)
 
     # workers
 
     def join(self, worker: ServiceWorker, name: str) -> None:
-        """A worker begins to work for a service. Raises `Refusal` LIMIT."""
+        """Add a worker to a service. Raises `Refusal` LIMIT."""
         service = self._services.get((worker.host, name))
         if self.jobs >= self._bounds.jobs or (service is not None and len(service.workers) >= self._bounds.workers):
             raise Refusal(Reason.LIMIT, "there are too many workers")
@@ -291,7 +301,7 @@ class Dispatcher:
         self.serve(worker)
 
     def leave(self, worker: ServiceWorker, name: str) -> None:
-        """It ceases to. What it was given before it still has. Harmless if it does not work for it."""
+        """Remove a worker from a service. It keeps its requests. No-op if it is not in the service."""
         service = worker.services.pop(name, None)
         if service is not None:
             del service.workers[worker]
@@ -299,7 +309,7 @@ class Dispatcher:
             self._tidy((worker.host, name), service)
 
     def gone(self, worker: ServiceWorker) -> None:
-        """It is gone, and what it has not confirmed comes back."""
+        """Remove a worker that is gone. Its unconfirmed requests return."""
         for name in list(worker.services):
             self.leave(worker, name)
         if worker.window is not None:
@@ -307,7 +317,7 @@ class Dispatcher:
                 self.back(request, worker, "the worker is gone")
 
     def serve(self, worker: ServiceWorker) -> None:
-        """It has room: give it what waits."""
+        """Deliver waiting requests to a worker while it has room."""
         look_ahead = self._bounds.look_ahead
         while worker.room:
             able = filter(None, (service.first(worker, look_ahead) for service in worker.services.values()))
@@ -318,11 +328,11 @@ class Dispatcher:
             self._given(request, worker)
 
     def refused(self, request: ServiceRequest) -> None:
-        """Its worker has rejected it for good."""
+        """Fail a request that its worker has rejected for good."""
         self._end(request, FAILED, "the worker refused the request")
 
     def back(self, request: ServiceRequest, worker: ServiceWorker, why: str) -> None:
-        """Its worker does not do it. Another one may."""
+        """Redeliver a request that its worker has not processed, if it may be retried."""
         if request.replied:
             self.over(request)
             return
@@ -338,15 +348,16 @@ class Dispatcher:
             self._service(request.key).again[request.order] = request
             self._wait(request)
 
-    # inside
+    # deliveries
 
     def _give(self, request: ServiceRequest) -> bool:
-        """Give it to a worker, if one has room."""
+        """Deliver a request. Returns False if no worker has room."""
         service = self._services.get(request.key)
         while service is not None:
             worker = service.best(request.had)
             if worker is None:
                 break
+            # A worker that is refused by the transport counts as without room: the loop tries each one once.
             if worker.take(request):
                 self._given(request, worker)
                 return True
@@ -355,6 +366,7 @@ class Dispatcher:
     def _given(self, request: ServiceRequest, worker: ServiceWorker) -> None:
         self._turn += 1
         worker.turn = self._turn
+        # Without confirmation the delivery is the end. Without retry, the body is not needed again.
         if worker.window is None:
             self.over(request)
         elif not request.retry:
@@ -365,7 +377,7 @@ class Dispatcher:
         request.wait(self._leases, self._expire)
 
     def _waited(self, request: ServiceRequest) -> None:
-        """It does not wait any more."""
+        """Remove a request from those that wait."""
         service = self._services[request.key]
         if service.fresh.pop(request.order, None) is None:
             del service.again[request.order]
@@ -378,26 +390,26 @@ class Dispatcher:
         self._end(request, TOO_LATE, "no worker had room in time")
 
     def _end(self, request: ServiceRequest, code: int, why: str) -> None:
-        """It has come to nothing, if nobody has replied to it."""
+        """End a request as failed, unless a reply was seen."""
         self.over(request)
         if not request.replied:
             self._failed(request, code, why)
 
     def over(self, request: ServiceRequest) -> None:
-        """Nothing more becomes of it: its worker has confirmed it, for example."""
+        """End a request, and release all that is stored of it."""
         self.requests -= 1
         self._release(request)
         if request.box is not None:
             request.box.forget(request)
 
     def _keep(self, request: ServiceRequest) -> bool:
-        """Keep its bytes. Returns whether there is room."""
+        """Reserve the bytes of a request. Returns False if there is no room."""
         if not request.kept:
             request.kept = self._store.take(request.size)
         return request.kept
 
     def _release(self, request: ServiceRequest) -> None:
-        """Its bytes are not needed any more."""
+        """Release the body of a request that will not be sent again."""
         if request.kept:
             request.kept = False
             self._store.give(request.size)
@@ -410,20 +422,20 @@ class Dispatcher:
         return service
 
     def _tidy(self, key: tuple[str, str], service: _ServiceQueue) -> None:
-        """Forget a service that is none any more."""
+        """Remove a service without workers and requests."""
         if not service.workers and not service.fresh and not service.again:
             del self._services[key]
 
     # for the broker
 
     def all_waiting(self) -> Iterator[ServiceRequest]:
-        """What waits."""
+        """Yield all waiting requests."""
         for service in self._services.values():
             yield from service.fresh.values()
             yield from service.again.values()
 
     def close(self) -> None:
-        """No time is up any more."""
+        """Cancel all deadlines."""
         for request in self.all_waiting():
             request.waited()
 

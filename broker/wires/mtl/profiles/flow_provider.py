@@ -59,6 +59,7 @@ class FlowProvider:
         """Offer a service in place of the one of the same name. Raises `Refusal`; nothing has changed then."""
         self._registry.check(service, self._rights)  # before the former service is withdrawn
         service = attrs.evolve(service, provider=self._joined(service.label))
+        # An equal offer is no change: watchers must not be sent a withdrawal with an offer.
         if self._services.get(service.name) == service:
             return
         self.withdraw(service.name)

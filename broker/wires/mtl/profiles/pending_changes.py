@@ -49,12 +49,13 @@ class EntryEvent(Generic[V]):
 
 
 class PendingChanges(Generic[V]):
-    """What one reader is to be told. It is hashable.
+    """Unsent events of one resource for one reader. It is hashable.
 
-    ``entries`` are what there is now, ``shown`` makes an event of each. ``send`` sends an event, or the end of the
-    snapshot for None, and says whether that was possible. After it was not, nothing is tried until `serve`. Its second
-    argument says whether everything up to the revision of the event has been sent then, so that the reader may resume
-    there. ``missed`` are the events of a reader that resumes, sent behind the end of its empty snapshot.
+    - ``entries``: the present entries. ``shown`` makes an event of each.
+    - ``send`` sends an event, or the end of the snapshot for None. It returns False without room; then nothing is sent
+      until `serve`. Its second argument is True if everything up to the revision of the event is sent with it, so that
+      the reader may resume there.
+    - ``missed``: events of a reader that resumes, sent after the end of its empty snapshot.
     """
 
     __slots__ = ("_send", "_shown", "_snapshot", "_waiting", "blocked")

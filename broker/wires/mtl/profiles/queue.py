@@ -1,21 +1,21 @@
-"""The profile "queue": work queues, of which each Content goes to one reader after the other until one confirms it.
+"""The profile "queue": work queues. Each Content is given to one reader after another until one confirms it.
 
-Rules (what queues do by themselves is in `broker.core.queues.queue`):
-- A resource is a queue. It is made by its first use, in the virtual host of who uses it.
-- A Content is confirmed when it is queued; in a durable queue when it is on the disk, or when a reader has confirmed
-  it. Confirms go out together, as one for many where no earlier Content is undecided.
-- A Content that there is no room for now is rejected with recycle ("send it again"); one that can never be queued
-  without. From a writer that is not confirmed, what finds no room is lost, and counted.
-- A reader that confirms has a window. One that does not is given Contents as long as it reads, some at a time, and each
-  is over when it is handed to the transport.
-- What a reader confirms is over. What it rejects with recycle is sent again: to another reader if one has room, and
-  else after a pause. What it rejects without is dead.
-- After a Dismiss the reader still has what it was sent, and answers it. When a flow ends, what it has not answered goes
-  back to its place.
-- A Content is sent with its properties, and with those that are the broker's: ``user-id`` where its writer has a name,
-  ``redelivered``, ``delivery-count`` from 1 on, and ``death-reason`` where it is dead. What a writer says there is not
-  passed on. ``ttl`` (milliseconds) and ``message-id`` are read.
-- A reader that reads too slowly keeps its place; what it was not sent goes to others, or waits for it.
+Rules (the behaviour of queues themselves is in `broker.core.queues.queue`):
+- A resource is a queue. Its first use creates it, in the virtual host of the user.
+- A Content is confirmed to its writer when it is queued; in a durable queue when it is on the disk, or when a reader
+  has confirmed it. Confirms are batched: one with ``multiple`` covers many where no earlier Content is undecided.
+- A Content that finds no room now is rejected with recycle ("send it again"); one that can never be queued is rejected
+  without. From a writer without confirmation, what finds no room is lost, and counted.
+- A reader that confirms has a send window. A reader that does not is sent Contents as long as it reads, in bounded
+  turns; each Content is settled when the transport accepts it.
+- A Content that a reader confirms is settled. One that it rejects with recycle is sent again: to another reader with
+  room, or else after a pause. One that it rejects without recycle becomes a dead letter.
+- After a Dismiss, the reader keeps the Contents that it was sent, and answers them. When a flow ends, its unanswered
+  Contents return to their places.
+- A Content is sent with its properties and those of the broker: ``user-id`` if its writer has a name, ``redelivered``,
+  ``delivery-count`` from 1 on, and ``death-reason`` of dead letters. The broker removes these properties from what
+  writers send. It reads ``ttl`` (milliseconds) and ``message-id``.
+- A slow reader keeps its place; Contents that it has no room for are given to others, or wait for it.
 """
 
 from __future__ import annotations
@@ -35,31 +35,30 @@ from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profil
 from broker.wires.mtl.sessions.send_window import SendWindow
 
 MAX_NAME = 250
-"""Bytes of a queue's name: that of its dead messages is longer by five, and must be a short string too."""
+"""Bytes of the name of a queue: that of its dead letters is longer by five, and must be a short string, too."""
 
 DEAD = ".dead"
-"""What the names of queues of dead messages end with."""
+"""Suffix of the names of dead letter queues."""
 
 MOST_AT_ONCE = 100
-"""Contents that a reader without a window is sent before others have their turn: some milliseconds' work."""
+"""Contents that a reader without window is sent in one turn of the reactor: some milliseconds of work."""
 
 MOST_PREPARED = 32
-"""Different tails of Contents that are remembered of a writer: it has few queues, and its properties are often the
-same."""
+"""Cached tails of Contents of one writer: it has few queues, and its properties are often the same."""
 
 MAX_PREPARED = 2_048
-"""Bytes of a tail that is remembered, as in `broker.wires.mtl.codec.data.MAX_TAIL`."""
+"""Bytes of a cached tail, as in `broker.wires.mtl.codec.data.MAX_TAIL`."""
 
 LONGEST_TTL = 10 * 365 * 86_400.0
-"""Seconds; what may live longer than this may live for ever."""
+"""Seconds: a longer time to live counts as unlimited."""
 
 
 _Prepared = tuple[bytes, float | None, str | None]
-"""What a Content's tail leads to: the one that it is sent with, how many seconds it may wait, and its id."""
+"""Processed tail of a Content: the tail that it is sent with, its time to live in seconds, and its message-id."""
 
 
 class WorkMessage(Protocol):
-    """A message as the queues have it. ``head`` is the tail that it is sent with the first time."""
+    """A message of a queue. ``head`` is the tail that it is sent with the first time."""
 
     head: bytes
     body: Any
@@ -108,9 +107,9 @@ class QueueProfile:
         self._flows = flows
         self._clock = clock
         self.window_bytes = window_bytes
-        """What a reader may have of unconfirmed Contents. A change is for flows that begin later."""
+        """Bytes of unconfirmed Contents of one reader. A change applies to flows that begin later."""
         self._unanswered: dict[_WriterPlace, None] = {}
-        """Writers to whom Confirms are to be sent."""
+        """Writers with due Confirms."""
         self._answering: IDelayedCall | None = None
 
     # the profile
@@ -141,7 +140,7 @@ class QueueProfile:
         try:
             queue = self._queues.open(reader.grant.principal.host, resource)
         except Refusal:
-            # Its Summon was answered already. It may come again when there are fewer queues.
+            # The Summon has been answered by 200 already, so the flow ends. The client may try again later.
             self._flows.end(reader, "limit")
             return
         taker.consumers[resource] = queue.join(taker)
@@ -207,7 +206,7 @@ class QueueProfile:
     # Confirms to writers
 
     def _answer_soon(self, author: _WriterPlace) -> None:
-        """Send a writer its Confirms when the messages that have come already were taken."""
+        """Send the Confirms of a writer after the messages that have been received already: one Confirm covers many."""
         self._unanswered[author] = None
         if self._answering is None:
             self._answering = self._clock.callLater(0, self._answer)
@@ -220,7 +219,7 @@ class QueueProfile:
 
 
 class _WriterPlace:
-    """The place of a writer."""
+    """State of a writer."""
 
     __slots__ = ("_writer", "done", "host", "prepared", "undecided", "user", "waits")
 
@@ -229,16 +228,16 @@ class _WriterPlace:
         self.host = writer.grant.principal.host
         self.user = writer.grant.principal.user
         self.waits = self if writer.grant.confirm is ConfirmMode.FULL else None
-        """Who hears of durable messages."""
+        """Receiver of the outcome of durable messages, None if the flow is not confirmed."""
         self.done: list[int] = []
         """Sequences to be confirmed."""
         self.undecided: deque[int] = deque()
-        """Sequences of messages that are on their way to the disk, and get there in this order."""
+        """Sequences of messages that are being written to the disk, in this order."""
         self.prepared: dict[bytes, _Prepared] = {}
-        """What the tails of the last Contents led to: the next ones are often the same."""
+        """Cache of processed tails."""
 
     def prepare(self, resource: str, content: Content) -> _Prepared:
-        """See what the properties of a Content say, and make those that it is sent with."""
+        """Read the properties of a Content, and make the tail that it is sent with."""
         table = without_members(content.table, "user-id", "death-reason")
         own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
         if self.user:
@@ -247,7 +246,7 @@ class _WriterPlace:
         said = members(content.table, "ttl", "message-id")
         ttl, id = said.get("ttl"), said.get("message-id")
         seconds = None
-        # A Boolean is a number in Python.
+        # bool is a subclass of int in Python.
         if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 <= ttl <= LONGEST_TTL * 1000:
             seconds = ttl / 1000
         if len(self.prepared) >= MOST_PREPARED:
@@ -258,20 +257,20 @@ class _WriterPlace:
         return prepared
 
     def refuse(self, sequence: int, recycle: bool) -> None:
-        """Reject a Content, after the Confirms of those before it."""
+        """Reject a Content, after the Confirms that are due: answers of a writer are in order."""
         if self._writer is not None:
             self.answer()
             self._writer.reject(sequence, recycle=recycle)
 
     def kept(self, tokens: Sequence[int]) -> None:
-        """These are safe."""
+        """Confirm messages that are on the disk."""
         for sequence in tokens:
-            self.undecided.remove(sequence)  # the first one of all, or nearly
+            self.undecided.remove(sequence)  # near the front: batches are written in order
         self.done += tokens
         self.answer()
 
     def not_kept(self, tokens: Sequence[int]) -> None:
-        """These are not queued."""
+        """Reject messages that could not be written."""
         lost = set(tokens)
         self.undecided = deque(each for each in self.undecided if each not in lost)
         for sequence in tokens:
@@ -282,6 +281,7 @@ class _WriterPlace:
         done, self.done = self.done, []
         if not done or self._writer is None:
             return
+        # A Confirm with ``multiple`` covers all up to its sequence, so it must end below the first undecided one.
         last = max(done)
         first = self.undecided[0] if self.undecided else last + 1
         if last < first:
@@ -295,12 +295,12 @@ class _WriterPlace:
                 self._writer.confirm(sequence)
 
     def end(self) -> None:
-        """The flow is over."""
+        """Process the end of the flow."""
         self._writer = None
 
 
 class _ReaderPlace:
-    """The place of a reader: see `broker.core.queues.interfaces.Taker`."""
+    """State of a reader: see `broker.core.queues.interfaces.Taker`."""
 
     def __init__(self, queues: WorkQueues, reader: ProfileReader) -> None:
         self.room = True
@@ -310,19 +310,19 @@ class _ReaderPlace:
         self._queues = queues
         self._reader = reader
         self._blocked = False
-        """It reads too slowly, or is gone."""
+        """True if a Content found no room in the transport, or the reader is gone."""
 
     def unblock(self) -> None:
-        """It can be sent to again."""
+        """Process that the reader has room again."""
         self._blocked = False
         self.look()
 
     def look(self) -> None:
-        """See whether there is room."""
+        """Update ``room``."""
         self.room = not self._blocked
 
     def _send(self, message: WorkMessage) -> bool:
-        """Send a message; returns whether that was possible."""
+        """Send a message. Returns False if the transport refused it."""
         tail = message.head if message.count == 1 and message.death is None else _again(message)
         if self._reader.send(tail, message.body) is Sent.SENT:
             return True
@@ -331,7 +331,7 @@ class _ReaderPlace:
         return False
 
     def end(self) -> None:
-        """The flow is over."""
+        """Process the end of the flow."""
         self._blocked = True
         self.room = False
         for consumer in self.consumers.values():
@@ -361,13 +361,13 @@ class _ConfirmingReader(_ReaderPlace):
 
 
 class _UnconfirmedReader(_ReaderPlace):
-    """A reader that does not."""
+    """A reader that does not confirm."""
 
     def __init__(self, queues: WorkQueues, reader: ProfileReader, clock: IReactorTime) -> None:
         super().__init__(queues, reader)
         self._clock = clock
         self._sent = 0
-        """Contents since it last made way for others."""
+        """Contents sent in the present turn."""
         self._pause: IDelayedCall | None = None
 
     def look(self) -> None:
@@ -391,7 +391,7 @@ class _UnconfirmedReader(_ReaderPlace):
 
 
 def _again(message: WorkMessage) -> bytes:
-    """The tail of a message that was sent before, or that is dead."""
+    """Return the tail of a message that was sent before, or that is a dead letter."""
     table = message.head[1 + message.head[0] :]
     own: dict[str, Any] = {"redelivered": message.count > 1, "delivery-count": message.count}
     if message.death is not None:

@@ -1,30 +1,30 @@
-"""The profile "registry": who serves what, and how loaded; the same registry as every other wire's.
+"""The profile "registry": services and loads of the registry that all wires share.
 
 Rules:
 - Resources are ``services`` (all), ``service/NAME``, ``load`` (of all providers) and ``load/NAME`` (of the providers of
   that service).
-- Whoever summons one gets the *snapshot*: a Content for each entry, with ``event`` "snapshot"; then one with "synced"
-  and an empty body; from then on what changes: "up", "update", "down" of services, "load" and "down" of loads. Each
-  has ``revision``, the registry's: of the change, or of the Summon; and ``provider``; those of services have
-  ``service``. Bodies are Elko's descriptors of services and of loads, without passwords; that of the "down" of a load
-  is empty.
+- A reader that summons one is sent the *snapshot*: a Content for each entry, with ``event`` "snapshot"; then one with
+  "synced" and an empty body; then the changes: "up", "update" and "down" of services, "load" and "down" of loads. Each
+  has ``revision``, that of the registry at the change or the Summon, and ``provider``; those of services have
+  ``service``. Bodies are descriptors of services and of loads, without passwords; the "down" of a load has none.
 - A Summon may give the ``epoch`` and the ``revision`` up to which its reader knows the resource, as a table in its
   body. Then "synced" comes first, with ``resumed``, and behind it the changes since then; but a snapshot where they are
   not known any more (`broker.wires.mtl.profiles.resumption`). A reader may resume after Contents with an ``epoch``.
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
-- A reader that is slow is told the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and
-  is not ended for it. A gap in the sequences says nothing here.
-- Long snapshots go out in pieces, those of all readers by turns.
-- A writer of ``service/NAME`` offers by a Content of the ``type`` "offer", whose body is a descriptor of that very
-  name, and takes it back by "withdraw"; a second offer takes the place of the first, unless it is refused. A writer of
-  ``load`` reports its load by ``{"load": NUMBER}``. All that a flow offers is one provider's, and ends with the flow.
-- Descriptors may not have passwords: the registry would have to keep them from readers, but not from who asks by Elko.
-- Other virtual hosts than the shared one have no registry.
+- A slow reader is sent the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and is not
+  ended. A gap in the sequences is no loss here.
+- Long snapshots are sent in parts, round-robin between readers.
+- A writer of ``service/NAME`` offers by a Content of the ``type`` "offer", whose body is a descriptor of that name, and
+  withdraws by "withdraw"; a further offer replaces the former one, unless it is refused. A writer of ``load`` reports
+  its load by ``{"load": NUMBER}``. All offers of a flow belong to one provider, and end with the flow.
+- Descriptors with passwords are refused: the registry would have to hide these from readers, but not from peers of
+  Elko.
+- Only the virtual host that is shared with other wires has this profile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -39,13 +39,14 @@ from broker.wires.mtl.profiles import resumption
 from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
 from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
+from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 
 NAME = "registry"
 
 SERVICES, SERVICE, LOADS, LOAD = "services", "service/", "load", "load/"
-"""The resources: two names, and the beginnings of two kinds of names."""
+"""The resources: two names and two prefixes."""
 
 _JSON = "application/json"
 
@@ -77,7 +78,8 @@ _BOUNDS = RegistryBounds()
 class RegistryProfile:
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
-    The ``place`` of a reader are its views by resource, that of a writer its provider, once it has said something.
+    The ``place`` of a reader has its pending changes by resource, that of a writer its provider after its first
+    Content.
     """
 
     name = NAME
@@ -103,15 +105,15 @@ class RegistryProfile:
         self._views: dict[str, dict[_View, None]] = {}
         """By resource."""
         self._count = 0
-        """How many views there are."""
+        """Number of views, of all resources."""
         self._board = Catalogue(registry.services())
         self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
         self._load_watch: IWait | None = None
-        """Only while somebody reads loads: they change all the time."""
+        """Set while there are readers of loads only: loads change all the time."""
         self._loads_of: set[str] = set()
-        """The services of whose providers somebody reads the loads."""
+        """Services with readers of the loads of their providers."""
         self._unserved: dict[_View, None] = {}
-        """Those with more to be sent than was their turn, in the order of their turns."""
+        """Views with events left after their turn, in the order of the next turns."""
         self._going_on: ILease | None = None
         self._told = 0
 
@@ -122,7 +124,7 @@ class RegistryProfile:
         if name is None and resource not in (SERVICES, LOADS):
             raise Refusal(Reason.PARAMETER, "there is no such resource: services, service/NAME, load, load/NAME")
         if side is Side.WRITER and (resource == SERVICES or resource.startswith(LOAD)):
-            raise Refusal(Reason.PARAMETER, "services are offered at service/NAME, and a load is told at load")
+            raise Refusal(Reason.PARAMETER, "services are offered at service/NAME, and loads are reported at load")
         if not principal.allowed.may(side, NAME, resource):
             raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
         if side is Side.WRITER and name is not None and not principal.allowed.offers.permits(name):
@@ -150,7 +152,7 @@ class RegistryProfile:
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         if self._count >= self._bounds.views:
-            # It heard that it worked; that it is over now is all that can still be said.
+            # The Summon has been answered by 200 already: ending the flow is the only way to report it.
             self._complaints.count("mtl_registry", "full")
             self._flows.end(reader, "full")
             return
@@ -220,13 +222,13 @@ class RegistryProfile:
             self._load_watch = self._registry.watch(self._load_changed, (Kind.JOINED, Kind.LEFT, Kind.LOAD))
 
     def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """Readers confirm nothing."""
+        """No-op: readers do not confirm."""
 
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """Nor do they reject."""
+        """No-op: readers do not reject."""
 
     def _entries(self, resource: str) -> Iterable[Service | Load | int]:
-        """What a resource has now: of a provider only the id, where it is one of many that offer the same."""
+        """Return the entries of a resource. Of ``load/NAME`` they are the ids of providers."""
         if resource == SERVICES:
             return self._board.entries()
         if resource == LOADS:
@@ -236,7 +238,7 @@ class RegistryProfile:
         return (each for each in self._board.providers(resource.removeprefix(LOAD)) if each != BROKER)
 
     def _load(self, provider: int) -> Load:
-        """The load of a provider. It may have left, where that is still to be told."""
+        """Return the load of a provider, an empty one if it has left and the event is still pending."""
         return self._known_load(provider) or Load(provider, "", 0.0)
 
     def _known_load(self, provider: int) -> Load | None:
@@ -254,22 +256,22 @@ class RegistryProfile:
             sent = self._serve(view, most)
             most -= sent
             if sent:
-                # The next room is for the others first.
+                # To the end: the next room is for the others first.
                 views[resource] = views.pop(resource)
             if view.blocked:
                 return
 
     def _serve(self, view: _View, most: int) -> int:
-        """Send what waits for a reader, and the rest later if it is more than that. Returns how many were sent."""
+        """Send up to ``most`` waiting events, and schedule the rest. Returns the number sent."""
         sent = view.serve(most)
         if view and not view.blocked:
             self._unserved[view] = None
             if self._going_on is None:
-                self._going_on = self._leases.hold(_Task(self._go_on), self._leases.now)
+                self._going_on = self._leases.hold(LeasedCall(self._go_on), self._leases.now)
         return sent
 
     def _go_on(self, now: float) -> float | None:
-        """Go on with those who have not been sent everything, by turns."""
+        """Serve the views with events left, round-robin, up to the bound of a tick."""
         most = self._bounds.per_tick
         while self._unserved and most > 0:
             view = next(iter(self._unserved))
@@ -329,7 +331,7 @@ class RegistryProfile:
         self._tell(resource, EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone))
 
     def _tell(self, resource: str, event: _Event) -> None:
-        self._leases.look()  # a provider that leaves with its connection is a change outside of a quantum
+        self._leases.look()  # a provider that leaves with its connection changes outside of a quantum: set the time
         for view in self._views[resource]:
             view.tell(event)
 
@@ -363,15 +365,8 @@ class RegistryProfile:
                 held.cancel()
 
 
-class _Task:
-    """Something to be done, on a lease."""
-
-    def __init__(self, check: Callable[[float], float | None]) -> None:
-        self.check = check
-
-
 def _name(resource: str) -> str | None:
-    """The service that a resource is about, if it is about one."""
+    """Return the name of the service in a resource, None if it has none."""
     for kind in (SERVICE, LOAD):
         if resource.startswith(kind) and len(resource) > len(kind):
             return resource.removeprefix(kind)
@@ -389,7 +384,7 @@ def _offer(provider: FlowProvider, name: str, content: data.Content) -> None:
 
 
 def _synced(resource: str, revision: int, epoch: int, resumed: bool) -> tuple[bytes, bytes]:
-    """The end of a snapshot, or the beginning of the changes that a reader missed, as it is sent."""
+    """Return the encoded end of a snapshot, or beginning of the changes that a reader missed."""
     properties: dict[str, table.Value] = {"event": "synced", "revision": revision, "epoch": epoch}
     if resumed:
         properties["resumed"] = True
@@ -397,13 +392,13 @@ def _synced(resource: str, revision: int, epoch: int, resumed: bool) -> tuple[by
 
 
 def _encoded(resource: str, event: _Event, epoch: int) -> tuple[bytes, bytes]:
-    """An event as it is sent: the tail and the body. ``epoch`` is 0 where a reader could not resume after it."""
+    """Return tail and body of an event, encoded once for all readers. ``epoch`` is 0 if none can resume after it."""
     if event.encoded is None or event.epoch != epoch:
         event.epoch = epoch
         try:
             event.encoded = _encode(resource, event, event.subject)
         except UnicodeEncodeError:
-            # Other wires let texts in that UTF-8 cannot hold.
+            # Other wires accept surrogates in texts, which UTF-8 cannot encode.
             event.encoded = _encode(resource, event, _harmless(event.subject))
     return event.encoded
 
@@ -428,7 +423,7 @@ def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[byte
 
 
 def _harmless(subject: Service | Load) -> Service | Load:
-    """The same with question marks for surrogates that stand alone."""
+    """Return the same with question marks in place of lone surrogates."""
     texts = {name: value for name, value in attrs.asdict(subject, recurse=False).items() if isinstance(value, str)}
     changes: dict[str, Any] = {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}
     return attrs.evolve(subject, **changes)

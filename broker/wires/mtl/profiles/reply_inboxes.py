@@ -73,7 +73,8 @@ class ReplyInbox:
     def post(self, properties: bytes, body: Part) -> None:
         """Send a reply, or let it wait. Raises `Refusal`: UNKNOWN_TARGET without reader, LIMIT if too many wait."""
         if not self._names:
-            raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
+            raise Refusal(Reason.UNKNOWN_TARGET, "the address has no reader")
+        # Behind waiting replies, even if there is room by now: replies keep their order.
         if not self._backlog and self._send(properties, body):
             return
         if len(self._backlog) >= self._max_backlog or not self._store.take(_size(properties, body)):

@@ -1,31 +1,30 @@
-"""The profile "service": requests and their replies, over the registry.
+"""The profile "service": requests and replies, over the services of the registry.
 
 Rules:
 - Resources are ``service/NAME``, ``reply``, and ``load`` for writers.
-- Whoever summons ``service/NAME`` is a *worker* of it: it is given the requests, and confirms each. How they are dealt
-  out is in `broker.wires.mtl.profiles.dispatch`. A worker that confirms nothing is given a request once, and nobody
-  hears what became of it.
-- In the virtual host that is shared with other wires a worker is a provider of the registry, which offers NAME by the
-  protocol "mtl" for as long as it has it summoned. It needs the right to offer that name, in every host.
-- Whoever writes to ``service/NAME`` is a *caller*. A Content is a request. Its properties ``reply-to`` (where the reply
-  goes), ``correlation-id`` (text), ``ttl`` (how many milliseconds it may wait) and ``retry`` (it may be given to
-  another worker after one has had it) are read. A Confirm says that a worker has it, or that it waits.
-- A request that no worker has room for, and that may not wait, is rejected with recycle; a caller that is not confirmed
-  gets an error in its place, if there is a ``reply-to``.
-- A reader whose lease is for ``reply`` is told an address with the lease, ``reply/TOKEN``, which is the ``reply-to`` of
-  its requests; and summons ``reply``, or that very address if its lease is for all. What comes there is never awaited
-  to be confirmed.
-- A worker writes its reply to ``reply`` with the ``reply-to`` of the request, or to that address itself. The reply goes
-  to the caller with its ``correlation-id``. A Confirm says that it was sent or waits for room; a Reject without
-  recycle, that nobody is there.
-- Of a request that was confirmed, and to which nobody will reply, the caller is told: by a Content with the ``event``
-  "error", a ``code``, a ``reason``, the ``service`` and the ``correlation-id``. Codes are 500 (a worker rejected it for
-  good), 503 (its worker is gone or gave it back, and no other takes it), 504 (no worker had room in its time). Nobody
-  else can send this ``event``: it is taken out of replies.
-- ``user-id`` says of requests and replies who wrote them, where the broker knows. Requests have ``redelivered`` and
+- A reader that summons ``service/NAME`` is a *worker* of the service: it is sent requests, and confirms each. The rules
+  of distribution are in `broker.wires.mtl.profiles.dispatch`. A worker that confirms nothing is given a request once,
+  and its outcome is unknown.
+- In the virtual host that is shared with other wires, a worker is a provider of the registry: it offers NAME by the
+  protocol "mtl" while it has it summoned. It needs the permission to offer that name, in every host.
+- A writer of ``service/NAME`` is a *caller*. Each Content is a request. The broker reads its properties ``reply-to``
+  (address of the reply), ``correlation-id`` (text), ``ttl`` (milliseconds that it may wait) and ``retry`` (another
+  worker may get it after one has had it). A Confirm means that a worker has the request, or that it waits.
+- A request that may not wait, and finds no worker with room, is rejected with recycle. A caller without confirmation is
+  sent an error instead, if there is a ``reply-to``.
+- A reader whose lease covers ``reply`` is issued an address with the lease, ``reply/TOKEN``: the ``reply-to`` of its
+  requests. It summons ``reply``, or the address itself if its lease covers all. Replies are not confirmed.
+- A worker writes its reply to ``reply`` with the ``reply-to`` of the request, or to that address. The reply is passed
+  on with its ``correlation-id``. A Confirm means that it was sent or waits for room; a Reject without recycle, that
+  the address has no reader.
+- If a confirmed request will get no reply, the caller is sent a Content with the ``event`` "error", a ``code``, a
+  ``reason``, the ``service`` and the ``correlation-id``. Codes are 500 (rejected for good), 503 (the worker is gone or
+  returned it, and no other takes it), 504 (no worker had room in time). The broker removes ``event`` from replies, so
+  that no worker can send such a Content.
+- ``user-id`` is the writer of a request or reply, where it is known. Requests have ``redelivered`` and
   ``delivery-count``, from 1 on.
-- A worker reports how much it has to do by a Content to ``load``, of the same client: ``{"load": NUMBER}``.
-- Virtual hosts have nothing to do with each other.
+- A worker reports its load by a Content to ``load`` on the writer flow of the same client: ``{"load": NUMBER}``.
+- Virtual hosts are separate.
 """
 
 from __future__ import annotations
@@ -59,16 +58,16 @@ from broker.wires.mtl.sessions.send_window import SendWindow
 NAME = "service"
 
 REPLY, REPLIES, LOAD = "reply", "reply/", "load"
-"""The other resources: a name, how addresses begin, and a name."""
+"""The other resources: a name, the prefix of addresses, and a name."""
 
 TOKEN_BYTES = 24
-"""Random bytes of an address: nobody guesses 192 bits."""
+"""Random bytes of an address: 192 bits cannot be guessed."""
 
 MAX_CORRELATION = 255
-"""Characters of a correlation-id: it is kept until the reply has come. A UUID has 36."""
+"""Characters of a correlation-id, which is stored until the reply comes. A UUID has 36."""
 
 MAX_TTL = 3_600_000
-"""Milliseconds; what may wait for longer than an hour waits an hour. Nobody waits so long for a reply."""
+"""Milliseconds: the longest time to live of a request. No caller waits an hour for a reply."""
 
 _COUNTS = "mtl_services"
 _BOUNDS = ServiceBounds()
@@ -76,7 +75,7 @@ _BOUNDS = ServiceBounds()
 
 @attrs.define(eq=False)
 class _ReaderPlace:
-    """What a reader is: a worker, a box, or both. ``provider`` is what it is in the registry."""
+    """State of a reader: a worker, an inbox, or both. ``provider`` is the worker in the registry."""
 
     box: ReplyInbox | None
     worker: ServiceWorker | None = None
@@ -86,8 +85,8 @@ class _ReaderPlace:
 class ServiceProfile:
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
-    ``bridge`` is the virtual host that the registry is in. ``window_bytes`` is what a worker may have of requests that
-    it has not confirmed; a change is for those that begin later.
+    ``bridge`` is the virtual host of the registry. ``window_bytes`` limits the unconfirmed requests of one worker; a
+    change applies to workers that begin later.
     """
 
     name = NAME
@@ -116,7 +115,7 @@ class ServiceProfile:
         self._store = ByteBudget(bounds.kept)
         self._calls = Dispatcher(leases, self._store, self._failed, bounds)
         self._tokens: WeakKeyDictionary[Grant, str] = WeakKeyDictionary()
-        """Of leases that are not used yet: weak, since nobody tells when one ends so."""
+        """Tokens of unused leases. Weak, since profiles are not notified when an unused lease ends."""
         self._boxes: dict[str, ReplyInbox] = {}
         """By token."""
         self._workers: dict[bytes, _ReaderPlace] = {}
@@ -132,7 +131,9 @@ class ServiceProfile:
             name = REPLY
             box = self._boxes.get(resource.removeprefix(REPLIES))
             if side is Side.READER and (box is None or box.principal is not principal):
-                raise Refusal(Reason.PARAMETER, "that is nobody's address, or somebody else's: replies come as reply")
+                raise Refusal(
+                    Reason.PARAMETER, "the address does not exist, or belongs to another user: summon reply instead"
+                )
         elif not (_service(resource) or resource == REPLY or (resource == LOAD and side is Side.WRITER)):
             raise Refusal(Reason.PARAMETER, "there is no such resource: service/NAME, reply, load for writers")
         if not principal.allowed.may(side, NAME, name):
@@ -170,6 +171,7 @@ class ServiceProfile:
             self._lost(place.box.clear())
         if place.worker is not None:
             del self._workers[flow.identity]
+            # Before its requests return: lookups of other wires must not find the worker any more.
             if place.provider is not None:
                 place.provider.leave()
             self._calls.gone(place.worker)
@@ -224,7 +226,7 @@ class ServiceProfile:
             self._calls.serve(worker)
 
     def _work(self, reader: ProfileReader, place: _ReaderPlace, name: str) -> None:
-        """A reader begins to work for a service."""
+        """Make a reader a worker of a service."""
         grant = reader.grant
         if place.worker is None:
             window: SendWindow[ServiceRequest] | None = None
@@ -240,7 +242,7 @@ class ServiceProfile:
                 place.provider.offer(Service(name, reader.address, 0, WIRE, grant.principal.user or None))
             self._calls.join(place.worker, name)
         except Refusal as refusal:
-            # It heard that it worked; that it is over now is all that can still be said.
+            # The Summon has been answered by 200 already: ending the flow is the only way to report it.
             self._complaints.count(_COUNTS, refusal.reason.code)
             self._flows.end(reader, "full")
 
@@ -256,6 +258,7 @@ class ServiceProfile:
                 self._reply(writer, resource, content)
         except Refusal as refusal:
             self._complaints.count(_COUNTS, refusal.reason.code)
+            # A reply that is too late is normal: a worker without confirmation need not know.
             if refusal.reason is not Reason.UNKNOWN_TARGET or writer.grant.confirm is ConfirmMode.FULL:
                 writer.reject(content.sequence, recycle=refusal.reason is Reason.LIMIT)
         else:
@@ -267,14 +270,14 @@ class ServiceProfile:
         correlation, ttl, retry = said.get("correlation-id", ""), said.get("ttl", 0), said.get("retry", False)
         if not isinstance(correlation, str) or len(correlation) > MAX_CORRELATION:
             raise Refusal(Reason.PARAMETER, f"a correlation-id is text of up to {MAX_CORRELATION} characters")
-        # A Boolean is a number in Python.
+        # bool is a subclass of int in Python.
         if type(ttl) is not int or ttl < 0 or type(retry) is not bool:
             raise Refusal(Reason.PARAMETER, "a ttl is a number of milliseconds, and retry is a Boolean")
         box = None
         if "reply-to" in said:
             box = self._box(principal.host, said["reply-to"])
             if box is None:
-                raise Refusal(Reason.PARAMETER, "nobody reads replies at that reply-to")
+                raise Refusal(Reason.PARAMETER, "the reply-to has no reader")
         properties = _by(principal.user, content.table)
         request = ServiceRequest(
             (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
@@ -299,7 +302,7 @@ class ServiceProfile:
                 raise Refusal(Reason.PARAMETER, "a reply has the reply-to of its request")
         box = self._box(principal.host, address)
         if box is None:
-            raise Refusal(Reason.UNKNOWN_TARGET, "nobody reads replies there")
+            raise Refusal(Reason.UNKNOWN_TARGET, "the address has no reader")
         box.post(_by(principal.user, content.table, *unwanted), content.body)
         self._replied += 1
         correlation = said.get("correlation-id", "")
@@ -317,13 +320,13 @@ class ServiceProfile:
             place.provider.load(load)
 
     def _box(self, host: str, address: table.Value) -> ReplyInbox | None:
-        """The box of that address, if it is in that virtual host."""
+        """Return the inbox of that address, None if it is unknown, or in another virtual host."""
         if not isinstance(address, str) or not address.startswith(REPLIES):
             return None
         box = self._boxes.get(address.removeprefix(REPLIES))
         return box if box is not None and box.principal.host == host else None
 
-    # what came to nothing
+    # failures
 
     def _failed(self, request: ServiceRequest, code: int, why: str) -> None:
         self._complaints.count(_COUNTS, f"error-{code}")
@@ -377,11 +380,11 @@ class ServiceProfile:
 
 
 def _service(resource: str) -> str:
-    """The service that a resource is; "" if it is none."""
+    """Return the name of the service in a resource, "" if it is none."""
     return resource.removeprefix(SERVICE) if resource.startswith(SERVICE) else ""
 
 
 def _by(user: str, properties: bytes, *unwanted: str) -> bytes:
-    """Properties that are passed on, from that user, without some of them."""
+    """Return properties to pass on: with the ``user-id`` of that user, and without the unwanted ones."""
     told = table.without_members(properties, "user-id", *unwanted)
     return table.with_members(told, {"user-id": user}) if user else told

@@ -1,20 +1,21 @@
-"""The profile "topic": publish and subscribe, in one space with mc0.
+"""The profile "topic": publish and subscribe, with topics that mc0 shares.
 
 Rules:
-- A resource is a topic, byte for byte that of mc0 in the virtual host that is shared with it. Every other host has
-  topics of its own.
-- A Content goes to all who have summoned its topic at that moment, the writer's own flows included, once to each. It is
-  never confirmed by readers; a reader that is too slow misses it, which its sequences show.
-- A writer may ask for confirmation: then a Confirm says that the Content was given to whoever is there, if anybody is.
+- A resource is a topic: in the virtual host that is shared with mc0, that of mc0 with the same bytes. Every other host
+  has its own topics.
+- A Content is fanned out to all readers that have summoned its topic at that time, once to each, including readers of
+  the writer's client. Readers do not confirm it; a slow reader misses it, which its sequences show.
+- A writer may choose confirmation: then a Confirm means that the Content was fanned out, perhaps to no reader.
 - Towards mc0 the properties ``X-...`` are headers of the same name, where they are text, bytes or whole numbers, and
   not empty; everything else is lost. From mc0 the headers ``X-...`` are properties, as text where they are UTF-8, else
   as bytes; several frames of a body become one.
-- ``user-id`` says who wrote it, where the broker knows; what a writer says of it is taken out, as is ``retained``.
-- A Content with ``retain`` (a true Boolean) is the last value of its topic from then on, and is sent to whoever summons
-  that topic later, before anything else of it, with ``retained``. One with an empty body takes the last value away.
-  Where there is no room to keep it, it is refused for now, and sent to nobody.
-- A last value that finds no room at its reader is owed to it: nothing of that topic is sent to it before.
-- Topics of the broker's own may be read, and are nobody's to write to.
+- ``user-id`` is the user of the writer, where known. The broker removes ``user-id`` and ``retained`` from what writers
+  send.
+- A Content with ``retain`` (a true Boolean) becomes the retained value of its topic: later readers are sent it first,
+  with ``retained``. One with an empty body removes the retained value. Without room for it, the Content is refused for
+  now, and not fanned out.
+- A retained value that finds no room at its reader is owed to it: no other Content of that topic precedes it.
+- Topics of the broker itself may be read, but not written to.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profil
 NAME = "topic"
 
 MAX_KNOWN_SIZE = 512
-"""Bytes of a tail that is remembered: those that are the same again and again are short. So they take 10 MB at most."""
+"""Bytes of a cached tail: tails that repeat are short. So the cache takes 10 MB at most."""
 
 MAX_HEADERS = 1_000
 """Header pairs that mc0 takes of one message: further properties are lost on the way to it."""
 
 
 class TopicProperties(tuple[bytes, ...]):
-    """The properties of a Content for all who get it: the headers of mc0, and the tail that readers of MTL are sent.
+    """Encoded properties of a Content: the headers for mc0, and the tail for readers of MTL.
 
-    ``kept`` is the tail that it has as a last value, if it is to be one.
+    ``kept`` is the tail of the retained value, None if the Content is not to be retained.
     """
 
     tail: bytes
@@ -64,7 +65,7 @@ _BOUNDS = TopicBounds()
 
 
 class TopicProfile:
-    """The profile. ``space`` gives the topics of a virtual host. It is their outlet to the flows."""
+    """The profile. ``space`` returns the topics of a virtual host, to which this is an `Outlet`."""
 
     name = NAME
     confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
@@ -88,7 +89,7 @@ class TopicProfile:
         self._known: dict[tuple[str, str, bytes], TopicProperties] = {}
         self._retained = RetainedValues(bounds.retained)
         self._owed: dict[ProfileReader | ProfileWriter, dict[str, None]] = {}
-        """Readers with the topics whose last values they have not been sent yet."""
+        """Readers with the topics whose retained values they are still to be sent."""
 
     # leases
 
@@ -102,7 +103,7 @@ class TopicProfile:
         return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
-        # What a reader is subscribed to, and where a writer writes to.
+        # Subscriptions of a reader; topics of the host of a writer.
         flow.place = {} if flow.grant.side is Side.READER else self._space(flow.grant.principal.host)
 
     def left(self, flow: ProfileReader | ProfileWriter) -> None:
@@ -122,7 +123,7 @@ class TopicProfile:
         try:
             reader.place[self._space(host).subscribe(resource.encode(), self, reader)] = None
         except Refusal:
-            # It heard that it worked; that it is over now is all that can still be said.
+            # The Summon has been answered by 200 already: ending the flow is the only way to report it.
             self._complaints.count("mtl_topics", "full")
             self._flows.end(reader, "full")
 
@@ -141,21 +142,22 @@ class TopicProfile:
                 return
 
     def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """Readers confirm nothing."""
+        """No-op: readers do not confirm."""
 
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """Nor do they reject."""
+        """No-op: readers do not reject."""
 
     def _pay(self, reader: ProfileReader, resource: str) -> bool:
-        """Send a last value that is owed. Returns whether nothing is owed of that topic now."""
+        """Send the retained value that is owed. Returns False if it found no room."""
         value = self._retained.get((reader.grant.principal.host, resource))
+        # None: the value was removed meanwhile, so nothing is owed.
         if value is not None and reader.send(value.tail, value.body) is not Sent.SENT:
             return False
         self._settle(reader, resource)
         return True
 
     def _settle(self, reader: ProfileReader, resource: str) -> None:
-        """That topic's last value is not owed."""
+        """Note that the retained value of that topic is not owed any more."""
         owed = self._owed.get(reader)
         if owed is not None:
             owed.pop(resource, None)
@@ -180,7 +182,7 @@ class TopicProfile:
         topics: ITopics = writer.place
         topics.publish(resource.encode(), properties, (body,))
         if kept is not None:
-            # After the value before was sent to whom it is owed.
+            # After the fan-out, which first sends the former value to readers that it is owed to.
             if len(body):
                 self._retained.put(topic, RetainedValue(kept, body))
             else:
@@ -188,7 +190,7 @@ class TopicProfile:
         writer.confirm(content.sequence)
 
     def _learn(self, user: str, resource: str, properties: bytes) -> TopicProperties:
-        """What the properties of a writer become."""
+        """Encode the properties of a writer for readers, and cache them."""
         told = table.without_members(properties, "user-id", "retained")
         if user:
             told = table.with_members(told, {"user-id": user})
@@ -208,7 +210,7 @@ class TopicProfile:
     def deliver(
         self, subscribers: Collection[ProfileReader], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
     ) -> None:
-        """Send a Content to all of them."""
+        """Fan out a Content."""
         if self._owed:
             subscribers = self._paid(subscribers, topic.decode())
             if not subscribers:
@@ -217,7 +219,7 @@ class TopicProfile:
         self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(body))
 
     def _paid(self, subscribers: Collection[ProfileReader], topic: str) -> Collection[ProfileReader]:
-        """Those who have got the last value. Others miss what comes, but for what will be the last value then."""
+        """Return the subscribers that were sent the retained value. The others miss the Content: order comes first."""
         paid = [each for each in subscribers if topic not in self._owed.get(each, ()) or self._pay(each, topic)]
         if len(paid) < len(subscribers):
             self._complaints.count("mtl_dropped", Sent.FULL.value, len(subscribers) - len(paid))
@@ -243,11 +245,11 @@ class TopicProfile:
         return len(self._owed)
 
     def close(self) -> None:
-        """Nothing is to be settled."""
+        """No-op: nothing is in progress."""
 
 
 def _headers(properties: Mapping[str, table.Value]) -> Iterator[bytes]:
-    """The headers of mc0, names and values by turns: no more of them than mc0 has itself."""
+    """Yield the headers for mc0, names and values alternating, as many as mc0 accepts."""
     room = MAX_HEADERS
     for name, value in properties.items():
         if name[:2].upper() != "X-":
@@ -261,7 +263,7 @@ def _headers(properties: Mapping[str, table.Value]) -> Iterator[bytes]:
 
 
 def _tail(topic: bytes, headers: Sequence[Part]) -> bytes:
-    """What readers of MTL get of a message of mc0: without any of its headers, if a table does not hold them."""
+    """Return the tail of a message of mc0 for readers of MTL, without headers if a table cannot hold them."""
     name = topic.decode()
     properties: dict[str, table.Value] = {}
     size = 0

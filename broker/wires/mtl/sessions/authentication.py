@@ -5,7 +5,7 @@ Rules:
   exchange. So does a response that cannot be the next one: a client may begin again without announcing it.
 - An exchange has a limited time, from its first response on. Beyond it, the exchange has failed.
 - A reply that reveals if credentials are right is delayed after failures (`broker.wires.common.password_backoff`).
-- When any user loses access while an answer waits, that answer admits nobody: it may concern the same user.
+- When any user loses access while an answer waits, that answer gives no access: it may concern the same user.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.interfaces import ILeases
 from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, RunningExchange, SessionEvent
+from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.sasl import (
     EXCHANGE_SECONDS,
     FailureReason,
@@ -46,7 +47,7 @@ def _any_key(key: str) -> bool:
 class CurveKeys:
     """CURVE keys of clients. Both functions take a public key in Z85.
 
-    - ``user_of`` returns the user that the key authenticates, None if it authenticates nobody.
+    - ``user_of`` returns the user that the key authenticates, or None.
     - ``admits`` is True if a peer with that key may still authenticate: keys are revoked while peers are connected.
     """
 
@@ -160,20 +161,13 @@ class Authentication:
         """Wait, at most until the session ends."""
         turn.pending = done = Deferred[None]()
         # `moment`, not `now`: after a password check in a thread, no quantum of the scheduler has set the time.
-        held = self._leases.hold(_DelayedCall(lambda now: done.callback(None)), self._leases.moment() + seconds)
+        held = self._leases.hold(LeasedCall(lambda now: done.callback(None)), self._leases.moment() + seconds)
         try:
             await done
         except CancelledError:
             held.cancel()
         finally:
             turn.pending = None
-
-
-class _DelayedCall:
-    """A call on a lease, once."""
-
-    def __init__(self, check: Callable[[float], None]) -> None:
-        self.check = check
 
 
 def _out_of_order(outcome: LoginOutcome) -> bool:

@@ -30,10 +30,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -42,11 +41,20 @@ from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Part, Router
 from broker.net.interfaces.router import Sent as Outcome
 from broker.wires.mtl.codec import control as wire
-from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
+from broker.wires.mtl.codec.control import EncodedReply
 from broker.wires.mtl.codec.faults import IllFormed
 from broker.wires.mtl.codec.frames import split
-from broker.wires.mtl.sessions.access_rules import AccessPolicy
 from broker.wires.mtl.sessions.authentication import Authentication, AuthenticationContext
+from broker.wires.mtl.sessions.control_replies import (
+    DEFECT,
+    NO_PROFILE,
+    NO_SUCH_PROFILE,
+    NOT_ASKED,
+    NOT_IMPLEMENTED,
+    NOT_OPEN,
+    STOPPING,
+    refused,
+)
 from broker.wires.mtl.sessions.control_sessions import (
     ControlSession,
     Pipeline,
@@ -56,9 +64,9 @@ from broker.wires.mtl.sessions.control_sessions import (
     SessionTable,
     key_of,
 )
-from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.principals import ConfirmMode, Permissions, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import Grant, Profile
+from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed
 from broker.wires.mtl.sessions.settings import MtlSettings
 
@@ -74,37 +82,8 @@ REQUEST_BYTES = 500
 MAX_HOST = 255
 """Characters of the name of a virtual host. The session stores it, also if there is no such host."""
 
-NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
-NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")
-NO_SUCH_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "there is no such profile")
-NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "nobody has to say who it is here")
-NOT_IMPLEMENTED = wire.error(ReplyStatus.NOT_IMPLEMENTED)
-STOPPING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is stopping")
-DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which was logged")
-
-_STATUS = {
-    Reason.LIMIT: ReplyStatus.TOO_MANY,
-    Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
-    Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
-    Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
-}
-"""Statuses of refusals by their reason; all others are answered by 400."""
-
 _NO_HOST = "\0"
 """Replaces the name of a virtual host that is too long. No host has this name: it is not printable."""
-
-
-@attrs.frozen(eq=False)
-class ProfileAccess:
-    """Profiles, the policy that decides about their use, and the port of the data flow.
-
-    ``data_port`` is 0 if the endpoint of the control flow carries the data flow, too. A function, since the port may be
-    known only when the listener is bound.
-    """
-
-    policy: AccessPolicy
-    profiles: Mapping[str, Profile]
-    data_port: Callable[[], int]
 
 
 class ControlFlow:
@@ -276,7 +255,7 @@ class ControlFlow:
         if session.principal is not None and session.principal.user:
             refusal.summary = f"{session.principal.user}: {refusal.summary}"
         self._complaints.add(WIRE, session.address, refusal)
-        return wire.error(_STATUS.get(refusal.reason, ReplyStatus.BAD_REQUEST), refusal.text)
+        return refused(refusal)
 
     def _reply(self, back: ReplyPath, answer: EncodedReply) -> None:
         self.answered += 1
@@ -344,7 +323,7 @@ class ControlFlow:
                 return NOT_ASKED
             outcome = await self._logins.take(session, turn, asked.mechanism, asked.response)
             if turn.over:
-                return NOT_OPEN  # for nobody: `_serve` drops it
+                return NOT_OPEN  # not sent: `_serve` drops it
             if isinstance(outcome, LoginChallenge):
                 return wire.challenged(asked.mechanism, outcome.data)
             if isinstance(outcome, LoginDone):

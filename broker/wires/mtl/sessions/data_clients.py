@@ -30,6 +30,7 @@ from broker.core.interfaces import ILease
 from broker.net.interfaces.router import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.principals import ConfirmMode
 from broker.wires.mtl.sessions.profile_interface import Grant
 
@@ -286,7 +287,7 @@ class DataOutbound:
         if client.over:
             return
         if not self._doomed:
-            self.leases.hold(_Task(self._end_doomed), self.leases.now)
+            self.leases.hold(LeasedCall(self._end_doomed), self.leases.now)
         self._doomed.setdefault(client, why)
 
     def forget(self, client: DataClient) -> None:
@@ -316,10 +317,3 @@ class _FullClient:
     def check(self, now: float) -> float | None:
         """Check if it accepted anything meanwhile."""
         return self._stuck(self, now)
-
-
-class _Task:
-    """A call on a lease."""
-
-    def __init__(self, check: Callable[[float], float | None]) -> None:
-        self.check = check

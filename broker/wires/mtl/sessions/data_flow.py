@@ -191,7 +191,7 @@ class DataFlow:
             self._outbound.answer(client, wire.response(command.sequence, wire.OK))
             return
         grant = self._data_leases.take(token, identity, self._router.key())
-        why = "" if grant is not None else "a data lease that is none, or that of somebody else"
+        why = "" if grant is not None else "an unknown data lease, or one of another client"
         if grant is not None and client is not None and _has(client, grant.side):
             self._data_leases.release(token)
             why = f"a second data lease for a {grant.side.value}"

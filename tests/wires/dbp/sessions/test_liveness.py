@@ -764,7 +764,7 @@ def test_any_answer_keeps_a_service_alive_for_ever(farm: DbpFarm) -> None:
     assert farm.catalogue.get("Rohan") is not None
     assert 300 <= len(farm.probes.asked) <= 600
     farm.probes.alive.clear()
-    last = farm.entry("Rohan").heard
+    last = farm.entry("Rohan").last_alive
     silence(farm, "Rohan")
     assert 3.0 < farm.leases.now - last <= 3.2
 

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from broker.core.errors import Malformed
-from broker.wires.elko.codec.blocks import Reader
+from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.vocabulary import Message, Vocabulary
 
 
 def read(vocabulary: Vocabulary, text: str) -> Message | Malformed:
     """The message in a line."""
-    [item] = Reader(vocabulary).feed(text.encode() + b"\n")
+    [item] = BlockReader(vocabulary).feed(text.encode() + b"\n")
     return item
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.blocks import END, MAX_BLOCK, Reader, encode
+from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, encode
 from broker.wires.elko.codec.broker import VOCABULARY, Find
 from broker.wires.elko.codec.common import Diagnostic, Ping, PongOut
 from broker.wires.elko.codec.vocabulary import Message
@@ -22,7 +22,7 @@ LATER = Ping("broker", "later")
 
 def read(*pieces: bytes) -> list[Message | Malformed]:
     """The messages of a connection that sends these pieces."""
-    reader = Reader(VOCABULARY)
+    reader = BlockReader(VOCABULARY)
     return [item for piece in pieces for item in reader.feed(piece)]
 
 
@@ -54,7 +54,7 @@ def all_of(rows: list[Row]) -> tuple[bytes, list[object]]:
 
 @EXAMPLES
 def test_the_examples_write_by_write(rows: list[Row]) -> None:
-    reader = Reader(VOCABULARY)
+    reader = BlockReader(VOCABULARY)
     for data, expected in rows:
         results = seen(list(reader.feed(data)))
         assert results == [Reason.SYNTAX if message is None else message for message in expected], data
@@ -96,7 +96,7 @@ def test_each_example_alone_with_another_message_behind_it(rows: list[Row]) -> N
 
 
 def test_a_message_on_one_line_needs_no_empty_line() -> None:
-    reader = Reader(VOCABULARY)
+    reader = BlockReader(VOCABULARY)
     for number in range(3):
         assert list(reader.feed(ping(b"%d" % number) + b"\n")) == [Ping("broker", str(number))]
 
@@ -106,7 +106,7 @@ def test_so_do_messages_in_the_lenient_syntax() -> None:
 
 
 def test_a_message_without_its_newline_waits_for_it() -> None:
-    reader = Reader(VOCABULARY)
+    reader = BlockReader(VOCABULARY)
     assert list(reader.feed(ping(b"a"))) == []
     assert list(reader.feed(b"\n")) == [Ping("broker", "a")]
 
@@ -166,7 +166,7 @@ def test_what_has_not_ended_is_no_message() -> None:
 
 
 def test_the_messages_of_one_read_can_be_taken_one_by_one() -> None:
-    messages = Reader(VOCABULARY).feed(ping(b"a") + b"\n" + ping(b"b") + b"\n")
+    messages = BlockReader(VOCABULARY).feed(ping(b"a") + b"\n" + ping(b"b") + b"\n")
     assert next(messages) == Ping("broker", "a")
     assert next(messages) == Ping("broker", "b")
     assert next(messages, None) is None
@@ -232,7 +232,7 @@ def test_a_line_one_over_the_limit_is_not() -> None:
 
 
 def test_a_line_without_its_newline_is_refused_while_it_grows() -> None:
-    reader = Reader(VOCABULARY)
+    reader = BlockReader(VOCABULARY)
     piece = b"x" * 65_536
     for _ in range(MAX_BLOCK // len(piece)):
         assert list(reader.feed(piece)) == []

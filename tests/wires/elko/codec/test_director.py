@@ -11,10 +11,10 @@ from msgspec import UNSET
 from broker.core.director import interfaces as core
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec import director as wire
-from broker.wires.elko.codec.blocks import Reader, encode
+from broker.wires.elko.codec.blocks import BlockReader, encode
 from broker.wires.elko.codec.common import COMMON
 from broker.wires.elko.codec.vocabulary import Message
-from broker.wires.elko.sessions.director_messages import Words, message
+from broker.wires.elko.sessions.director_messages import MessageCache, message
 from tests.wires.elko.codec import reading
 
 read, say = partial(reading.read, wire.VOCABULARY), partial(reading.say, wire.VOCABULARY)
@@ -98,7 +98,7 @@ def test_numbers_that_are_none_are_refused(number: str) -> None:
         f'{{"to":"x","op":"relay","msg":{{"a":{number}}}}}',
         f'{{"to":"x","op":"dump","depth":{number}}}',
     ):
-        items = list(Reader(wire.VOCABULARY).feed(text.encode() + b"\n\n"))
+        items = list(BlockReader(wire.VOCABULARY).feed(text.encode() + b"\n\n"))
         assert items
         assert all(isinstance(item, Malformed) for item in items)
 
@@ -140,7 +140,7 @@ def test_how_what_is_told_looks(told: core.Order | core.ContextPlace | core.User
 
 
 def test_what_several_are_told_is_encoded_once() -> None:
-    words = Words()
+    words = MessageCache()
     one, same = core.Say("c", None, "t"), core.Say("c", None, "t")
     first = words.of(one)
     assert words.of(one) is first

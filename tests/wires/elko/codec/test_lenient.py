@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.lenient import EXCERPT, MAX_DEPTH, MAX_DIGITS, Balance, objects
+from broker.wires.elko.codec.lenient import EXCERPT, MAX_DEPTH, MAX_DIGITS, BracketBalance, objects
 
 
 def value(text: str) -> object:
@@ -258,9 +258,9 @@ def test_nesting_is_limited(opening: str, closing: str) -> None:
         return "{a:" + opening * (depth - 1) + "0" + closing * (depth - 1) + "}"
 
     assert len(list(objects(nested(MAX_DEPTH)))) == 1
-    assert Balance().feed(nested(MAX_DEPTH))
+    assert BracketBalance().feed(nested(MAX_DEPTH))
     assert f"expected at most {MAX_DEPTH} levels of nesting at position" in refused(nested(MAX_DEPTH + 1))
-    assert not Balance().feed(nested(MAX_DEPTH + 1))
+    assert not BracketBalance().feed(nested(MAX_DEPTH + 1))
 
 
 # Balance
@@ -288,7 +288,7 @@ def test_nesting_is_limited(opening: str, closing: str) -> None:
     ],
 )
 def test_complete_at_the_last_line_only(lines: list[str]) -> None:
-    balance = Balance()
+    balance = BracketBalance()
     completes = [balance.feed(line) for line in lines]
     assert completes == [False] * (len(lines) - 1) + [True]
 
@@ -302,24 +302,24 @@ def test_complete_at_the_last_line_only(lines: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_not_complete(line: str) -> None:
-    assert not Balance().feed(line)
+    assert not BracketBalance().feed(line)
 
 
 @pytest.mark.parametrize(
     "line", ["{a:1} junk", "{a:1} // b", "{a:1}}", "{a:[}", "hello", "[", "{" * (MAX_DEPTH + 1), "/"]
 )
 def test_never_complete_again(line: str) -> None:
-    balance = Balance()
+    balance = BracketBalance()
     for following in [line, "{a:1}", "]}", "*/", "'", '"', "{b:2}"]:
         assert not balance.feed(following)
 
 
 def test_complete_again_after_each_object() -> None:
-    balance = Balance()
+    balance = BracketBalance()
     lines = {"{a:1}": True, "": True, "{b:": False, "2}": True, "/*": False, "*/": True}
     assert {line: balance.feed(line) for line in lines} == lines
 
 
 def test_a_slash_and_a_star_on_two_lines_are_no_comment() -> None:
-    balance = Balance()
+    balance = BracketBalance()
     assert [balance.feed(line) for line in ["{a:1 /", "* }", "/* *", "/ */"]] == [False, True, False, True]

@@ -7,7 +7,7 @@ import pytest
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec import rtcp
 from broker.wires.elko.codec.blocks import MAX_BLOCK
-from broker.wires.elko.codec.rtcp import MAX_LINE, Ack, Block, Complaint, End, Reader, Resume, Start
+from broker.wires.elko.codec.rtcp import MAX_LINE, Ack, Block, Complaint, End, Resume, RtcpReader, Start
 
 PING = b'{to:"broker", op:"ping", tag:"one"}\n'
 
@@ -42,7 +42,7 @@ NONSENSE = [
 
 
 def read(*pieces: bytes) -> list[rtcp.Request | Malformed]:
-    reader = Reader()
+    reader = RtcpReader()
     return [item for piece in pieces for item in reader.feed(piece)]
 
 
@@ -76,7 +76,7 @@ def test_a_line_that_is_no_request_costs_itself_only(line: bytes) -> None:
 
 
 def test_what_is_held_is_known() -> None:
-    reader = Reader()
+    reader = RtcpReader()
     assert list(reader.feed(b"1 0\n" + PING)) == []
     assert reader.pending == len(PING)
     assert list(reader.feed(b"\n2 ")) == [Block(1, 0, PING)]
@@ -98,7 +98,7 @@ def test_a_block_at_the_limit_and_one_over_it(pieces: int) -> None:
 
 
 def test_a_first_line_over_the_limit_ends_it_before_it_ends() -> None:
-    reader = Reader()
+    reader = RtcpReader()
     assert list(reader.feed(b"x" * MAX_LINE)) == []
     [end] = reader.feed(b"x")
     assert isinstance(end, Malformed)
@@ -110,7 +110,7 @@ def test_a_first_line_over_the_limit_ends_it_before_it_ends() -> None:
 
 
 def test_a_block_that_grows_byte_by_byte_is_not_looked_through_again_and_again() -> None:
-    reader = Reader()
+    reader = RtcpReader()
     assert list(reader.feed(b"1 0\n" + b"x" * 500_000)) == []
     for _ in range(20_000):  # each of which would look through half a megabyte: ten seconds and more
         assert list(reader.feed(b"y")) == []

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from broker.core.errors import Reason, Refusal
 from broker.wires.common.password_backoff import BACKOFF, FREE, Guesses
 from broker.wires.elko.codec.common import AuthDesc
-from broker.wires.elko.sessions.authentication import Door, Policy
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from tests.wires.recording import Client, Farm, desc, found, nothing, told
 
 PASSWORD = {"type": "auth", "mode": "password", "code": "figleaf"}
@@ -65,7 +65,7 @@ def is_admin(client: Client) -> bool:
 )
 @pytest.mark.parametrize("role", ["client", "admin"])
 def test_credentials(role: Any, code: str | None, credentials: AuthDesc | None, right: bool) -> None:
-    door = Door(Policy(code=code), Guesses(Clock().seconds))
+    door = AccessControl(Policy(code=code), Guesses(Clock().seconds))
     if right:
         door.check(role, credentials, "192.0.2.7:4000")
     else:

@@ -9,7 +9,7 @@ import pytest
 from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
 from broker.core.waits import MAX_WAITS
 from broker.wires.elko.sessions.authentication import Policy
-from broker.wires.elko.sessions.broker import LONG, PROBLEMS_TOLD
+from broker.wires.elko.sessions.broker import MAX_PROBLEMS_SHOWN, MAX_WAIT
 from tests.wires.recording import Client, Farm, desc, found, nothing, remembered, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
@@ -549,7 +549,7 @@ def test_the_last_wait_of_the_share_is_kept_and_the_next_one_is_not(farm: Farm, 
     assert len(finder.take()) == most
 
 
-@pytest.mark.parametrize(("wait", "timers"), [(LONG - 1, 1), (LONG, 1), (LONG + 1, 0), (LONG + 0.9, 1)])
+@pytest.mark.parametrize(("wait", "timers"), [(MAX_WAIT - 1, 1), (MAX_WAIT, 1), (MAX_WAIT + 1, 0), (MAX_WAIT + 0.9, 1)])
 @pytest.mark.parametrize("monitor", [False, True])
 def test_only_a_wait_over_the_longest_one_is_for_ever(farm: Farm, wait: float, timers: int, monitor: bool) -> None:
     finder = farm.client()
@@ -560,15 +560,18 @@ def test_only_a_wait_over_the_longest_one_is_for_ever(farm: Farm, wait: float, t
 
 
 @pytest.mark.parametrize(
-    ("refused", "more"), [(PROBLEMS_TOLD, ""), (PROBLEMS_TOLD + 1, "; and 1 more"), (PROBLEMS_TOLD + 5, "; and 5 more")]
+    ("refused", "more"),
+    [(MAX_PROBLEMS_SHOWN, ""), (MAX_PROBLEMS_SHOWN + 1, "; and 1 more"), (MAX_PROBLEMS_SHOWN + 5, "; and 5 more")],
 )
 def test_the_first_refused_services_of_an_offer_are_told(farm: Farm, refused: int, more: str) -> None:
     client = farm.client(policy=Policy(rights=Rights(("good*",))))
     client.offer(desc("good"), *(desc(f"bad{number}") for number in range(refused)))
     text = client.take()[0]["msg"]
-    assert text.count("may not be offered") == PROBLEMS_TOLD
+    assert text.count("may not be offered") == MAX_PROBLEMS_SHOWN
     assert text.endswith(more or "offered here")
-    assert [f"'bad{number}'" in text for number in range(PROBLEMS_TOLD + 1)] == [True] * PROBLEMS_TOLD + [False]
+    assert [f"'bad{number}'" in text for number in range(MAX_PROBLEMS_SHOWN + 1)] == [True] * MAX_PROBLEMS_SHOWN + [
+        False
+    ]
 
 
 def fill_waits(farm: Farm) -> None:

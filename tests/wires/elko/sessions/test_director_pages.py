@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.wires.elko.sessions.director_pages import LOOK_AGAIN, MAX_ASKED, MAX_BEHIND, PAGE
+from broker.wires.elko.sessions.director_pages import MAX_ASKED, MAX_BEHIND, PAGE, READ_POLL_INTERVAL
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import Client
 
@@ -226,11 +226,11 @@ def test_a_receiver_that_is_behind_gets_the_next_answer_when_it_has_read_and_kee
     farm.clock.advance(1)
     assert slow.take() == []
     slow.peer.behind = False
-    farm.clock.advance(LOOK_AGAIN)
+    farm.clock.advance(READ_POLL_INTERVAL)
     assert [answer["op"] for answer in slow.take()] == ["dump", "pong"]
     assert slower.take() == []
     slower.peer.behind = False
-    farm.clock.advance(LOOK_AGAIN)
+    farm.clock.advance(READ_POLL_INTERVAL)
     assert len(slower.take()) == 2
     assert not farm.clock.getDelayedCalls()
 
@@ -241,7 +241,7 @@ def test_a_receiver_that_is_behind_and_goes_is_forgotten(farm: DirectorFarm) -> 
     slow.peer.behind = True
     slow.say("admin", "dump", depth=3)
     slow.session.lost()
-    farm.clock.advance(LOOK_AGAIN)
+    farm.clock.advance(READ_POLL_INTERVAL)
     assert not farm.clock.getDelayedCalls()
 
 

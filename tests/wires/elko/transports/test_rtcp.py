@@ -14,7 +14,7 @@ from broker.net.admission import STOP_WITHIN
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineProtocol
 from broker.net.unfinished_input import SHORT, UNFINISHED_BY_ADDRESS
-from broker.wires.elko.codec.rtcp import Reader
+from broker.wires.elko.codec.rtcp import RtcpReader
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
 from broker.wires.elko.transports.virtual_transport import ID_BITS
@@ -547,4 +547,4 @@ def test_an_ended_session_leaves_nothing_for_the_garbage_collector(rtcp: Rtcp) -
         rtcp.hub.sessions.clear()
         rtcp.hub.pass_seconds(100)
 
-    assert garbage(run, RtcpSession, RtcpSocket, LineProtocol, Reader) == []
+    assert garbage(run, RtcpSession, RtcpSocket, LineProtocol, RtcpReader) == []

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from broker.core.liveness import SLACK, TICK
-from broker.wires.mc0.sessions.conversation import EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
+from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, EXPIRES, MIN_TTL, RECONNECT_WITHIN
 from tests.recording.farm import STEP
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
@@ -50,7 +50,7 @@ def lasts(farm: Mc0Farm, peer: Mc0Peer, step: float = 0.01) -> float:
 def test_a_session_ends_after_a_silence_of_its_ttl_and_a_twentieth(farm: Mc0Farm, ttl: int) -> None:
     peer = connected(farm, ttl)
     tolerated = 1.05 * ttl / 1000
-    assert tolerated < lasts(farm, peer) <= tolerated + SLACK + ttl / 1000 / NOOPS_TOGETHER + 2 * AROUND
+    assert tolerated < lasts(farm, peer) <= tolerated + SLACK + ttl / 1000 / CHECKS_PER_TTL + 2 * AROUND
     assert set(peer.take()) == {"NOOP"}
     assert farm.subscribers() == {}
     assert farm.counted("mc0_sessions.expired") == 1
@@ -156,7 +156,7 @@ def test_a_noop_comes_after_half_a_ttl_in_which_nothing_was_sent(farm: Mc0Farm, 
     peer = farm.peer()
     peer.say(f"CONNECT|TTL|{ttl}{id}")
     assert peer.take() == (["OK|ID|c"] if id else [])
-    half, grain = ttl / 2000, ttl / 1000 / NOOPS_TOGETHER
+    half, grain = ttl / 2000, ttl / 1000 / CHECKS_PER_TTL
     for _ in range(5):
         assert half - AROUND <= peer.wait_for("NOOP", 2 * half) <= half + grain + 2 * AROUND
         peer.say("NOOP")
@@ -282,7 +282,7 @@ def test_a_session_without_a_ttl_lasts_as_long_as_its_connection(farm: Mc0Farm) 
     assert farm.session(peer) is not None
     assert peer.take() == []
     peer.drop()
-    assert LOOK_AFTER <= lasts(farm, peer, STEP) <= LOOK_AFTER + 2 * STEP
+    assert RECONNECT_WITHIN <= lasts(farm, peer, STEP) <= RECONNECT_WITHIN + 2 * STEP
     assert farm.subscribers() == {}
     assert farm.counted("mc0_sessions.gone") == 1
 
@@ -321,7 +321,7 @@ def test_the_end_of_an_older_connection_does_not_concern_a_session_that_has_move
         farm.wire.receive(b"A", [b"", b"NOOP"], 1_000)
     farm.wire.closed(older.number)
     if not ttl:
-        farm.wait(2 * LOOK_AFTER)
+        farm.wait(2 * RECONNECT_WITHIN)
     publisher.say("PUT|TOPIC|t||x")
     assert "MESSAGE|TOPIC|t||x" in peer.take()
     session = farm.session(peer)
@@ -335,7 +335,7 @@ def test_a_peer_without_a_ttl_that_comes_back_goes_on(farm: Mc0Farm) -> None:
     peer.drop()
     peer.connect()
     peer.say("NOOP")
-    farm.wait(10 * LOOK_AFTER)
+    farm.wait(10 * RECONNECT_WITHIN)
     other.say("PUT|TOPIC|t||x")
     assert peer.take() == ["MESSAGE|TOPIC|t||x"]
 
@@ -353,13 +353,13 @@ def test_a_peer_without_a_ttl_that_comes_back_and_only_listens_is_found_by_a_noo
     assert peer.take() == ["MESSAGE|TOPIC|t||at once"]
     if not reads:
         peer.stop_reading()
-    farm.wait(10 * LOOK_AFTER)
+    farm.wait(10 * RECONNECT_WITHIN)
     assert set(peer.take()) == ({"NOOP"} if reads else set())
     peer.read_on()
     other.say("PUT|TOPIC|t||x")
     assert peer.take() == ["MESSAGE|TOPIC|t||x"]
     peer.drop()
-    assert lasts(farm, peer, STEP) <= LOOK_AFTER + 2 * STEP
+    assert lasts(farm, peer, STEP) <= RECONNECT_WITHIN + 2 * STEP
 
 
 def test_a_session_that_gets_a_ttl_and_loses_it_again_still_lasts_as_long_as_its_connection(farm: Mc0Farm) -> None:
@@ -367,7 +367,7 @@ def test_a_session_that_gets_a_ttl_and_loses_it_again_still_lasts_as_long_as_its
     peer.say("CONNECT|TTL|0")
     farm.wait(10)
     peer.drop()
-    assert lasts(farm, peer, STEP) <= LOOK_AFTER + 2 * STEP
+    assert lasts(farm, peer, STEP) <= RECONNECT_WITHIN + 2 * STEP
 
 
 # what is left
@@ -382,7 +382,7 @@ def test_when_all_are_gone_no_timer_is_left(farm: Mc0Farm) -> None:
         peer.say("DISCONNECT")
     for peer in peers:
         peer.drop()
-    farm.wait(2 * LOOK_AFTER)
+    farm.wait(2 * RECONNECT_WITHIN)
     assert list(farm.wire.sessions()) == []
     assert farm.subscribers() == {}
     assert farm.clock.getDelayedCalls() == []

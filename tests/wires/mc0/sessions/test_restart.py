@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from broker.core.model import KnownSession
-from broker.wires.mc0.sessions.conversation import LOOK_AFTER
 from broker.wires.mc0.sessions.session import MAX_KNOWN_BYTES, MAX_KNOWN_TOPICS
+from broker.wires.mc0.sessions.session_table import RECONNECT_WITHIN
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
 
@@ -162,7 +162,7 @@ def test_a_peer_without_a_ttl_has_a_minute_to_come_back(farm: Mc0Farm) -> None:
         peer.say("SUB||t")
     gone.drop()
     restart(farm)
-    farm.wait(LOOK_AFTER - 1)
+    farm.wait(RECONNECT_WITHIN - 1)
     assert farm.subscribers() == {b"t": 2}
     farm.wait(2)
     assert farm.subscribers() == {b"t": 1}

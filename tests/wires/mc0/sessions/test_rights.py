@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.wires.common.topic_rules import TopicRule
-from broker.wires.mc0.sessions.conversation import MAX_REFUSED
+from broker.wires.mc0.sessions.subscriptions import MAX_REFUSED
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
 

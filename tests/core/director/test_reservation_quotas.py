@@ -331,7 +331,7 @@ def test_the_share_of_a_user_can_be_set_and_a_smaller_one_counts_from_the_next_r
 def test_no_more_are_sent_to_a_context_than_can_be_in_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, opened: bool
 ) -> None:
-    monkeypatch.setattr("broker.core.director.placement.MAX_COMING", 3)
+    monkeypatch.setattr("broker.core.director.placement.MAX_EXPECTED_USERS", 3)
     side: Side = rig.server("cs1")
     if opened:
         side.open("context-a")

@@ -388,13 +388,13 @@ def test_names_that_cannot_be_kept_are_refused(protocol: str, context: str, user
 def test_many_reservations_expire_in_several_turns() -> None:
     rig = Rig()
     rig.server("cs1")
-    for n in range(2 * limits.EXPIRED_AT_ONCE + 1):
+    for n in range(2 * limits.EXPIRIES_PER_TURN + 1):
         rig.granted("context-a", f"user-{n}")
     left: list[int] = []
     # A call for the same time that was asked for later comes between the first turn and the second.
     rig.clock.callLater(30, lambda: left.append(rig.count("reservations")))
     rig.clock.advance(30)
-    assert left == [limits.EXPIRED_AT_ONCE + 1]
+    assert left == [limits.EXPIRIES_PER_TURN + 1]
     assert rig.count("reservations") == 0
     assert rig.clock.getDelayedCalls() == []
     check(rig.director)
