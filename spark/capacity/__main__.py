@@ -14,16 +14,16 @@ from tempfile import TemporaryDirectory
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from spark.capacity import backtest, trial, verdict
-from spark.capacity.forecast import HORIZON, LONGEST_HORIZON
+from spark.capacity.benchmark import back_test, pipeline_trial, summary
+from spark.capacity.benchmark.traces import TraceError
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
+from spark.capacity.ingest.segments import JournalError
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
-from spark.capacity.plan import TARGET
+from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
+from spark.capacity.planning.plan import TARGET
 from spark.capacity.progress import Progress
-from spark.capacity.segments import JournalError
 from spark.capacity.session import MEMORY, NoJavaError, open_session
-from spark.capacity.tables import OutError, Tables
-from spark.capacity.traces import TraceError
+from spark.capacity.tables.store import OutError, Tables
 
 DEMO_DAYS = 30
 """A month has enough weeks for a weekly season to be believed."""
@@ -139,11 +139,11 @@ def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
     if arguments.out:
         # Better now than after some minutes.
         arguments.out.open("a").close()
-    scale = trial.Scale()
-    weeks: list[list[backtest.Step]] = []
+    scale = pipeline_trial.Scale()
+    weeks: list[list[back_test.Step]] = []
     outcome = None
     with progress.job("traces") as step:
-        walked = backtest.walk_all(
+        walked = back_test.walk_all(
             arguments.traces, lambda done, total: step(done / total, f"{done:,} of {total:,} files")
         )
         used = sum(len(series) for series in walked.walks.values())
@@ -151,12 +151,12 @@ def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
     if not arguments.only_traces:
         with folder_for(arguments.keep) as folder:
             spark = open_session(arguments.master, memory=arguments.memory)
-            farms = trial.make(folder, scale, progress)
+            farms = pipeline_trial.make(folder, scale, progress)
             with progress.job("weeks") as step:
-                weeks = trial.walked(scale)
+                weeks = pipeline_trial.walked(scale)
                 step(1.0, f"{len(weeks):,} series of the generator")
-            outcome = trial.run(spark, farms, folder / "tables", progress)
-    told = verdict.markdown(walked, weeks, outcome)
+            outcome = pipeline_trial.run(spark, farms, folder / "tables", progress)
+    told = summary.markdown(walked, weeks, outcome)
     print(f"\n{told}")
     if arguments.out:
         arguments.out.write_text(told)

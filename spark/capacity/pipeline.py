@@ -19,24 +19,25 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.capacity import balance as balance_of
-from spark.capacity import reliability as reliability_of
-from spark.capacity import report
-from spark.capacity import service_load as service_load_of
-from spark.capacity.arrays import batches, micros
-from spark.capacity.balance import balance
-from spark.capacity.clocks import SILVER_SET_BACK, sentences
-from spark.capacity.daily import each_service
-from spark.capacity.evaluate import evaluate
-from spark.capacity.forecast import HORIZON, forecast, full_hour
-from spark.capacity.hidden import Missing
-from spark.capacity.ingest import Ingested, ingest
-from spark.capacity.plan import TARGET, plan
-from spark.capacity.presence import SILVER_SIGNS, broker_down
+from spark.capacity.ingest.intake import Ingested, ingest
+from spark.capacity.planning.evaluation import evaluate
+from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
+from spark.capacity.planning.plan import TARGET, plan
 from spark.capacity.progress import Progress
-from spark.capacity.reliability import provider_days, reliability
-from spark.capacity.rollup import look, rollup
-from spark.capacity.schema import (
+from spark.capacity.report import page
+from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
+from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
+from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.lost_time import Missing
+from spark.capacity.service import balance as balance_of
+from spark.capacity.service import demand as service_load_of
+from spark.capacity.service import reliability as reliability_of
+from spark.capacity.service.balance import balance
+from spark.capacity.service.daily_jobs import each_service
+from spark.capacity.service.demand import LOOKBACK, service_load
+from spark.capacity.service.reliability import provider_days, reliability
+from spark.capacity.tables.column_reader import batches, micros
+from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     EVALUATION,
     GOLD_BALANCE_DAY,
@@ -51,9 +52,8 @@ from spark.capacity.schema import (
     Table,
     arrow_schema,
 )
-from spark.capacity.service_load import LOOKBACK, service_load
-from spark.capacity.tables import State, Tables
-from spark.capacity.times import SECOND
+from spark.capacity.tables.store import State, Tables
+from spark.capacity.tables.time_windows import SECOND
 
 DAY = timedelta(days=1)
 
@@ -236,7 +236,7 @@ class Pipeline:
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables
         with self._progress.job("report") as step:
-            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - report.SHOWN
+            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - page.SHOWN
             rows: dict[str, Sequence[Mapping[str, Any]]] = {}
             for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS, SILVER_SET_BACK):
                 days = [day for day in tables.dates(table) if day >= since.date()]
@@ -248,6 +248,6 @@ class Pipeline:
                 rows[table.name] = tables.rows_of(table, most=SHOWN_ROWS).to_pylist()
             rows["set_back"] = rows.pop(SILVER_SET_BACK.name)
             rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
-            files = report.write(tables.out, rows)
+            files = page.write(tables.out, rows)
             step(1.0, str(tables.out / "report.html"))
         return files

@@ -18,10 +18,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from spark.capacity.generator.broker_lives import DAY, HOUR, RETURN, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.demand import demand_of
 from spark.capacity.generator.farm import TARGET, Service
 from spark.capacity.generator.records import Stream, agreed, load_template, members_of
-from spark.capacity.generator.times import DAY, HOUR, RETURN, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.truth import ProviderTruth, ServiceTruth
 
 MISSED = 3

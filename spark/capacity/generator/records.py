@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from spark.capacity.generator.broker_lives import ALIVE, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.farm import Service
-from spark.capacity.generator.times import ALIVE, SECOND, Boot, Floats, Ints
 
 
 class Stream:

@@ -16,10 +16,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from spark.capacity.generator.broker_lives import HOUR, SECOND, Boot, Ints
 from spark.capacity.generator.farm import Faults
 from spark.capacity.generator.faults import TORN, TRUNCATED, Numbered, number
 from spark.capacity.generator.records import Stream
-from spark.capacity.generator.times import HOUR, SECOND, Boot, Ints
 from spark.capacity.generator.truth import Bad, Loss
 
 LEVEL = 1
