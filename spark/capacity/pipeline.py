@@ -143,7 +143,10 @@ class Pipeline:
             self._progress.note(f"{len(done.strange):,} files are no segments, {done.strange[0]!r} for one: left alone")
         if done.lost:
             known = f"{done.lost_known:,} of the lost records were told of by the broker"
-            self._progress.note(f"{known}; what came after a start's last record cannot be known")
+            self._progress.note(f"{known}; of what came after a boot's last readable record at least these are lost")
+        if done.damaged:
+            segments = f"{done.damaged:,} damaged segment" + ("" if done.damaged == 1 else "s")
+            self._progress.note(f"{segments}: their records are lost until they come again; each run tries them")
         if done.lost and done.quarantined:
             self._progress.note("records in quarantine are among the lost: their numbers are in no table")
         return done

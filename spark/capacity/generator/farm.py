@@ -44,6 +44,14 @@ class Service:
     """The first provider gets so much more than its share."""
     labelled: bool = False
     """Providers have a label and no endpoint."""
+    deployments: int = 0
+    """Rolling deployments, spread over the time: each replaces all providers one after the other, by new endpoints."""
+    deploy_step: float = 60.0
+    """Between the replacements of two providers."""
+    lifetime: float | None = None
+    """Each instance is replaced by one with a new endpoint after so long; None: it is not."""
+    replaced_by: str = "withdrawn"
+    """How a replaced instance ends: ``withdrawn``, or ``left`` where the process is killed."""
     once: int = 0
     """So many more providers, each of which leaves exactly one record, just before the end."""
 

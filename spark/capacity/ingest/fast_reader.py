@@ -38,7 +38,7 @@ from spark.capacity.ingest.record_rules import (
     REQUIRED,
     micros,
 )
-from spark.capacity.ingest.segments import Look, look
+from spark.capacity.ingest.segments import Look, digest, look
 from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSION, arrow_schema
 
 LARGEST = 512 << 20
@@ -75,9 +75,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a segment is: whole with these runs, or, without runs, what it is as bytes."""
+    """What a segment is: whole with these runs, or, without runs, what it is as bytes; with the digest of its file."""
 
     name: str
+    digest: str
     runs: tuple[Run, ...] = ()
     look: Look | None = None
 
@@ -99,10 +100,10 @@ def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest:
             table = read(path, earliest, latest)
             runs = () if table is None else runs_of(table)
             if table is None or not 0 < len(runs) <= RUNS:
-                seen.append(Seen(name, look=look(path)))
+                seen.append(Seen(name, digest(path), look=look(path)))
             else:
                 files.write(made(table, name))
-                seen.append(Seen(name, runs))
+                seen.append(Seen(name, digest(path), runs))
     yield Taken(tuple(seen), tuple(files.names))
 
 

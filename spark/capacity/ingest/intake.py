@@ -1,7 +1,10 @@
 """Ingest: new segments of the journal become bronze records, once each; what is no record is put aside with its reason.
 
 Rules:
-- A segment is new when the ledger does not have its name and size. If all of it is records, its rows are written at
+- A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
+  and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
+  run. What a segment that is read again had in quarantine goes.
+- If all of a segment is records, its rows are written at
   once (`fast_reader`); else Spark reads it line by line (`line_reader`); both to a staging
   folder.
 - The staged files then move into bronze by renames. Where numbers of records overlap (a segment came twice, or a run
@@ -26,7 +29,7 @@ from spark.capacity.ingest.fast_reader import Run, Seen, take
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.loss import doubled, exact, exact_runs, find_loss, frame, joined
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
-from spark.capacity.ingest.segments import Segment, batches, find_segments
+from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     BRONZE_RUNS,
@@ -62,6 +65,8 @@ class Ingested:
     quarantined: int = 0
     lost: int = 0
     lost_known: int = 0
+    damaged: int = 0
+    """Segments of which nothing can be read, and whose losses are counted as far as they show."""
     reasons: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
@@ -71,13 +76,15 @@ class Ingested:
 @dataclass
 class Counts:
     """What a segment held: good and bad lines; of one that was read line by line also how many members were understood
-    and how many it seemed to have, and the first of the numbers of its rows."""
+    and how many it seemed to have, and the first of the numbers of its rows; and how far unreadable parts reach."""
 
+    digest: str
     good: int = 0
     bad: int = 0
     members: int = 0
     names: int = 0
     first: int = 0
+    reach: Reach | None = None
 
 
 def finish_healing(tables: Tables) -> None:
@@ -135,6 +142,8 @@ class Intake:
         self._runs: list[Run] = []
         self._files: list[str] = []
         self._twice: set[date] = set()
+        self._again: set[str] = set()
+        self._reach: list[Reach] = []
         self.told = Ingested()
 
     def load(self, segments: Sequence[Segment], tell: Callable[[float], None]) -> None:
@@ -145,18 +154,21 @@ class Intake:
         finish_healing(tables)
         dirty = {date.fromisoformat(day) for day in state.moving}
         ledger = tables.rows(LEDGER)
-        read = set(zip(ledger["segment"], ledger["size"], strict=True))
-        new = [segment for segment in segments if (segment.name, segment.size) not in read]
+        new, ledger = self._new(segments, ledger)
         self.told.segments = len(new)
         if not new and not dirty:
             return
+        names = {segment.name for segment in new}
+        self._again = set(ledger.loc[ledger["quarantined"] > 0, "segment"]) & names
+        left = ledger[~ledger["segment"].isin(names) & ledger["reach"].notna()]
+        self._reach = [Reach(row.broker, row.boot, int(row.reach)) for row in left.itertuples()]
         lines = self._take(new, tell)
         bad = self._read_lines(lines)
         touched = {run.date for run in self._runs} | self._twice | dirty
         # What the state says of dates that an earlier run did not finish stays true until they are computed.
         state = State({str(day) for day in touched}, state.changed | {str(day) for day in touched})
         tables.keep(state)
-        if bad is not None or self._damaged:
+        if bad is not None or self._damaged or self._again:
             self._quarantine(bad)
             self._unknown()
         move(tables, self._staging, self._files)
@@ -164,6 +176,39 @@ class Intake:
         self._note(new, ledger)
         tables.keep(State(set(), state.changed))
         shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _new(self, segments: Sequence[Segment], ledger: pd.DataFrame) -> tuple[list[Segment], pd.DataFrame]:
+        """Return the segments that are to be read, and the ledger, in which those that are as they were are noted."""
+        known = {row.segment: row for row in ledger.itertuples()}
+        new, doubted = [], []
+        for segment in segments:
+            row = known.get(segment.name)
+            if row is None:
+                new.append(segment)
+            elif row.quarantined or row.size != segment.size or row.changed is pd.NA or row.changed != segment.changed:
+                doubted.append(segment)
+        if not doubted:
+            return new, ledger
+        context = self._spark.sparkContext
+        paths = [str(self._root / segment.name) for segment in doubted]
+        parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
+        same = {}
+        for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
+            row = known[segment.name]
+            # A ledger of an older version has no digests.
+            if its == row.digest or (row.digest is None and not row.quarantined and row.size == segment.size):
+                same[segment.name] = (segment.changed, its)
+            else:
+                new.append(segment)
+        if same:
+            ledger = ledger.copy()
+            mine = ledger["segment"].isin(same)
+            moved = mine & (ledger["changed"].fillna(-1) != ledger["segment"].map(lambda name: same.get(name, (0,))[0]))
+            ledger.loc[mine, "changed"] = [same[name][0] for name in ledger.loc[mine, "segment"]]
+            ledger.loc[mine, "digest"] = [same[name][1] for name in ledger.loc[mine, "segment"]]
+            if moved.any():
+                self._tables.put(LEDGER, ledger)
+        return sorted(new, key=lambda segment: segment.name), ledger
 
     def _take(self, new: Sequence[Segment], tell: Callable[[float], None]) -> list[str]:
         """Read whole segments, batch by batch; return the names of those that are to be read line by line."""
@@ -185,13 +230,13 @@ class Intake:
         """Note what a segment is; tell whether it is to be read line by line."""
         if seen.look is None:
             self._runs += seen.runs
-            self._counts[seen.name] = Counts(good=sum(run.records for run in seen.runs))
+            self._counts[seen.name] = Counts(seen.digest, good=sum(run.records for run in seen.runs))
             return False
         if seen.look.damage is not None:
             self._damaged[seen.name] = seen.look.damage
-            self._counts[seen.name] = Counts(bad=1)
+            self._counts[seen.name] = Counts(seen.digest, bad=1, reach=seen.look.reach)
             return False
-        self._counts[seen.name] = Counts(names=seen.look.names)
+        self._counts[seen.name] = Counts(seen.digest, names=seen.look.names)
         return True
 
     def _read_lines(self, names: Sequence[str]) -> DataFrame | None:
@@ -214,6 +259,8 @@ class Intake:
                 F.count_if(bad).alias("bad"),
                 F.min("row").alias("first"),
                 F.sum("members").alias("members"),
+                F.max("row").alias("last"),
+                F.max(F.when(~bad, F.struct("row", "broker", "boot", "seq"))).alias("last_good"),
             )
             .collect()
         ):
@@ -221,6 +268,9 @@ class Intake:
             counts.good, counts.bad, counts.first, counts.members = (
                 row["good"], row["bad"], row["first"], row["members"],
             )  # fmt: skip
+            if (good := row["last_good"]) is not None and (after := row["last"] - good["row"]):
+                # Bad lines at the end were records as well.
+                counts.reach = Reach(good["broker"], good["boot"], good["seq"] + after)
         good = staged.where(~bad)
         groups = (
             good.groupBy("segment", "date", "broker", "boot", (F.col("seq") - F.col("row")).alias("base"))
@@ -251,7 +301,10 @@ class Intake:
             runs = runs[~runs["date"].isin(twice)]
             runs = exact(pd.concat([runs, exact_runs(tables.read(BRONZE_RECORDS, twice))], ignore_index=True))
         tables.put(BRONZE_RUNS, joined(runs))
-        tables.put(LOSS, find_loss(runs))
+        reach: dict[tuple[str, str], int] = {}
+        for one in [*self._reach, *(counts.reach for counts in self._counts.values() if counts.reach is not None)]:
+            reach[one.broker, one.boot] = max(one.seq, reach.get((one.broker, one.boot), 0))
+        tables.put(LOSS, find_loss(runs, reach))
 
     def _told_runs(self) -> Iterable[tuple[date, str, str, int, int, int | None]]:
         return ((run.date, run.broker, run.boot, run.seq_from, run.seq_to, run.dropped) for run in self._runs)
@@ -270,8 +323,8 @@ class Intake:
             whole = whole.union(lines)
         whole = whole.persist()
         self.told.reasons = {row["reason"]: row["count"] for row in whole.groupBy("reason").count().collect()}
-        if self.told.reasons:
-            again = whole.select("segment").distinct()
+        if self.told.reasons or self._again:
+            again = self._spark.createDataFrame([(name,) for name in sorted({*self._counts})], "segment string")
             old = self._tables.read(QUARANTINE).join(F.broadcast(again), "segment", "left_anti")
             self._tables.write(QUARANTINE, old.select(*QUARANTINE.schema.names).union(whole))
         whole.unpersist()
@@ -297,16 +350,19 @@ class Intake:
         self._tables.write(UNKNOWN_MEMBERS, old.union(new))
 
     def _note(self, new: Sequence[Segment], ledger: pd.DataFrame) -> None:
-        """Note in the ledger what was read; a segment that came again with another size replaces its line."""
+        """Note in the ledger what was read; a segment that came again with other bytes replaces its line."""
         rows = []
         for one in new:
             counts = self._counts[one.name]
-            rows.append((one.name, one.size, counts.good, counts.bad, self._run, self._started))
+            reach = counts.reach
+            whose = (None, None, None) if reach is None else (reach.broker, reach.boot, reach.seq)
+            read = (counts.digest, counts.good, counts.bad, *whose)
+            rows.append((one.name, one.size, one.changed, *read, self._run, self._started))
             self.told.records += counts.good
             self.told.quarantined += counts.bad
         added = pd.DataFrame(rows, columns=LEDGER.schema.names)
         kept = ledger[~ledger["segment"].isin(added["segment"])]
-        self._tables.put(LEDGER, pd.concat([kept, added], ignore_index=True) if len(kept) else added)
+        self._tables.put(LEDGER, pd.concat([kept.astype(object), added.astype(object)], ignore_index=True))
 
 
 def ingest(
@@ -317,7 +373,8 @@ def ingest(
     intake = Intake(tables, journal, run=run, started=started)
     intake.told.strange = strange
     intake.load(segments, tell)
-    lost = tables.rows(LOSS)
+    lost, aside = tables.rows(LOSS), tables.rows(LEDGER)
+    intake.told.damaged = int(((aside["records"] == 0) & (aside["quarantined"] > 0)).sum())
     intake.told.lost = int(lost["records"].sum())
     intake.told.lost_known = int(lost.loc[lost["known"], "records"].sum())
     intake.told.dates = {date.fromisoformat(day) for day in tables.state().changed}

@@ -3,13 +3,13 @@
 Numbers are told as runs (`fast_reader.Run`), of which a journal has few, so they are handled here and not by Spark.
 
 Rules:
-- Loss is a gap in the numbers of one start of a broker, over all dates: a late segment fills its gap. What was lost
-  after a broker's last record cannot be known from numbers.
+- Loss is a gap in the numbers of one boot of a broker, over all dates: a late segment fills its gap. Of what was lost
+  after a boot's last record, or of a whole boot, that part is counted which damaged segments show (`reach`).
 - A drop record tells how many records before it the broker itself gave up: that part of the gap is known.
 - A number may be there twice where runs overlap, or where one has holes that were not counted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 
 import numpy as np
@@ -58,10 +58,18 @@ def joined(runs: pd.DataFrame) -> pd.DataFrame:
     return frame([*whole[names].itertuples(index=False), *rest[names].itertuples(index=False)])
 
 
-def find_loss(runs: pd.DataFrame) -> pd.DataFrame:
-    """Tell the gaps between runs, from number 1 on; the part that a drop record tells of is known, and apart."""
+def find_loss(runs: pd.DataFrame, reach: Mapping[tuple[str, str], int] | None = None) -> pd.DataFrame:
+    """Return the gaps between runs, from number 1 on; the part that a drop record tells of is known, and apart.
+
+    ``reach`` is the highest number that each boot's records are known to have had, readable or not.
+    """
+    last = {start: int(seq) for start, seq in held(runs).groupby(START)["seq_to"].max().items()}
+    tails = [(*start, last.get(start, 0) + 1, seq) for start, seq in (reach or {}).items()]
     gaps = held(runs).assign(a=lambda rows: rows["before"] + 1, b=lambda rows: rows["seq_from"] - 1)
-    gaps = gaps.loc[gaps["a"] <= gaps["b"], [*START, "a", "b"]]
+    gaps = gaps[[*START, "a", "b"]].astype({"a": "int64", "b": "int64"})
+    if tails:
+        gaps = pd.concat([gaps, pd.DataFrame(tails, columns=[*START, "a", "b"])], ignore_index=True)
+    gaps = gaps.loc[gaps["a"] <= gaps["b"]]
     told = runs[runs["dropped"].notna()].assign(b=lambda rows: rows["seq_from"] - 1)
     told = told.groupby([*START, "b"], as_index=False)["dropped"].max()
     gaps = gaps.merge(told, on=[*START, "b"], how="left")

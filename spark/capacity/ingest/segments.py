@@ -1,10 +1,12 @@
 """The sealed segments of a journal, as files: which there are, and whether one can be read at all."""
 
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
@@ -18,6 +20,15 @@ CHUNK = 1 << 20
 
 CUT_OFF = "the file is cut off"
 
+TAIL = 1 << 16
+"""Bytes at the end of what can be read of a damaged segment in which its last records are looked for."""
+
+MORSEL = 512
+"""Bytes of a damaged segment that are decompressed at a time: what an error makes unreadable is that much."""
+
+JUMP = 1_000_000
+"""From a record to the next one: a number that is higher by more is taken for damaged itself."""
+
 
 class JournalError(Exception):
     """There is no journal to read."""
@@ -25,10 +36,12 @@ class JournalError(Exception):
 
 @dataclass(frozen=True)
 class Segment:
-    """A sealed segment: its name under `segments`, and its size in bytes."""
+    """A sealed segment: its name under `segments`, its size in bytes, and when its file was last changed (ctime, in
+    nanoseconds): another file of the same name and size has another one."""
 
     name: str
     size: int
+    changed: int = 0
 
 
 def find_segments(journal: Path) -> tuple[list[Segment], list[str]]:
@@ -42,7 +55,8 @@ def find_segments(journal: Path) -> tuple[list[Segment], list[str]]:
         if path.name.startswith((".", "_")):
             continue
         if NAME.fullmatch(name) and path.is_file():
-            segments.append(Segment(name, path.stat().st_size))
+            status = path.stat()
+            segments.append(Segment(name, status.st_size, status.st_ctime_ns))
         else:
             strange.append(name)
     return segments, strange
@@ -62,12 +76,32 @@ def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
         yield batch
 
 
+def digest(path: str) -> str:
+    """Return the digest of a file's bytes, by which a segment is known again."""
+    made = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            made.update(chunk)
+    return made.hexdigest()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The highest number of a record that a segment is known to have held, though it cannot be read."""
+
+    broker: str
+    boot: str
+    seq: int
+
+
 @dataclass(frozen=True)
 class Look:
-    """What a segment is as bytes: what is wrong with it, and how many names of members it seems to have."""
+    """What a segment is as bytes: what is wrong with it, how many names of members it seems to have, and how far the
+    records of a damaged one reach at least."""
 
     damage: str | None
     names: int
+    reach: Reach | None = None
 
 
 def look(path: str) -> Look:
@@ -81,7 +115,37 @@ def look(path: str) -> Look:
                 names += chunk.count(b'":') + (last == b'"' and chunk.startswith(b":"))
                 last = chunk[-1:]
     except EOFError:
-        return Look(CUT_OFF, names)
+        return Look(CUT_OFF, names, reach(path))
     except (OSError, zlib.error) as error:
-        return Look(f"the file cannot be read: {error}", names)
+        return Look(f"the file cannot be read: {error}", names, reach(path))
     return Look(None, names)
+
+
+def reach(path: str) -> Reach | None:
+    """Return how far the records of a damaged segment reach, by the last lines that can be decompressed."""
+    unpack, tail = zlib.decompressobj(wbits=31), b""
+    with open(path, "rb") as file:
+        try:
+            while morsel := file.read(MORSEL):
+                tail = (tail + unpack.decompress(morsel))[-TAIL:]
+        except zlib.error:
+            pass
+    *lines, rest = tail.split(b"\n")
+    known = [told for line in lines if (told := _told(line)) is not None]
+    # A number that is damaged itself does not follow the one before it.
+    while len(known) > 1 and not 0 < known[-1].seq - known[-2].seq <= JUMP:
+        known.pop()
+    if not known:
+        return None
+    last = known[-1]
+    return replace(last, seq=last.seq + 1) if rest and _told(lines[-1]) == last else last
+
+
+def _told(line: bytes) -> Reach | None:
+    """Read whose record a line is, and its number."""
+    try:
+        record = json.loads(line)
+        broker, boot, seq = record["broker"], record["boot"], record["seq"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return Reach(broker, boot, seq) if isinstance(seq, int) and seq > 0 else None

@@ -4,8 +4,8 @@ Rules:
 - An instance is down from the end of its up-time under all its registrations until it is up again, for a day at most;
   not while its broker is down, and not after it withdrew.
 - Whose up-time ended with the broker's has a minute to come back, of a start of the broker that lasts for one. Until
-  then it is not down: who had the broker for twenty seconds between two of its ends had no time to. It is awaited, and
-  has rows that say so by no time of either kind: its load is not known, and not gone.
+  then it is not down but awaited (`awaited_s`): an instance that had the broker for twenty seconds between two of its
+  ends had no time to come back. Its load is not known, and not gone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,6 +128,7 @@ def _add(absent: Absent, rows_of: Ints, spans: Sequence[Span], rows: FiveMinutes
         absent.site[row][part],
         w,
         down=overlap(np.maximum(begin, due), end, w),
+        awaited=overlap(begin, np.minimum(end, due), w),
         outages=begins.astype(np.int64),
         absent_beats=absent.beats[row][part],
     )

@@ -11,7 +11,7 @@ from spark.capacity.rollup.registrations import Names
 from spark.capacity.tables.schema import SILVER_PROVIDER_5M, arrow_schema
 from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES, SECOND, Flags, Floats, Ints
 
-COUNTS = ("hb", "connected", "up", "loaded", "down", "outages")
+COUNTS = ("hb", "connected", "up", "loaded", "down", "awaited", "outages")
 """Whole numbers that are added up; nothing is 0."""
 
 AMOUNTS = ("load", "expected")
@@ -142,6 +142,7 @@ class FiveMinutes:
             "rtt_max": _nullable(columns["rtt_max"]),
             "broker_up_s": _seconds(columns["broker_up"]),
             "down_s": _seconds(columns["down"]),
+            "awaited_s": _seconds(columns["awaited"]),
             "outages": columns["outages"],
             "gap_max": _nullable(columns["gap"] / SECOND),
         }

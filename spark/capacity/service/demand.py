@@ -4,16 +4,21 @@ Demand is the sum of the loads of the service's instances. When one is down its 
 look like demand that fell; but if the others took its load over, it is in their reports, and must not be counted twice.
 
 Rules:
+- A window counts each instance by the share of the broker's time for which it was up, for load, providers and capacity
+  alike: five instances of a minute each, one after the other, are one provider.
 - An instance that is known but reports no load (it is down, or it came back and has not reported yet) is filled in for
-  a day at most. Who withdrew has no rows and is not filled in.
-- What is filled in is the mean of the others at that time, times what the instance used to carry in relation to that
+  a day at most. An instance that withdrew has no rows and is not filled in.
+- The filled load is the mean of the others at that time, times what the instance used to carry in relation to that
   mean just before it fell silent. So it follows the day's rise and fall. If no other reports, it is the instance's own
   last load.
-- Of that, the share which the others took over is left out: how much the sum of those who were there before and after
-  rose when it fell silent (from 15 to 10 minutes before until 10 minutes after), over what was lost in that moment, not
-  less than nothing and not more than all. Demand that rises by itself in these minutes is taken for that too; the error
-  is less than one provider's load, and the larger the service, the less that is.
-- Five minutes count by how much of them the broker was up. An hour without a broker has no row: nothing is known of it.
+- The share which the others took over is left out: the rise of the sum of those who were there before and after, or
+  are new, when it fell silent (from 15 to 10 minutes before until 10 minutes after), over what was lost in that moment,
+  between nothing and all. Demand that rises by itself in these minutes is taken for that too; the error is less than
+  one provider's load, and the larger the service, the less that is.
+- An instance that never comes back, and beside whose end a new one appeared, is replaced by it: a rolling deployment.
+  Each new instance replaces one at most, and nothing is filled in for a replaced one.
+- Windows count by how much of them the broker was up. An hour without a broker has no row: nothing is known of it.
+- `demand_max` is the highest window of the hour; windows of which the broker saw less than `SEEN` do not count for it.
 - Capacity and use are told only where `full_load` is set.
 """
 
@@ -24,12 +29,12 @@ import numpy as np
 
 from spark.capacity.service.balance import spread
 from spark.capacity.service.grids import Grid, last, maximum, mean_around, sum_known
-from spark.capacity.tables.time_windows import ABSENCE, DAY, DIGITS, FIVE_MINUTES, Floats, midnight
+from spark.capacity.tables.time_windows import ABSENCE, DAY, DIGITS, FIVE_MINUTES, Flags, Floats, midnight
 
 LOOKBACK = timedelta(days=2)
 """What must be known of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
 
-MEASURES = ("load_mean", "up_s", "down_s", "full_load", "broker_up_s", "requests")
+MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", "requests")
 """What it is made of."""
 
 HOUR = 12
@@ -38,16 +43,22 @@ HOUR = 12
 HOURS = DAY // FIVE_MINUTES // HOUR
 
 AWAY = ABSENCE // FIVE_MINUTES
-"""Five minutes for which an instance is filled in."""
+"""Windows for which an instance is filled in."""
+
+BEFORE, AFTER = 3, 1
+"""Windows before and after the end of an instance in which a new one may appear to replace it: with a surge it is
+started some minutes before, and without one it may take some minutes to start."""
+
+SEEN = 60.0
+"""Seconds of a window that the broker must have been up for it to be the hour's highest: the loads of less than a
+minute after a broker's start are those of the first providers to return."""
 
 
 def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
-    """Make the hours of a service on a date, from the five minutes of that date and of `LOOKBACK` before it."""
+    """Return the hours of a service on a date, from the windows of that date and of `LOOKBACK` before it."""
     demand = sum_known(filled(grid)[:, -HOURS * HOUR :])
     grid = grid.columns(-HOURS * HOUR)
-    judged = grid["up_s"] + grid["down_s"]
-    there = np.divide(grid["up_s"], judged, out=np.zeros_like(judged), where=judged > 0)
-    providers, whole = there.sum(axis=0), (there >= 0.5).sum(axis=0)
+    providers = presence(grid, "up_s", "awaited_s").sum(axis=0)
     # The measure of fullness is the service's: an instance that has not reported yet has the same one.
     full = maximum(grid["full_load"].reshape(-1, HOUR * HOURS)).reshape(HOURS, HOUR)
     full_load = maximum(full.T)
@@ -59,6 +70,7 @@ def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
         if not len(places):
             continue
         known = demand[places][~np.isnan(demand[places])]
+        seen = demand[places][(weight[places] >= SEEN) & ~np.isnan(demand[places])]
         asked = requests[places][~np.isnan(requests[places])]
         mean, room = (_mean(one[places], weight[places]) for one in (demand, providers * full_load[hour]))
         row = {
@@ -67,10 +79,11 @@ def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
             "h": midnight(day) + hour * HOUR * FIVE_MINUTES,
             "demand_mean": mean,
             "demand_p95": _rounded(np.percentile(known, 95)) if len(known) else None,
+            "demand_max": _rounded(seen.max()) if len(seen) else mean,
             "capacity": room,
             "full_load": None if np.isnan(full_load[hour]) else float(full_load[hour]),
             "providers_mean": _mean(providers[places], weight[places]),
-            "providers_min": int(whole[places].min()),
+            "providers_min": int(providers[places].min() + 0.5),
             "util": _rounded(mean / room) if mean is not None and room else None,
             "requests": int(asked.sum()) if len(asked) else None,
             **spread(values[:, hour][~np.isnan(values[:, hour])]),
@@ -79,26 +92,65 @@ def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
     return rows
 
 
+def presence(grid: Grid, *kinds: str) -> Floats:
+    """Return the share of the broker's time for which each instance was in one of some states, window by window."""
+    spent, time = sum(np.nan_to_num(grid[kind]) for kind in kinds), np.nan_to_num(grid["broker_up_s"])
+    return np.clip(np.divide(spent, time, out=np.zeros_like(time), where=time > 0), 0.0, 1.0)
+
+
 def filled(grid: Grid) -> Floats:
-    """Return the loads of a service's instances: what is reported, or else what is filled in."""
+    """Return what each instance adds to the demand of each window: what it reports, or else what is filled in."""
     load, column = grid["load_mean"], np.arange(grid.there.shape[1])
     told = ~np.isnan(load)
-    number, total = told.sum(axis=0), np.nansum(load, axis=0)
+    up, down = presence(grid, "up_s", "awaited_s"), presence(grid, "down_s")
+    # Of an instance that is not there it is known that it carries nothing.
+    carried = np.where(told, load * up, np.where(grid.there, np.nan, 0.0))
+    total, number = np.nansum(carried, axis=0), np.where(told, up, 0.0).sum(axis=0)
     mean = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
-    others = total - load
-    relative = np.divide(load * (number - 1), others, out=np.full_like(load, np.nan), where=others > 0)
+    others = total - np.where(told, carried, 0.0)
+    relative = load * (number - up)
+    relative = np.divide(relative, others, out=np.full_like(load, np.nan), where=told & (others > 0))
     # The last five minutes before silence are half of it: the level is that of the ten minutes before them.
-    level = last(np.where(told, _or(mean_around(load, -2, -1), load), np.nan))
+    level = last(np.where(told, _or(mean_around(np.where(told, load, np.nan), -2, -1), load), np.nan))
     relation = last(np.where(told, _or(mean_around(relative, -2, -1), relative), np.nan))
-    rise = np.where(told, mean_around(load, 0, 1) - mean_around(load, -3, -2), np.nan)
+    before = mean_around(np.where(told, carried, np.nan), -2, -1)
+    share_of = last(np.where(told, _or(before, carried), np.nan))
+    rise = np.where(told, mean_around(carried, 0, 1) - mean_around(carried, -3, -2), np.nan)
     seen = np.maximum.accumulate(np.where(told, column, -len(column)), axis=1)
     silent = grid.there & ~told & (seen >= 0) & (column - seen <= AWAY)
     first = silent & (column - seen == 1)
-    risen, lost = np.nansum(rise, axis=0), np.where(first, level, 0.0).sum(axis=0)
+    risen, lost = np.nansum(rise, axis=0), np.where(first, share_of, 0.0).sum(axis=0)
     share = np.clip(np.divide(risen, lost, out=np.zeros(len(lost)), where=lost > 0), 0.0, 1.0)
     # What was taken over when a silence began holds for all of it.
-    taken = np.take_along_axis(np.where(first, share, 0.0), np.clip(seen + 1, 0, len(column) - 1), axis=1)
-    return np.where(silent, _or(relation * mean, level) * (1 - taken), load)
+    taken = np.where(first, share, 0.0)
+    for row, place in _replaced(grid.there, told):
+        taken[row, place] = 1.0
+    of_silence = np.take_along_axis(taken, np.clip(seen + 1, 0, len(column) - 1), axis=1)
+    of_next = np.append(taken[:, 1:], np.zeros((len(taken), 1)), axis=1)
+    absent = presence(grid, "up_s", "awaited_s", "down_s")
+    fill = _or(relation * mean, level) * (1 - of_silence) * absent
+    # A window in which an instance fell silent, or came back, has both kinds of time.
+    return np.where(silent, fill, np.where(told, load * (up + down * (1 - of_next)), np.nan))
+
+
+def _replaced(there: Flags, told: Flags) -> list[tuple[int, int]]:
+    """Return the last silences, as rows and first columns, beside which a new instance each appeared."""
+    column = np.arange(there.shape[1])
+    appeared = np.where(there.any(axis=1), there.argmax(axis=1), 0)
+    new = sorted(appeared[appeared > 0].tolist())
+    last_told = np.where(told, column, -1).max(axis=1)
+    away = there & (column > last_told[:, None]) & (last_told >= 0)[:, None]
+    # While the broker is away there are no rows: the silence shows after its return.
+    shown = away.argmax(axis=1).tolist()
+    made = []
+    for row in sorted(np.flatnonzero(away.any(axis=1)).tolist(), key=lambda row: (int(last_told[row]), shown[row])):
+        place = int(last_told[row]) + 1
+        while new and new[0] < place - BEFORE:
+            new.pop(0)
+        if new and new[0] <= shown[row] + AFTER:
+            new.pop(0)
+            made.append((row, place))
+    return made
 
 
 def _loads(grid: Grid) -> Floats:

@@ -149,9 +149,22 @@ QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="
 
 LEDGER = Table(
     "ledger",
-    columns(segment="string", size="long", records="long", quarantined="long", run="string", ingested_at="timestamp"),
+    columns(
+        segment="string",
+        size="long",
+        changed="long",
+        digest="string",
+        records="long",
+        quarantined="long",
+        broker="string",
+        boot="string",
+        reach="long",
+        run="string",
+        ingested_at="timestamp",
+    ),
 )
-"""The segments that were read, by name and size."""
+"""The segments that were read: `changed` is the ctime of the file in nanoseconds, `digest` is of its bytes. Where a
+segment has unreadable parts at its end, `reach` is the highest number that its records of a boot are known to have."""
 
 LOSS = Table(
     "loss", columns(broker="string", boot="string", seq_from="long", seq_to="long", records="long", known="boolean")
@@ -180,13 +193,14 @@ SILVER_PROVIDER_5M = Table(
         rtt_max="double",
         broker_up_s="double",
         down_s="double",
+        awaited_s="double",
         outages="long",
         gap_max="double",
     ),
     dated=True,
 )
-"""A provider's five minutes, which start at `w`: with the time that counts as down, the outages that began, and the
-longest silence of a provider that is judged by its beats."""
+"""A provider's five-minute window, which starts at `w`: with the time that counts as down, the time for which it was
+awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats."""
 
 GOLD_SERVICE_1H = Table(
     "gold_service_1h",
@@ -196,6 +210,7 @@ GOLD_SERVICE_1H = Table(
         h="timestamp",
         demand_mean="double",
         demand_p95="double",
+        demand_max="double",
         capacity="double",
         full_load="double",
         providers_mean="double",
@@ -208,7 +223,7 @@ GOLD_SERVICE_1H = Table(
     ),
     dated=True,
 )
-"""A service's hour, which starts at `h`."""
+"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows."""
 
 GOLD_PROVIDER_DAY = Table(
     "gold_provider_day",

@@ -7,6 +7,8 @@ Rules:
   without Spark: to it each of them is as much work as a large one.
 - Names that begin with a dot are no tables; Spark does not see them.
 - Only one run at a time works on an out directory.
+- The tables made of bronze are made again where an older version of these jobs made them (`LAYOUT`). Columns that an
+  older file does not have are null.
 - Both directories are folders that the driver and the workers see under the same path.
 """
 
@@ -26,7 +28,14 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.tables.schema import Table, arrow_schema
+from spark.capacity.tables.schema import BRONZE_RECORDS, Table, arrow_schema
+
+LAYOUT = 2
+"""The version of the derived tables; another number makes the next run compute them again from bronze. 1: before
+`awaited_s` and `demand_max`."""
+
+DERIVED = ("silver_*", "gold_service_1h", "gold_provider_day", "gold_balance_day")
+"""The tables that are made of bronze date by date."""
 
 
 class OutError(Exception):
@@ -86,6 +95,20 @@ class Tables:
                 old.rename(self.out / name)
         for new in self.out.glob(".new-*"):
             shutil.rmtree(new)
+        self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Drop derived tables of an older layout, and note that all their dates are to be made again."""
+        mark = self.out / ".layout"
+        if (int(mark.read_text()) if mark.exists() else 1) == LAYOUT:
+            return
+        dates = self.dates(BRONZE_RECORDS)
+        if dates:
+            state = self.state()
+            self.keep(State(state.moving, state.changed | {str(day) for day in dates}))
+            for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:
+                shutil.rmtree(folder)
+        mark.write_text(f"{LAYOUT}\n")
 
     def close(self) -> None:
         """Let other runs in."""
@@ -157,6 +180,8 @@ class Tables:
                     rows = pa.Table.from_batches([batch]).slice(0, left)
                     if day is not None:
                         rows = rows.append_column("date", pa.repeat(day, len(rows)))
+                    for name in set(schema.names) - set(rows.column_names):
+                        rows = rows.append_column(name, pa.nulls(len(rows), schema.field(name).type))
                     parts.append(rows.select(schema.names).cast(schema))
                     left = None if left is None else left - len(rows)
                     if left == 0:

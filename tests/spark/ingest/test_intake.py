@@ -1,5 +1,6 @@
 """Ingest: every good record once, every bad line aside with its reason, and what was lost."""
 
+import gzip
 from collections.abc import Iterator
 from datetime import UTC, date, timedelta
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_bad_lines_are_put_aside_with_their_reason_and_the_rest_goes_on(tables: 
     }
     ledger = {row["segment"]: (row["records"], row["quarantined"]) for row in tables.read(LEDGER).collect()}
     assert ledger == {name: (3, len(bad)), torn: (1, 1), cut: (0, 1), none: (0, 1), empty: (0, 0)}
-    assert losses(tables) == [("one", 3, 18, 16, False)]
+    assert losses(tables) == [("one", 3, 18, 16, False), ("one", 21, 89, 69, False)]
     assert told.unknown == {"colour": 1}
     assert told.strange == ["date=2026-03-02/hour=10/notes.txt"]
     assert told.dates == {date(2026, 3, 2)}
@@ -119,6 +120,67 @@ def test_a_number_that_was_held_on_an_earlier_date_is_taken_out_there_or_here(ta
     ingest(tables, journal, run="r2", started=STARTED)
     assert numbers(tables) == [("one", seq) for seq in range(1, 6)]
     assert losses(tables) == []
+
+
+def damaged(text: bytes) -> bytes:
+    """Spoil a byte in the middle of a packed segment, without another size."""
+    packed = bytearray(gzip.compress(text))
+    packed[len(packed) * 2 // 3] ^= 0xFF
+    return bytes(packed)
+
+
+def test_a_damaged_segment_that_comes_again_intact_with_the_same_size_is_read(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    text = lines(*(record(seq, note=str(seq * seq)) for seq in range(1, 200)))
+    name = segment(journal, "b-one-1", text)
+    path = journal / "segments" / name
+    path.write_bytes(damaged(text))
+    segment(journal, "b-two-1", lines(*(record(seq, boot="two") for seq in range(1, 4))))
+    told = ingest(tables, journal, run="r1", started=STARTED)
+    assert (told.segments, told.damaged) == (2, 1)
+    assert [(row["segment"], row["line"]) for row in tables.read(QUARANTINE).collect()] == [(name, 0)]
+    # Of a boot of which nothing was read as many are lost as can be decompressed.
+    [(boot, first, last, lost, known)] = losses(tables)
+    assert (boot, first, known) == ("one", 1, False)
+    assert 100 < last == lost == told.lost < 199
+
+    # As it was: it is tried, and not read.
+    told = ingest(tables, journal, run="r2", started=STARTED)
+    assert (told.segments, told.damaged, told.lost) == (0, 1, lost)
+
+    size = path.stat().st_size
+    path.write_bytes(gzip.compress(text))
+    assert path.stat().st_size == size
+    told = ingest(tables, journal, run="r3", started=STARTED)
+    assert (told.segments, told.damaged, told.lost) == (1, 0, 0)
+    assert numbers(tables) == [*(("one", seq) for seq in range(1, 200)), *(("two", seq) for seq in range(1, 4))]
+    assert tables.read(QUARANTINE).collect() == []
+
+
+def test_another_intact_segment_of_the_same_name_and_size_is_read_and_a_copy_is_not(
+    tables: Tables, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    path = journal / "segments" / segment(journal, "b-one-1", b"")
+    path.write_bytes(gzip.compress(lines(record(1)), 0))
+    ingest(tables, journal, run="r1", started=STARTED)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes())
+    assert ingest(tables, journal, run="r2", started=STARTED).segments == 0
+    path.write_bytes(gzip.compress(lines(record(2)), 0))
+    assert path.stat().st_size == size
+    assert ingest(tables, journal, run="r3", started=STARTED).segments == 1
+    assert numbers(tables) == [("one", 1), ("one", 2)]
+
+
+def test_the_lost_tail_of_a_boot_is_counted_as_far_as_it_shows(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    segment(journal, "b-one-1", lines(record(1), record(2)) + b'{"v":1,"ts":17')
+    segment(journal, "b-two-1", lines(record(1, boot="two"), record(2, boot="two"), "{torn", "{torn"))
+    assert ingest(tables, journal, run="r1", started=STARTED).lost == 3
+    assert losses(tables) == [("one", 3, 3, 1, False), ("two", 3, 4, 2, False)]
+    segment(journal, "b-one-2", lines(record(4)))
+    assert ingest(tables, journal, run="r2", started=STARTED).lost == 3
 
 
 class PowerCut(Exception):

@@ -38,6 +38,16 @@ def rising(index):
     return 10.0 + index
 
 
+def minute(service, number, killed=False):
+    """Rows of an instance that is up for a minute, one after the other; a killed one counts as down from then on."""
+    index, place = divmod(number, 5)
+    rows = instance(service, number, 50.0, index, index + 1, up_s=60.0, connected_s=60.0, full_load=100.0)
+    if killed:
+        rows[0]["down_s"] = 300.0 - 60.0 * (place + 1)
+        rows += instance(service, number, None, index + 1, full_load=100.0)
+    return rows
+
+
 def made(files, day=DAY):
     return as_rows(GOLD_SERVICE_1H, each(service_load, MEASURES, files, day, LOOKBACK.days))
 
@@ -76,7 +86,30 @@ def hours(tmp_path_factory):
         *instance("half down", 1, 10.0, up_s=75.0, down_s=225.0),
         *instance("half down", 2, 10.0),
         *instance("restart", 1, lambda index: 100.0 if index % 12 == 0 else 10.0),
+        *(row for number in range(60) for row in minute("minutes", number)),
+        *(row for number in range(60) for row in minute("killed", number, killed=True)),
+        # One of two is replaced in the middle of a window, by a withdrawal or a kill.
+        *instance("rolled", 1, 10.0, full_load=40.0),
+        *instance("rolled", 2, 10.0, last=6, full_load=40.0),
+        *instance("rolled", 2, 10.0, 6, 7, up_s=100.0, full_load=40.0),
+        *instance("rolled", 3, 10.0, 6, 7, up_s=200.0, full_load=40.0),
+        *instance("rolled", 3, 10.0, 7, full_load=40.0),
+        *instance("rolled by kill", 1, 10.0, full_load=40.0),
+        *instance("rolled by kill", 2, 10.0, last=6, full_load=40.0),
+        *instance("rolled by kill", 2, 10.0, 6, 7, up_s=100.0, down_s=200.0, full_load=40.0),
+        *instance("rolled by kill", 2, None, 7, full_load=40.0),
+        *instance("rolled by kill", 3, 10.0, 6, 7, up_s=200.0, full_load=40.0),
+        *instance("rolled by kill", 3, 10.0, 7, full_load=40.0),
+        *instance("awaited", 1, 10.0, 0, 6),
+        *instance("awaited", 1, 10.0, 6, 7, up_s=240.0, awaited_s=60.0),
+        *instance("awaited", 1, 10.0, 7),
+        # In half a minute after the broker's start only one of them is back, with a load that nobody has long.
+        *instance("peak", 1, lambda index: 30.0 if index == 3 else 10.0),
+        *instance("peak", 2, lambda index: 90.0 if index == 12 else 10.0),
     ]
+    for row in rows:
+        if row["service"] == "peak" and row["w"] == clock("11:00"):
+            row |= {"up_s": 30.0, "broker_up_s": 30.0}
     for row in rows:
         if row["service"] == "unknown" and row["load_mean"] is None:
             row |= {"up_s": 300.0, "connected_s": 300.0, "down_s": 0.0}
@@ -149,6 +182,29 @@ def test_five_minutes_count_by_how_much_the_broker_was_up(hours):
 
 def test_an_hour_without_a_broker_has_no_row(hours):
     assert {hour for service, hour in hours if service == "steady"} == {10, 11, 12}
+
+
+@pytest.mark.parametrize("service", ["minutes", "killed"])
+def test_instances_of_a_minute_each_are_one_provider(hours, service):
+    row = hours[service, 10]
+    assert (row.demand_mean, row.demand_max, row.capacity, row.providers_mean) == (50.0, 50.0, 100.0, 1.0)
+    assert row.providers_min == 1
+
+
+@pytest.mark.parametrize("service", ["rolled", "rolled by kill"])
+def test_a_rolling_replacement_leaves_demand_and_capacity_as_they_are(hours, service):
+    for hour in (10, 11):
+        row = hours[service, hour]
+        assert (row.demand_mean, row.demand_max, row.capacity, row.providers_mean) == (20.0, 20.0, 80.0, 2.0)
+
+
+def test_an_awaited_instance_keeps_its_place(hours):
+    assert (hours["awaited", 10].demand_mean, hours["awaited", 10].providers_mean) == (10.0, 1.0)
+
+
+def test_the_highest_window_is_the_peak_if_the_broker_saw_enough_of_it(hours):
+    assert (hours["peak", 10].demand_mean, hours["peak", 10].demand_max) == (pytest.approx(20 + 20 / 12), 40.0)
+    assert hours["peak", 11].demand_max == 20.0
 
 
 def test_an_absence_that_began_the_day_before_is_filled_in(tmp_path):

@@ -4,10 +4,11 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LEDGER, LOSS, TABLES
+from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_BALANCE_DAY, LEDGER, LOSS, TABLES
 from spark.capacity.tables.store import OutError, State, Tables
 from tests.spark.farm import put_dates
 
@@ -40,7 +41,8 @@ def test_a_dated_table_is_replaced_date_by_date(tables: Tables) -> None:
 def test_rows_that_were_put_are_those_that_spark_reads_and_the_other_way_round(tables: Tables) -> None:
     at = datetime(2026, 3, 1, 10, 0, 0, 123456, tzinfo=UTC)
     big = 2**53 + 1
-    rows = [("a", 1, big, 0, "r", at), ("b", 2, None, 0, "r", None)]
+    whole = ("a", 1, 7, "d", big, 0, "b", "one", 5, "r", at)
+    rows = [whole, ("b", 2, None, None, None, 0, None, None, None, "r", None)]
     for way in ("put", "write"):
         assert tables.rows(LEDGER).empty is (way == "put")
         if way == "put":
@@ -58,7 +60,7 @@ def test_a_table_without_dates_may_be_written_from_itself(tables: Tables) -> Non
     tables.write(LOSS, row)
     tables.write(LOSS, tables.read(LOSS).union(row))
     assert tables.read(LOSS).count() == 2
-    assert sorted(path.name for path in tables.out.iterdir()) == [".lock", "loss"]
+    assert sorted(path.name for path in tables.out.iterdir()) == [".layout", ".lock", "loss"]
 
 
 def test_a_swap_that_was_cut_off_is_finished_or_undone(tables: Tables) -> None:
@@ -66,7 +68,7 @@ def test_a_swap_that_was_cut_off_is_finished_or_undone(tables: Tables) -> None:
         (tables.out / name).mkdir()
     tables.close()
     tables.open()
-    assert sorted(path.name for path in tables.out.iterdir()) == [".lock", "ledger", "loss"]
+    assert sorted(path.name for path in tables.out.iterdir()) == [".layout", ".lock", "ledger", "loss"]
 
 
 def test_two_runs_do_not_work_on_one_directory(tables: Tables) -> None:
@@ -86,6 +88,30 @@ def test_the_state_is_what_was_kept_last(tables: Tables) -> None:
     assert tables.state() == State()
     tables.keep(State({"2026-03-01"}, {"2026-03-01", "2026-03-02"}))
     assert tables.state() == State({"2026-03-01"}, {"2026-03-01", "2026-03-02"})
+
+
+def test_tables_of_an_older_layout_are_made_again_from_bronze(spark: SparkSession, tmp_path: Path) -> None:
+    old = Tables(spark, tmp_path)
+    old.open()
+    put_dates(old, BRONZE_RECORDS, [{"date": date(2026, 3, 2), "seq": 1}])
+    put_dates(old, GOLD_BALANCE_DAY, [{"date": date(2026, 3, 2), "service": "chat"}])
+    old.close()
+    old.open()
+    assert old.dates(GOLD_BALANCE_DAY) == [date(2026, 3, 2)]
+    old.close()
+    (tmp_path / ".layout").unlink()
+    old.open()
+    old.close()
+    assert old.dates(GOLD_BALANCE_DAY) == []
+    assert old.dates(BRONZE_RECORDS) == [date(2026, 3, 2)]
+    assert old.state() == State(set(), {"2026-03-02"})
+
+
+def test_a_column_that_an_older_file_lacks_is_null(tables: Tables) -> None:
+    tables.put(LOSS, pd.DataFrame({"broker": ["b"], "records": [3]}).reindex(columns=LOSS.schema.names))
+    [file] = tables.files(LOSS)
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).drop_columns(["records"]), file)
+    assert tables.rows_of(LOSS).to_pylist()[0]["records"] is None
 
 
 def test_every_table_with_a_date_is_dated_but_the_small_one_of_runs() -> None:
