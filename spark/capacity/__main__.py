@@ -20,7 +20,7 @@ from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
 from spark.capacity.ingest.segments import JournalError
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
-from spark.capacity.planning.plan import TARGET
+from spark.capacity.planning.plan import TARGET, Options
 from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables.store import OutError, Tables
@@ -99,7 +99,7 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, journal: Path) -
         now=getattr(arguments, "now", None),
         since=getattr(arguments, "date_from", None),
         horizon=arguments.horizon,
-        target=arguments.target,
+        options=Options(target=arguments.target),
     )
     spark = open_session(arguments.master, memory=arguments.memory)
     tables = Tables(spark, arguments.out)

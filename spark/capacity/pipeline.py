@@ -8,6 +8,7 @@ Rules:
 - Forecasts and plans of earlier runs stay, to be compared with what came; a run with the same `now` replaces its own.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F
 from spark.capacity.ingest.intake import Ingested, ingest
 from spark.capacity.planning.evaluation import evaluate
 from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
-from spark.capacity.planning.plan import TARGET, plan
+from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.progress import Progress
 from spark.capacity.report import page
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
@@ -82,7 +83,7 @@ class Settings:
     now: datetime | None = None
     since: date | None = None
     horizon: int = HORIZON
-    target: float = TARGET
+    options: Options = PLAIN
 
     @property
     def run(self) -> str:
@@ -226,15 +227,22 @@ class Pipeline:
             services = len({row["service"] for row in self._issued(GOLD_FORECAST, now)})
             step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
         with self._progress.job("plan") as step:
-            made = plan(load, forecasts, now, target=settings.target)
+            made = plan(load, forecasts, now, settings.options, self._shared())
             tables.write(GOLD_PLAN, self._later(GOLD_PLAN, now).union(made))
-            needs = [(row["need_horizon"], row["providers_now"]) for row in self._issued(GOLD_PLAN, now)]
-            short = sum(need is not None and need > there for need, there in needs)
+            short = sum(bool(row["add"]) for row in self._issued(GOLD_PLAN, now))
             step(1.0, f"{short:,} services need more providers within {settings.horizon} hours")
         with self._progress.job("evaluate") as step:
             tables.write(EVALUATION, evaluate(forecasts, load, now))
             step(1.0, f"{len(tables.rows_of(EVALUATION)):,} past forecasts compared with what came")
         load.unpersist()
+
+    def _shared(self) -> dict[str, int]:
+        """Count the providers of each service that offered others on the same day, the last one."""
+        rows = self._tables.rows_of(GOLD_PROVIDER_DAY, self._tables.dates(GOLD_PROVIDER_DAY)[-1])
+        offers: dict[str, set[str]] = {}
+        for service, instance in zip(rows["service"].to_pylist(), rows["instance"].to_pylist(), strict=True):
+            offers.setdefault(instance, set()).add(service)
+        return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
 
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables

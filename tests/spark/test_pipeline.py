@@ -46,7 +46,7 @@ FAULTS = Faults(
 REASONS = (
     "no JSON object, or a member of a wrong type",
     "the file is cut off",
-    "unknown version 2",
+    "unknown version 3",
     "unknown event moved",
     "a date in the future",
 )

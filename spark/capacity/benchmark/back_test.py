@@ -7,8 +7,12 @@ Rules:
   Where nothing was known, there is no forecast to be judged.
 - Errors are divided by the seasonal naive model's within the history (MASE), so that series of any size can be
   averaged: within a group over series, and in all over groups.
-- The bound is missed if the true peak of a horizon is above the highest value of the bound: that is what a plan is made
-  on. `at its hour` is stricter: the bound of the very hour of the peak was lower.
+- The bound is missed if the true peak of a horizon, of the finest data that the series has, is above the peak bound:
+  that is what a plan is made on. `at its hour` is stricter: the bound of the hour of the peak was lower.
+- Rules were chosen on the first `CHOSEN_ON` of each series. A horizon that ends before that is of the part that was
+  seen; one that begins after it is held out. One between the two counts in all, and in neither.
+- Each horizon is given to the rules of others as well (`rival_rules`), and what the record of the bound promised is
+  kept beside what came.
 """
 
 from __future__ import annotations
@@ -20,9 +24,13 @@ from pathlib import Path
 import attrs
 import numpy as np
 
+from spark.capacity.benchmark.rival_rules import RULES
 from spark.capacity.benchmark.traces import Trace, TraceError, files, read_trace
 from spark.capacity.planning import models
 from spark.capacity.planning.models import DAY, WEEK_DAYS, Floats
+from spark.capacity.planning.peak_bound import bound, by_hour, record
+
+SEEN, HELD_OUT = "seen", "held out"
 
 WEEKLY_FROM = 6
 """Weeks: four to learn from, and two to be judged by."""
@@ -32,6 +40,9 @@ FIRST = 4
 
 SHOWN = 5
 """Files of which is said why they are no series, where there is none."""
+
+CHOSEN_ON = 0.6
+"""The share of each series on which rules were chosen."""
 
 MOST_RATIO = 1.05
 """What is promised of any group: the mean MASE beside that of the seasonal naive model."""
@@ -52,6 +63,22 @@ class Step:
     missed_at_hour: bool
     over_provision: float
     covered: float
+    promised: float = 1.0
+    """The rate of misses that the record of the bound left possible."""
+    tried: int = 0
+    """Past moments in that record."""
+    part: str = ""
+    """`SEEN`, `HELD_OUT`, or neither."""
+    rivals: Mapping[str, float] = attrs.field(factory=dict)
+    """Bound by peak of each rule, also of our own."""
+
+
+@attrs.frozen(eq=False)
+class Bounds:
+    """What is planned on: the bound of the horizon, and of each hour."""
+
+    peak: float
+    by_hour: Floats
 
 
 @attrs.frozen
@@ -126,8 +153,9 @@ class Result:
         return all(kept for _, kept in self.goals)
 
 
-def walk(values: Floats, day: int = DAY) -> list[Step]:
+def walk(values: Floats, day: int = DAY, peaks: Floats | None = None) -> list[Step]:
     """Forecast a series again and again, as if it were lived."""
+    peaks = values if peaks is None else peaks
     week = WEEK_DAYS * day
     horizon = week if len(values) >= WEEKLY_FROM * week else day
     first = FIRST * horizon if len(values) >= (FIRST + 1) * horizon else models.SEASONS * horizon
@@ -136,28 +164,54 @@ def walk(values: Floats, day: int = DAY) -> list[Step]:
         actual, before = values[origin : origin + horizon], values[:origin]
         if np.isnan(actual).all() or np.isnan(models.recent(before, day)).all():
             continue
-        steps.append(judge(models.forecast(before, horizon, day), actual, before, day))
+        seen = models.recent(peaks[:origin], day)
+        told = models.forecast(before, horizon, day)
+        bounds = Bounds(max(bound(seen, day), float(told.p50.max())), np.maximum(by_hour(seen, horizon, day), told.p50))
+        came = peaks[origin : origin + horizon]
+        step = judge(told, bounds, actual, before, day, came)
+        past, peak = record(seen, horizon, day), float(np.nanmax(came))
+        rules = {name: rule(seen, values[:origin][-len(seen) :], day) for name, rule in RULES.items()}
+        seen_until = CHOSEN_ON * len(values)
+        steps.append(
+            attrs.evolve(
+                step,
+                promised=past.at_most,
+                tried=past.trials,
+                part=SEEN if origin + horizon <= seen_until else HELD_OUT if origin >= seen_until else "",
+                rivals={name: said / peak for name, said in rules.items()} if peak > 0.0 else {},
+            )
+        )
     return steps
 
 
-def judge(told: models.Forecast, actual: Floats, before: Floats, day: int = DAY) -> Step:
-    """Compare a forecast with what came. Both the history and what came have something that is known."""
+def judge(
+    told: models.Forecast,
+    bounds: Bounds,
+    actual: Floats,
+    before: Floats,
+    day: int = DAY,
+    peaks: Floats | None = None,
+) -> Step:
+    """Compare a forecast with what came. Both the history and what came have something that is known.
+
+    ``actual`` are means, ``peaks`` the highest values of the same hours where they are known.
+    """
+    peaks = actual if peaks is None else peaks
     full = models.filled(models.recent(before, day), day)
     scale = models.naive_scale(before, told.season)
     floor = models.naive(full, told.season, len(actual))
     by_day = models.naive(full, day, len(actual))
-    hour = int(np.nanargmax(actual))
-    peak = float(actual[hour])
-    bound = float(told.peak_bound.max())
+    hour = int(np.nanargmax(peaks))
+    peak = float(peaks[hour])
     known = ~np.isnan(actual)
     return Step(
         mase=float(np.nanmean(np.abs(actual - told.p50))) / scale,
         mase_naive=float(np.nanmean(np.abs(actual - floor))) / scale,
         mase_day=float(np.nanmean(np.abs(actual - by_day))) / scale,
         replaced=not told.model.startswith("naive"),
-        missed=bound < peak,
-        missed_at_hour=float(told.peak_bound[hour]) < peak,
-        over_provision=bound / peak if peak > 0.0 else np.nan,
+        missed=bounds.peak < peak,
+        missed_at_hour=float(bounds.by_hour[hour]) < peak,
+        over_provision=bounds.peak / peak if peak > 0.0 else np.nan,
         covered=float((actual[known] <= told.p95[known]).mean()),
     )
 
@@ -196,7 +250,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
         name = str(path.relative_to(folder)) if folder.is_dir() else path.name
         try:
             trace = read_trace(path)
-            steps = walk(trace.values, trace.day)
+            steps = walk(trace.values, trace.day, trace.peaks)
             if not steps:
                 raise TraceError(_why_no_steps(trace))
         except TraceError as error:

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark.capacity.benchmark import flaky_detection
-from spark.capacity.benchmark.back_test import Step, judge, walk
+from spark.capacity.benchmark.back_test import Bounds, Step, judge, walk
 from spark.capacity.generator import END, Faults, Service, Truth, deliver, generate, series
 from spark.capacity.generator.broker_lives import HOUR, SECOND
 from spark.capacity.generator.demand import FUTURE
@@ -300,15 +300,12 @@ def _step(told: Sequence[Row], seen: Sequence[Row], came: models.Floats) -> Step
         model=told[0]["model"],
         p50=np.array([row["p50"] for row in told]),
         p95=np.array([row["p95"] for row in told]),
-        peak_bound=np.array([row["peak_bound"] for row in told]),
         season=season,
         seasons=told[0]["seasons"],
         folds=0,
         mase=np.nan,
         mase_naive=np.nan,
         coverage=np.nan,
-        peak_miss_rate=np.nan,
-        over_provision=np.nan,
         flag=told[0]["flag"],
     )
-    return judge(forecast, came, before)
+    return judge(forecast, Bounds(told[0]["peak_bound"], np.array([row["hour_bound"] for row in told])), came, before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark.capacity.benchmark import back_test, flaky_detection
+from spark.capacity.benchmark import back_test, bound_tables, flaky_detection
 from spark.capacity.benchmark.back_test import Walked
 from spark.capacity.benchmark.pipeline_trial import Outcome
 
@@ -22,6 +22,9 @@ def markdown(walked: Walked, weeks: list[list[back_test.Step]], outcome: Outcome
         walks[IN_JOBS] = [list(steps) for steps in outcome.forecasts]
     result = back_test.summary(walks)
     told = [back_test.markdown(result)]
+    recorded = [step for walk in walked.walks.values() for steps in walk for step in steps]
+    if recorded:
+        told += [bound_tables.costs(recorded), bound_tables.calibration(recorded)]
     goals = list(result.goals)
     if outcome is not None:
         told.append(flaky_detection.markdown(outcome.days))

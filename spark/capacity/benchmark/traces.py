@@ -8,8 +8,8 @@ Rules:
 - A time is ISO 8601 (without a zone it is UTC), or a number since 1970: seconds, or their thousandth, millionth or
   milliardth part, which its size tells. Times may be in any order; values of the same hour are averaged.
 - A line without a time or a value is passed over, and counted. An endless value, or one beyond `LARGEST`, is unknown.
-- Series are made into hourly means. One whose own step is longer than an hour keeps its step; above `LONGEST_STEP` it
-  is left out. Hours of which nothing is known stay unknown.
+- Series are made into hourly means, and the highest value of each hour for the peak bound. One whose own step is
+  longer than an hour keeps its step; above `LONGEST_STEP` it is left out. Hours of which nothing is known stay unknown.
 - The group of a series is its file's name up to the first part, between underscores, that has a digit or is upper case
   (a ticker): "ec2_cpu_utilization_24ae8d" is of "ec2_cpu_utilization". The first part belongs to it, but for a number
   after a dash, or that ends the whole name: "exchange-2_cpc_results" is of "exchange", "input12" of "input".
@@ -82,6 +82,8 @@ class Trace:
     name: str
     group: str
     values: Floats
+    peaks: Floats
+    """The highest value of each step: of five minutes where the file has them."""
     day: int
     passed_over: int = 0
     """Lines without a time or a value."""
@@ -223,5 +225,7 @@ def read_trace(path: Path) -> Trace:
     counts = np.bincount(slots[known], minlength=length)
     sums = np.bincount(slots[known], weights=points[known, 1], minlength=length)
     values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    peaks = np.full(length, -np.inf)
+    np.maximum.at(peaks, slots[known], points[known, 1])
     name = NAME.sub("", path.name)
-    return Trace(name, group_of(name), values, day, passed_over)
+    return Trace(name, group_of(name), values, np.where(counts > 0, peaks, np.nan), day, passed_over)

@@ -69,7 +69,10 @@ def write(
         texts = known[boot.name]
         templates = got.template[where].tolist()
         seqs = got.seq[where].tolist()
-        columns = (got.shown[where].tolist(), seqs, got.value[where].tolist(), sent[where].tolist())
+        requests = [stream.requests.get(one, 0.0) for one in templates] * got.value[where]
+        values = (got.shown[where], got.value[where], sent[where], np.rint(requests).astype(np.int64))
+        shown, value, clock, asked = (column.tolist() for column in values)
+        columns = (shown, seqs, value, clock, asked)
         lines = [texts[one] % row for one, row in zip(templates, zip(*columns, strict=True), strict=True)]
         reasons = {row: stream.unreadable[one] for row, one in enumerate(templates) if one in stream.unreadable}
         if done in torn:

@@ -39,7 +39,7 @@ from spark.capacity.ingest.record_rules import (
     micros,
 )
 from spark.capacity.ingest.segments import Look, digest, look
-from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSION, arrow_schema
+from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSIONS, arrow_schema
 
 LARGEST = 512 << 20
 """Bytes of a segment, unpacked, that are taken into memory at once: eight times what a broker puts into one."""
@@ -139,7 +139,7 @@ def good(table: pa.Table, earliest: int, latest: int) -> bool:
     empty = pc.and_(pc.equal(event, "load"), pc.is_null(table["load"]))
     measures = [pc.min_max(table[name]) for name in MEASURES]
     return (
-        pc.all(pc.equal(table["v"], VERSION)).as_py()
+        pc.all(pc.is_in(table["v"], pa.array(VERSIONS))).as_py()
         and pc.min(table["ts"]).as_py() >= earliest
         and pc.max(table["ts"]).as_py() <= latest
         and pc.min(table["seq"]).as_py() >= 1

@@ -24,7 +24,7 @@ from spark.capacity.ingest.record_rules import (
     REQUIRED,
     micros,
 )
-from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, TYPES, VERSION
+from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, TYPES, VERSIONS
 from spark.capacity.tables.store import url
 
 RAW_LIMIT = 2000
@@ -45,7 +45,7 @@ NOTHING = date(1970, 1, 1)
 
 def why_bad(latest: datetime) -> Column:
     """Tell what is wrong with a parsed line, or null."""
-    reason = F.when(F.col("v") != VERSION, F.concat(F.lit("unknown version "), F.col("v")))
+    reason = F.when(~F.col("v").isin(*VERSIONS), F.concat(F.lit("unknown version "), F.col("v")))
     reason = reason.when(F.col(CORRUPT).isNotNull(), "no JSON object, or a member of a wrong type")
     for member in REQUIRED:
         reason = reason.when(F.col(member).isNull(), f"{member} is missing")

@@ -8,7 +8,7 @@ REQUIRED = ("v", "ts", "broker", "boot", "seq", "event")
 OF_BROKER = ("alive", "drop")
 """Events of a broker; all others are of a provider, and name it and its service."""
 
-MEASURES = ("load", "full_load", "rtt_ms")
+MEASURES = ("load", "full_load", "latency_ms", "rtt_ms", "requests", "errors", "in_flight")
 """Members that are no less than 0, and not infinite."""
 
 POSITIVE = ("interval_ms", "full_load", "dropped")

@@ -1,8 +1,8 @@
 """Job: what each service's demand will be, hour by hour, from what it was.
 
 Rules:
-- The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour. An hour
-  without a row, or without a demand in it, is unknown and not zero.
+- The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
+  the peak bound `demand_max` of the same hours. An hour without a row, or without a demand in it, is unknown, not zero.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
 - A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
 - Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
@@ -20,7 +20,7 @@ import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.capacity.planning import models
+from spark.capacity.planning import models, peak_bound
 from spark.capacity.tables.schema import GOLD_FORECAST
 
 HORIZON = 168
@@ -45,7 +45,8 @@ def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON) -> DataFram
         raise ValueError(f"a horizon of {horizon} hours is not between 1 and {LONGEST_HORIZON}")
     issued = full_hour(now)
     since = F.lit(issued) - F.expr(f"INTERVAL {models.HISTORY_DAYS} DAYS")
-    history = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since)).select("service", "h", "demand_mean")
+    known = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since))
+    history = known.select("service", "h", "demand_mean", "demand_max")
     return history.groupBy("service").applyInPandas(_for_service(issued, horizon), GOLD_FORECAST.schema)
 
 
@@ -56,6 +57,11 @@ def _for_service(issued: datetime, horizon: int) -> Callable[[pd.DataFrame], pd.
     def rows(hours: pd.DataFrame) -> pd.DataFrame:
         series = hourly(hours["h"], hours["demand_mean"], start)
         told = models.forecast(series, horizon)
+        # Hours of an older version have no peak.
+        highest = hours["demand_max"].where(hours["demand_max"].notna(), hours["demand_mean"])
+        peaks = models.recent(hourly(hours["h"], highest, start))
+        record = peak_bound.record(peaks, horizon)
+        bound = max(peak_bound.bound(peaks), float(told.p50.max()))
         return pd.DataFrame(
             {
                 "service": hours["service"].iloc[0],
@@ -64,12 +70,16 @@ def _for_service(issued: datetime, horizon: int) -> Callable[[pd.DataFrame], pd.
                 "model": told.model,
                 "p50": told.p50,
                 "p95": told.p95,
-                "peak_bound": told.peak_bound,
+                "hour_bound": np.maximum(peak_bound.by_hour(peaks, horizon), told.p50),
+                "peak_bound": bound,
                 "mase": _or_none(told.mase, horizon),
                 "mase_naive": _or_none(told.mase_naive, horizon),
                 "coverage": _or_none(told.coverage, horizon),
-                "peak_miss_rate": _or_none(told.peak_miss_rate, horizon),
-                "over_provision": _or_none(told.over_provision, horizon),
+                "bound_trials": record.trials,
+                "bound_missed": record.missed,
+                "bound_miss_most": record.at_most,
+                "bound_ahead_h": record.ahead,
+                "over_provision": _or_none(record.over, horizon),
                 "seasons": told.seasons,
                 "flag": "; ".join(flag for flag in (told.flag, _quiet(series)) if flag),
             }

@@ -14,11 +14,9 @@ Rules:
   day (every half day where the horizon is a day), and reach back `FOLD_DAYS` days.
 - With less than two horizons of history to judge by, the folds look less far ahead than the forecast; that is flagged.
 - p50 is the model's own forecast. p95 is p50 and the 95 % quantile of what the folds' steps exceeded it by.
-- The peak bound is for planning. It is p50 and the most by which any step of any fold exceeded its forecast, stretched
-  (`STRETCH`), the more the fewer folds there are (`SCARCE`); and it is nowhere below the highest value in the time that
-  the folds span.
-- What a forecast says of its own quality (MASE, coverage, missed peaks, over-provision) was achieved on past folds. For
-  the bounds each fold was given only folds that had ended when it began.
+- What a forecast says of its own quality (MASE, coverage) was achieved on the past folds by which the model was chosen,
+  so it flatters a little. For p95 each fold was given only folds that had ended when it began.
+- What a plan is made on is not in here: `peak_bound`.
 - Under `SEASONS` seasons there is nothing to choose by: the seasonal naive model, flagged. Under one season: the last
   value, flagged. Both are better than no answer, and neither should be believed for long.
 - Gaps are filled from the same step of the season before, else by a line between their ends, for the models only: no
@@ -56,8 +54,7 @@ DAMPING = 0.8
 then does at most four times its step of harm."""
 
 FOLD_DAYS = 56
-"""Days that folds reach back: eight weeks hold eight weekly peaks. On fewer, the bound was missed by more than it
-promises; a season older than that says little."""
+"""Days that folds reach back: a season older than eight weeks says little."""
 
 FEWEST_FOLDS = 4
 """Fewer folds prove nothing: they overlap by half, or by more. On three, of series of five days, one choice in twenty
@@ -80,14 +77,6 @@ SINGLE_LOOK = 1.2
 HEDGE = 1.0 / 3.0
 """The part of the floor in every other model. The error of a mix is at most the mix of the errors, so a choice that
 turns out wrong costs a third less; one that is right loses hardly anything, for the two seldom err on the same side."""
-
-STRETCH = 1.1
-"""Of the largest miss of all folds, however many there are."""
-
-SCARCE = 1.0
-"""What is added to it, over the number of horizons that the folds span: the largest of n is exceeded once in n + 1
-times even if nothing ever changes. Where weeks are forecast from a few of them, a stretch of 1.25 throughout was missed
-a third more often, and cost the same."""
 
 UPPER = 0.95
 """The quantile of p95."""
@@ -114,23 +103,19 @@ class Forecast:
     """What is expected, step by step, and how far that could be trusted in the past.
 
     ``mase`` is the mean absolute error divided by that of the seasonal naive model within the history; ``mase_naive``
-    is the floor's on the same folds. ``coverage`` is the share of steps at or below p95, ``peak_miss_rate`` the share
-    of folds whose peak was above that of the bound, and ``over_provision`` the median of bound's peak by true peak.
-    They are NaN where no fold could tell.
+    is the floor's on the same folds. ``coverage`` is the share of steps at or below p95. They are NaN where no
+    fold could tell.
     """
 
     model: str
     p50: Floats
     p95: Floats
-    peak_bound: Floats
     season: int
     seasons: float
     folds: int
     mase: float
     mase_naive: float
     coverage: float
-    peak_miss_rate: float
-    over_provision: float
     flag: str
 
 
@@ -142,8 +127,6 @@ class Fold:
     actual: Floats
     said: Mapping[str, Floats]
     scale: float
-    highest: float
-    """The highest value in the time that folds before it span."""
 
     def error(self, model: str) -> float:
         """Return the model's mean absolute error."""
@@ -309,15 +292,7 @@ def _folds(series: Floats, origins: list[int], season: int, ahead: int, day: int
             actual=actual,
             said=candidates(filled(before, day), season, len(actual), day),
             scale=naive_scale(before, season),
-            highest=highest(before, day),
         )
-
-
-def highest(series: Floats, day: int = DAY) -> float:
-    """Return the highest value in the time that folds span; the lowest float if nothing is known of it."""
-    recent = series[-FOLD_DAYS * day :]
-    recent = recent[~np.isnan(recent)]
-    return float(recent.max()) if len(recent) else -np.inf
 
 
 def choose(folds: list[Fold], floor: str, looks: Sequence[Fold] = ()) -> str:
@@ -339,53 +314,21 @@ def choose(folds: list[Fold], floor: str, looks: Sequence[Fold] = ()) -> str:
     return best
 
 
-def stretch(folds: list[Fold]) -> float:
-    """Return what the largest miss of these folds is to be multiplied by. Folds that overlap count for fewer."""
-    first, last = folds[0], folds[-1]
-    return STRETCH + SCARCE / (1.0 + (last.origin - first.origin) / max(1, len(last.actual)))
+def offset(folds: Sequence[Fold], model: str) -> float:
+    """Return what p95 is above p50, by what the folds' steps exceeded it by."""
+    return max(0.0, float(np.quantile(np.concatenate([fold.excess(model) for fold in folds]), UPPER)))
 
 
-def offsets(folds: list[Fold], model: str) -> tuple[float, float]:
-    """Return what p95 and the bound are above p50, by what the folds' steps exceeded it by."""
-    above = [fold.excess(model) for fold in folds]
-    return (
-        max(0.0, float(np.quantile(np.concatenate(above), UPPER))),
-        max(0.0, stretch(folds) * max(float(steps.max()) for steps in above)),
-    )
-
-
-@attrs.frozen
-class Achieved:
-    """How well the bounds held on past folds."""
-
-    coverage: float
-    peak_miss_rate: float
-    over_provision: float
-
-
-def achieved(folds: list[Fold], model: str) -> Achieved:
-    """Give each fold the bounds that the folds which had ended before it would have given, and look what came."""
+def coverage(folds: Sequence[Fold], model: str) -> float:
+    """Give each fold the p95 that the folds which had ended before it would have given, and look at what came."""
     covered: list[float] = []
-    missed: list[bool] = []
-    ratios: list[float] = []
     for fold in folds:
         ended = [other for other in folds if other.origin + len(other.actual) <= fold.origin]
-        if not ended:
-            continue
-        to_upper, to_bound = offsets(ended, model)
-        said = fold.said[model]
-        known = ~np.isnan(fold.actual)
-        covered.append(float((fold.actual[known] <= said[known] + to_upper).mean()))
-        peak = float(np.nanmax(fold.actual))
-        bound = max(float(said.max()) + to_bound, fold.highest)
-        missed.append(bound < peak)
-        if peak > 0.0:
-            ratios.append(bound / peak)
-    return Achieved(
-        coverage=float(np.mean(covered)) if covered else np.nan,
-        peak_miss_rate=float(np.mean(missed)) if missed else np.nan,
-        over_provision=float(np.median(ratios)) if ratios else np.nan,
-    )
+        if ended:
+            known = ~np.isnan(fold.actual)
+            above = fold.said[model][known] + offset(ended, model)
+            covered.append(float((fold.actual[known] <= above).mean()))
+    return float(np.mean(covered)) if covered else np.nan
 
 
 def recent(series: Floats, day: int = DAY) -> Floats:
@@ -397,63 +340,42 @@ def recent(series: Floats, day: int = DAY) -> Floats:
 
 
 def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
-    """Forecast a series: choose a model, and say how it and its bounds did in the past."""
+    """Forecast a series: choose a model, and say how it did in the past."""
     if horizon < 1 or day < 1:
         raise ValueError("the horizon and the day must be one step at least")
     series = recent(series, day)
     length = len(series)
     if not length:
-        return _plain("none", np.zeros(horizon), np.zeros(horizon), day, 0.0, FLAG_EMPTY)
+        return _plain("none", np.zeros(horizon), day, 0.0, FLAG_EMPTY)
     season = season_of(length, day)
     full = filled(series, day)
-    top = highest(series, day)
     if length < day:
         said = np.full(horizon, series[~np.isnan(series)][-1])
-        return _plain("last", said, np.full(horizon, top), season, length / season, FLAG_TINY)
+        return _plain("last", said, season, length / season, FLAG_TINY)
     if length < SEASONS * season:
-        said = naive(full, season, horizon)
-        return _plain("naive-day", said, np.maximum(said, top), season, length / season, FLAG_SHORT)
+        return _plain("naive-day", naive(full, season, horizon), season, length / season, FLAG_SHORT)
     folds = past_folds(series, season, horizon, day)
     floor = "naive-week" if season > day else "naive-day"
     model = choose(folds, floor, latest_looks(series, season, horizon, day))
     said = candidates(full, season, horizon, day)[model]
-    to_upper, to_bound = offsets(folds, model) if folds else (0.0, 0.0)
-    how = achieved(folds, model)
     return Forecast(
         model=model,
         p50=said,
-        p95=said + to_upper,
-        peak_bound=np.maximum(said + to_bound, top),
+        p95=said + (offset(folds, model) if folds else 0.0),
         season=season,
         seasons=length / season,
         folds=len(folds),
         mase=float(np.mean([fold.error(model) / fold.scale for fold in folds])) if folds else np.nan,
         mase_naive=float(np.mean([fold.error(floor) / fold.scale for fold in folds])) if folds else np.nan,
-        coverage=how.coverage,
-        peak_miss_rate=how.peak_miss_rate,
-        over_provision=how.over_provision,
+        coverage=coverage(folds, model) if folds else np.nan,
         flag=_flag(series, folds, horizon),
     )
 
 
-def _plain(model: str, said: Floats, bound: Floats, season: int, seasons: float, flag: str) -> Forecast:
-    """Return a forecast of which no fold can tell anything: its p95 is as wide as its bound."""
+def _plain(model: str, said: Floats, season: int, seasons: float, flag: str) -> Forecast:
+    """Return a forecast of which no fold can tell anything: its p95 is its p50."""
     nan = float("nan")
-    return Forecast(
-        model=model,
-        p50=said,
-        p95=bound,
-        peak_bound=bound,
-        season=season,
-        seasons=seasons,
-        folds=0,
-        mase=nan,
-        mase_naive=nan,
-        coverage=nan,
-        peak_miss_rate=nan,
-        over_provision=nan,
-        flag=flag,
-    )
+    return Forecast(model, said, said, season, seasons, 0, nan, nan, nan, flag)
 
 
 def _flag(series: Floats, folds: list[Fold], horizon: int) -> str:

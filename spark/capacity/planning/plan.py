@@ -3,33 +3,40 @@
 Rules:
 - Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number, and a note.
 - Providers for a demand = demand / (`full_load` * target utilisation), rounded up, and never less than one.
-- The demand of now is the p95 of the last full hour; that of the horizon is the highest peak bound of the forecast.
-- Spare providers come on top: `SPARE`, or `SPARE_SHARE` of those needed if that is more.
-- Where the requests of an hour and the time that one takes are known, Erlang's formula says how many providers keep all
-  but `WAIT_SHARE` of them from waiting; the larger number is taken. The requests of the horizon are those of the last
-  hour in proportion to the demand.
-- The providers run out in the first hour in which the forecast (p50; the bound) is above the capacity of now times the
-  target utilisation. No such hour in the horizon: no date.
-- Confidence goes from 0 to 1: the part of `SURE_SEASONS` that the history has, times the share of past peaks that the
-  bound held, times a half if the forecast has a flag (other than that it is constant). Where no fold could tell of a
-  peak, the share is a half.
+- The demand of now is the highest five-minute window of the last full hour; that of the horizon is the peak bound.
+- Spare providers come on top: `SPARE`, or `SPARE_SHARE` of those needed if that is more. Every need has them, that of
+  now, that of the horizon, and that of an hour: what is short in one is short in all.
+- Where providers report requests and their latency, or requests in flight, Erlang's formula says how many providers,
+  each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
+  taken. The traffic of the horizon is that of the last hour in proportion to the demand. Where more requests are in
+  service than there are providers, they handle several at a time, and the formula says nothing.
+- The providers run out in the first hour whose need (by p50; by the bound of that hour) is more than there are now.
+- An instance that offers several services lends its full load to each of them. Such needs do not add up; the plan says
+  how many of the providers are shared.
+
+A service's plan is plain Python on a few hundred numbers; Spark only brings them together, service by service.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import ceil, isfinite
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import attrs
+import pandas as pd
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark.capacity.planning import erlang
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
 from spark.capacity.planning.forecast import full_hour
-from spark.capacity.planning.models import FLAG_CONSTANT
 from spark.capacity.tables.schema import GOLD_PLAN
 
-TARGET = 0.7
-"""How full a provider should be in the busiest hour: the rest is for what happens within an hour, and for the load that
-comes over when another provider goes."""
+TARGET = 0.8
+"""How full a provider should be in the busiest five minutes: the rest is for bursts that are shorter, and for load that
+does not lie evenly on all providers."""
 
 SPARE = 2
 """One may be down and another be restarted at the same time, and demand is still met."""
@@ -37,156 +44,169 @@ SPARE = 2
 SPARE_SHARE = 0.05
 """Of a large farm more than two are down at a time."""
 
-SURE_SEASONS = 8
-"""Seasons that make a history long: the bound is the largest of so many independent misses at least."""
-
 HOUR = 3600.0
 
 NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
 GONE = "no provider was there in the last full hour"
 RUNS_OUT = "the bound is above what the providers of now should carry"
+SEVERAL = "providers handle several requests at a time: Erlang's formula is not used"
+
+
+@attrs.frozen
+class Options:
+    """What a plan is asked for; all but the target is for what-if questions.
+
+    ``growth`` multiplies the demand, ``full_load`` replaces what a provider carries, and ``without`` takes so many
+    providers away, by service.
+    """
+
+    target: float = attrs.field(default=TARGET)
+    growth: float = 1.0
+    full_load: float | None = None
+    without: Mapping[str, int] = attrs.field(factory=dict)
+
+    @target.validator
+    def _possible(self, attribute: object, value: float) -> None:
+        if not 0.0 < value <= 1.0:
+            raise ValueError(f"a target utilisation of {value} is not above 0 and at most 1")
+
+
+PLAIN = Options()
 
 
 def plan(
     load: DataFrame,
     forecasts: DataFrame,
     now: datetime,
-    service_times: DataFrame | None = None,
-    target: float = TARGET,
+    options: Options = PLAIN,
+    shared: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """Return the rows of gold_plan for the forecasts that were issued at ``now``.
 
-    ``load`` is gold_service_1h, ``service_times`` has the seconds that a request takes: (service, service_s).
+    ``load`` is gold_service_1h; ``shared`` tells how many providers of a service offer others as well.
     """
-    if not 0.0 < target <= 1.0:
-        raise ValueError(f"a target utilisation of {target} is not above 0 and at most 1")
-    issued = full_hour(now)
-    known = _known(load, issued)
-    told = forecasts.where(F.col("issued") == F.lit(issued)).join(known, "service", "left")
-    if service_times is None:
-        told = told.withColumn("service_s", F.lit(None).cast("double"))
-    else:
-        told = told.join(service_times.select("service", F.col("service_s").cast("double")), "service", "left")
-    usable = F.col("capacity") * target
-    services = told.groupBy("service", "issued").agg(
-        F.max("peak_bound").alias("peak_bound"),
-        F.min(F.when(F.col("p50") > usable, F.col("h"))).alias("exhaust_p50"),
-        F.min(F.when(F.col("peak_bound") > usable, F.col("h"))).alias("exhaust_bound"),
-        *(
-            F.first(name).alias(name)
-            for name in (
-                "peak_miss_rate",
-                "seasons",
-                "flag",
-                "full_load",
-                "capacity",
-                "demand_now",
-                "requests_now",
-                "service_s",
-            )
-        ),
-        F.coalesce(F.first("providers_now"), F.lit(0)).cast("long").alias("providers_now"),
-    )
-    erlangs = F.col("requests_now") / HOUR * F.col("service_s")
-    growth = F.when(F.col("demand_now") > 0.0, F.col("peak_bound") / F.col("demand_now")).otherwise(F.lit(1.0))
-    per_provider = F.col("full_load") * target
-    counted = (
-        services.withColumn("load_now", _for_load(F.col("demand_now"), per_provider))
-        .withColumn("load_horizon", _for_load(F.col("peak_bound"), per_provider))
-        .withColumn("erlang_now", providers_for(erlangs))
-        .withColumn("erlang_horizon", providers_for(erlangs * F.greatest(growth, F.lit(1.0))))
-        .withColumn("busy_now", F.greatest("load_now", "erlang_now"))
-        .withColumn("busy_horizon", F.greatest("load_horizon", "erlang_horizon"))
-        .withColumn("spare", spare_for(F.col("busy_horizon")))
-    )
-    return counted.select(
-        "service",
-        "issued",
-        "providers_now",
-        (F.col("busy_now") + spare_for(F.col("busy_now"))).alias("need_now"),
-        (F.col("busy_horizon") + F.col("spare")).alias("need_horizon"),
-        "spare",
-        _rule(target).alias("rule"),
-        "exhaust_p50",
-        "exhaust_bound",
-        _confidence().alias("confidence"),
-        "peak_bound",
-        F.lit(target).alias("target_utilisation"),
-        "peak_miss_rate",
-        _note().alias("note"),
-    ).select(*GOLD_PLAN.schema.names)
+    issued, of_others = full_hour(now), dict(shared or {})
+    columns = ("full_load", "providers_mean", "demand_max", "demand_p95", "demand_mean", "requests", "service_s")
+    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, "in_flight")
+    told = forecasts.where(F.col("issued") == F.lit(issued))
+
+    def of_service(steps: pd.DataFrame, hours: pd.DataFrame) -> pd.DataFrame:
+        if steps.empty:
+            return pd.DataFrame(columns=GOLD_PLAN.schema.names)
+        at = pd.Timestamp(issued).tz_localize(None)
+        row = plan_service(_rows(steps, "h"), _rows(hours, "h"), at, options)
+        row["shared_providers"] = of_others.get(row["service"], 0)
+        return pd.DataFrame([row], columns=GOLD_PLAN.schema.names).astype(object)
+
+    grouped = told.groupBy("service").cogroup(known.groupBy("service"))
+    return grouped.applyInPandas(of_service, GOLD_PLAN.schema)
 
 
-def _known(load: DataFrame, issued: datetime) -> DataFrame:
-    """Return what is known of each service: its last full hour, and when a provider of it is full."""
-    before = load.where(F.col("h") < F.lit(issued))
-    is_last = F.col("h") == F.lit(issued) - F.expr("INTERVAL 1 HOUR")
-    last = {
-        name: F.max(F.when(is_last, F.col(name)))
-        for name in ("providers_mean", "capacity", "demand_mean", "demand_p95", "requests")
+def _rows(frame: pd.DataFrame, order: str) -> list[dict[str, Any]]:
+    frame = frame.sort_values(order).astype(object)
+    rows: list[dict[str, Any]] = frame.where(frame.notna(), None).to_dict("records")
+    return rows
+
+
+def plan_service(
+    steps: Sequence[Mapping[str, Any]], hours: Sequence[Mapping[str, Any]], issued: datetime, options: Options = PLAIN
+) -> dict[str, Any]:
+    """Plan for one service: ``steps`` are the rows of its forecast, ``hours`` those of its past, both in order."""
+    first = steps[0]
+    last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
+    full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
+    providers = max(0, round(last.get("providers_mean") or 0) - options.without.get(first["service"], 0))
+    demand = last.get("demand_max") or last.get("demand_p95") or last.get("demand_mean") or 0.0
+    demand, bound = options.growth * demand, options.growth * first["peak_bound"]
+    per_provider = full_load * options.target if full_load else None
+    erlangs = _erlangs(last)
+    several = erlangs is not None and providers > 0 and erlangs > providers
+    traffic = None if erlangs is None or several else _at_peak(erlangs, last, demand)
+    grown = None if traffic is None else traffic * (max(1.0, bound / demand) if demand else 1.0)
+    busy_now, busy = _busy(demand, per_provider, traffic), _busy(bound, per_provider, grown)
+    need_now, need = with_spare(busy_now), with_spare(busy)
+    notes = [
+        NO_FULL_LOAD if full_load is None else None,
+        GONE if not providers else None,
+        RUNS_OUT if providers and need is not None and per_provider and need > providers else None,
+        SEVERAL if several else None,
+        first["flag"] or None,
+    ]
+    return {
+        "service": first["service"],
+        "issued": issued,
+        "providers_now": providers,
+        "need_now": need_now,
+        "need_horizon": need,
+        "add": None if need is None or need_now is None else max(0, need - providers, need_now - providers),
+        "spare": None if need is None or busy is None else need - busy,
+        "rule": _rule(options.target, busy, for_load(bound, per_provider)),
+        "exhaust_p50": _short_from(steps, "p50", per_provider, providers, options.growth),
+        "exhaust_bound": _short_from(steps, "hour_bound", per_provider, providers, options.growth),
+        "demand_now": demand,
+        "peak_bound": bound,
+        "full_load": full_load,
+        "target_utilisation": options.target,
+        "erlangs": erlangs,
+        "service_s": last.get("service_s"),
+        **{name: first[name] for name in ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")},
+        "note": "; ".join(note for note in notes if note),
     }
-    full = F.max_by("full_load", F.when(F.col("full_load") > 0.0, F.col("h")))
-    providers = F.round(last["providers_mean"])
-    return before.groupBy("service").agg(
-        full.alias("full_load"),
-        providers.alias("providers_now"),
-        F.when(full.isNotNull(), F.coalesce(last["capacity"], providers * full, F.lit(0.0))).alias("capacity"),
-        F.coalesce(last["demand_p95"], last["demand_mean"], F.lit(0.0)).alias("demand_now"),
-        last["requests"].alias("requests_now"),
-    )
 
 
-def _for_load(demand: Column, per_provider: Column) -> Column:
-    """Return the providers that carry a demand; null where nothing says when one is full."""
-    return F.greatest(F.ceil(demand / per_provider), F.lit(1)).cast("long") * F.when(per_provider > 0.0, 1)
+def for_load(demand: float, per_provider: float | None) -> int | None:
+    """Return the providers that carry a demand; None where nothing says when one is full."""
+    return max(1, ceil(demand / per_provider)) if per_provider else None
 
 
-def spare_for(needed: Column) -> Column:
-    """Return the providers that must be there beside those that are needed."""
-    share = F.ceil(needed * SPARE_SHARE)
-    return F.when(needed.isNotNull(), F.greatest(F.lit(SPARE), share)).cast("long")
+def with_spare(busy: int | None) -> int | None:
+    """Return the providers that must be there for so many to be busy: spares come on top."""
+    return None if busy is None else busy + max(SPARE, ceil(busy * SPARE_SHARE))
 
 
-def providers_for(erlangs: Column, wait_share: float = WAIT_SHARE) -> Column:
-    """Return `erlang.providers_for` as an expression of Spark's own; null where the traffic is unknown or absurd."""
-    # Four standard deviations above the mean: far above the answer for a twentieth that waits, also for small traffic.
-    within = F.least(erlangs, F.lit(MOST_ERLANGS))
-    most = F.ceil(within + 4.0 * F.sqrt(within) + 8.0).cast("int")
-    start = F.struct(F.lit(1.0).alias("blocked"), F.lit(None).cast("long").alias("found"))
-
-    def step(state: Column, k: Column) -> Column:
-        blocked = erlangs * state["blocked"] / (k + erlangs * state["blocked"])
-        waits = F.when(k > erlangs, blocked / (F.lit(1.0) - erlangs / k * (F.lit(1.0) - blocked))).otherwise(1.0)
-        enough = waits <= wait_share
-        found = F.coalesce(state["found"], F.when(enough, k.cast("long")))
-        return F.struct(blocked.alias("blocked"), found.alias("found"))
-
-    searched = F.aggregate(F.sequence(F.lit(1), most), start, step, lambda state: state["found"])
-    return F.when(erlangs == 0.0, F.lit(0).cast("long")).when(erlangs.between(0.0, MOST_ERLANGS), searched)
+def need(demand: float, per_provider: float) -> int:
+    """Return the providers that a demand needs, spares included."""
+    busy = max(1, ceil(demand / per_provider))
+    return busy + max(SPARE, ceil(busy * SPARE_SHARE))
 
 
-def _rule(target: float) -> Column:
+def _busy(demand: float, per_provider: float | None, traffic: float | None) -> int | None:
+    waits = None if traffic is None else erlang.providers_for(traffic)
+    known = [number for number in (for_load(demand, per_provider), waits) if number is not None]
+    return max(known) if known else None
+
+
+def _erlangs(last: Mapping[str, Any]) -> float | None:
+    """Return the mean number of requests in service in the last hour; None where it is unknown or absurd."""
+    requests, seconds, in_flight = (last.get(name) for name in ("requests", "service_s", "in_flight"))
+    if requests is not None and seconds is not None:
+        made = requests / HOUR * seconds
+    elif in_flight is not None:
+        made = in_flight
+    else:
+        return None
+    return float(made) if isfinite(made) and 0.0 <= made <= MOST_ERLANGS else None
+
+
+def _at_peak(erlangs: float, last: Mapping[str, Any], demand: float) -> float:
+    """Return the traffic of the highest five minutes of the hour: in proportion to the demand."""
+    mean = last.get("demand_mean") or 0.0
+    return min(MOST_ERLANGS, erlangs * max(1.0, demand / mean)) if mean > 0.0 else erlangs
+
+
+def _short_from(
+    steps: Sequence[Mapping[str, Any]], of: str, per_provider: float | None, providers: int, growth: float
+) -> datetime | None:
+    """Return the first hour of which the need is more than there are providers."""
+    if not per_provider:
+        return None
+    return next((row["h"] for row in steps if need(growth * row[of], per_provider) > providers), None)
+
+
+def _rule(target: float, busy: int | None, by_load: int | None) -> str:
     """Name what decided on the number of providers."""
-    waits = F.col("load_horizon").isNull() | (F.col("erlang_horizon") > F.col("load_horizon"))
-    decided = F.when(waits, f"at most {WAIT_SHARE:.0%} wait").otherwise(f"peak bound at {target:.0%} load")
-    spare = F.when(F.col("spare") > SPARE, f" + {SPARE_SHARE:.0%} spare").otherwise(f" + {SPARE} spare")
-    return F.when(F.col("busy_horizon").isNull(), "none").otherwise(F.concat(decided, spare))
-
-
-def _confidence() -> Column:
-    """Tell how far to trust the row."""
-    history = F.least(F.col("seasons") / SURE_SEASONS, F.lit(1.0))
-    held = F.coalesce(F.lit(1.0) - F.col("peak_miss_rate"), F.lit(0.5))
-    flagged = F.when(F.coalesce(F.col("flag"), F.lit("")).isin("", FLAG_CONSTANT), 1.0).otherwise(0.5)
-    return F.round(history * held * flagged, 2)
-
-
-def _note() -> Column:
-    """Say what a reader should know of the row."""
-    return F.concat_ws(
-        "; ",
-        F.when(F.col("full_load").isNull(), NO_FULL_LOAD),
-        F.when(F.col("providers_now") == 0, GONE),
-        F.when((F.col("providers_now") > 0) & F.col("exhaust_bound").isNotNull(), RUNS_OUT),
-        F.when(F.coalesce(F.col("flag"), F.lit("")) != "", F.col("flag")),
-    )
+    if busy is None:
+        return "none"
+    waits = by_load is None or busy > by_load
+    spare = f" + {SPARE_SHARE:.0%} spare" if ceil(busy * SPARE_SHARE) > SPARE else f" + {SPARE} spare"
+    return (f"at most {WAIT_SHARE:.0%} wait" if waits else f"peak bound at {target:.0%} load") + spare

@@ -307,7 +307,25 @@ def _crossed(service: _Service) -> tuple[str, str]:
     if service.capacity is None or not service.plan:
         return DASH, DASH
     bound, middle = (_time(service.plan, name) for name in ("exhaust_bound", "exhaust_p50"))
+    if bound is None and (_number(service.plan, "add") or 0) > 0:
+        return "at the highest peak, at no certain hour", _when(middle) if middle else "not in the horizon"
     return (_when(bound) if bound else "not in the horizon"), (_when(middle) if middle else "not in the horizon")
+
+
+def _marked(need: float | None, now: float | None) -> str:
+    """Mark a need that is more than there are."""
+    if need is None:
+        return DASH
+    return f'<strong class="{"bad" if now is not None and need > now else "good"}">{_plain(need, 0)}</strong>'
+
+
+def _missed(row: Row) -> str:
+    """Say how often the bound would have been missed, and what rate that leaves possible."""
+    trials, missed = _number(row, "bound_trials"), _number(row, "bound_missed")
+    if not trials or missed is None:
+        return "never tried"
+    most = _percent(_number(row, "bound_miss_most"), 0)
+    return f"{_plain(missed, 0)} of {_plain(trials, 0)}; 95 %: at most {most}"
 
 
 def _glance(services: Sequence[_Service]) -> str:
@@ -315,19 +333,17 @@ def _glance(services: Sequence[_Service]) -> str:
     for service in services:
         plan = service.plan
         need, now = _number(plan, "need_horizon"), _number(plan, "providers_now")
-        short = need is not None and now is not None and need > now
+        add = _number(plan, "add")
         rows.append(
             [
                 f'<a href="#{service.ident}">{_name(service.name)}</a>',
                 _plain(now, 0),
-                _plain(_number(plan, "need_now"), 0),
-                f'<strong class="{"bad" if short else "good"}">{_plain(need, 0)}{" (more)" if short else ""}</strong>'
-                if need is not None
-                else DASH,
+                _marked(_number(plan, "need_now"), now),
+                _marked(need, now),
+                DASH if add is None else f"+{_plain(add, 0)}" if add else "none",
                 _plain(_number(plan, "spare"), 0),
                 _crossed(service)[0],
-                _percent(_number(plan, "peak_miss_rate")),
-                _percent(_number(plan, "confidence"), 0),
+                _missed(plan),
             ]
         )
     heads = (
@@ -335,10 +351,10 @@ def _glance(services: Sequence[_Service]) -> str:
         "Providers now",
         "Needed now",
         "Needed in the horizon",
+        "To add",
         "Spare in that",
-        "Bound reaches the limit",
+        "Too few from",
         "Bound missed before",
-        "Confidence",
     )
     empty = "There are no services: the journal has no reports of load yet."
     limit = (
@@ -377,7 +393,7 @@ def _chart(service: _Service) -> str:
     lines = [
         Line("demand", "demand", points(history, "demand_mean")),
         Line("forecast (p50)", "p50", points(service.forecast, "p50")),
-        Line("peak bound", "bound", points(service.forecast, "peak_bound")),
+        Line("bound of the hour", "bound", points(service.forecast, "hour_bound")),
         Line("capacity", "capacity", capacity),
     ]
     if target is not None and service.capacity is not None:
@@ -422,9 +438,9 @@ def _said(service: _Service) -> Iterable[str]:
             ("Spare in that", _plain(_number(plan, "spare"), 0)),
             ("Rule that decided", _name(plan["rule"]) if not _missing(plan.get("rule")) else DASH),
             ("Highest bound", f"{_plain(_number(plan, 'peak_bound'))} (load)"),
-            ("Bound reaches the limit", bound),
-            ("p50 reaches the limit", middle),
-            ("Confidence", _percent(_number(plan, "confidence"), 0)),
+            ("Too few from, by the bound", bound),
+            ("Too few from, by p50", middle),
+            ("Bound missed before", _missed(plan)),
         ]
         yield '<dl class="facts">' + "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in facts) + "</dl>"
         if not _missing(plan.get("note")) and plan["note"]:
@@ -434,8 +450,8 @@ def _said(service: _Service) -> Iterable[str]:
         yield (
             f"<p>Model: {_name(told.get('model'))}, on {_plain(_number(told, 'seasons'))} seasons. On past parts of "
             f"this very series its error (MASE) was {_plain(mase, 2)}, that of the seasonal naive {_plain(naive, 2)}; "
-            f"p95 held in {_percent(_number(told, 'coverage'))} of the hours; the bound was missed by "
-            f"{_percent(_number(told, 'peak_miss_rate'))} of the peaks, and stood at "
+            f"p95 held in {_percent(_number(told, 'coverage'))} of the hours. At past moments the bound was missed: "
+            f"{_missed(told)}, {_plain(_number(told, 'bound_ahead_h'), 0)} hours ahead; it stood at "
             f"{_plain(_number(told, 'over_provision'), 2)} times the peak in the median.</p>"
         )
         if not _missing(told.get("flag")) and told["flag"]:
@@ -458,7 +474,7 @@ def _days(service: _Service) -> str:
             _plain(_most(_number(row, "providers_min") for row in past), 0),
             _plain(_most(_number(row, "p50") for row in to_come)),
             _plain(_most(_number(row, "p95") for row in to_come)),
-            _plain(_most(_number(row, "peak_bound") for row in to_come)),
+            _plain(_most(_number(row, "hour_bound") for row in to_come)),
         ]
         for day, (past, to_come) in sorted(days.items(), reverse=True)
     ]
@@ -544,7 +560,7 @@ def _promises(services: Sequence[_Service]) -> str:
                 _percent(_mean(_number(row, "mape") for row in own)),
                 _percent(_mean(_number(row, "promised_coverage") for row in own)),
                 _percent(_mean(_number(row, "coverage") for row in own)),
-                _percent(_mean(_number(row, "promised_peak_miss_rate") for row in own)),
+                _percent(_mean(_number(row, "promised_miss_most") for row in own), 0),
                 f"{_percent(sum(map(bool, missed)) / len(missed))} of {len(missed)}" if missed else DASH,
                 f"{_plain(_number(service.told, 'over_provision'), 2)} x",
             ]
@@ -555,7 +571,7 @@ def _promises(services: Sequence[_Service]) -> str:
         "Error (MAPE)",
         "p95 holds: promised",
         "came true",
-        "Peaks over the bound: promised",
+        "Peaks over the bound: at most",
         "came true",
         "Bound to peak",
     )

@@ -115,6 +115,10 @@ def _add_records(lives: Lived, rows: FiveMinutes) -> None:
                 "hb": records.hb,
                 "requests": records.requests,
                 "errors": records.errors,
+                "busy": records.requests * records.latency / 1000,
+                "timed": np.where(np.isnan(records.latency), np.nan, records.requests),
+                "in_flight": records.in_flight,
+                "in_flight_reports": np.where(np.isnan(records.in_flight), np.nan, 1.0),
                 "rtt_max": records.rtt,
                 "gap": gap,
             }

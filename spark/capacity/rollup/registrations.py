@@ -32,7 +32,7 @@ OPEN, CLOSED, BROKER, SILENT, WITHDRAWN = -1, 0, 1, 2, 3
 
 COLUMNS = (
     "broker", "boot", "service", "provider", "instance", "event", "why", "seq", "ts", "interval_ms", "load",
-    "full_load", "requests", "errors", "rtt_ms",
+    "full_load", "requests", "errors", "latency_ms", "in_flight", "rtt_ms",
 )  # fmt: skip
 
 
@@ -121,6 +121,8 @@ class Records:
     hb: Ints
     requests: Floats
     errors: Floats
+    latency: Floats
+    in_flight: Floats
     rtt: Floats
 
     def take(self, rows: Ints | Flags) -> "Records":
@@ -169,6 +171,8 @@ def _carried(names: Names, carried: Sequence[Carried]) -> Records:
         hb=np.zeros(len(carried), np.int64),
         requests=nothing,
         errors=nothing,
+        latency=nothing,
+        in_flight=nothing,
         rtt=nothing,
     )
 
@@ -192,6 +196,8 @@ def _of(batch: pa.RecordBatch, names: Names) -> Records:
         is_one(event, "hb")[mine].astype(np.int64),
         real(batch["requests"])[mine],
         real(batch["errors"])[mine],
+        real(batch["latency_ms"])[mine],
+        real(batch["in_flight"])[mine],
         real(batch["rtt_ms"])[mine],
     )
 

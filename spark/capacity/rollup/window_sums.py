@@ -17,7 +17,7 @@ COUNTS = ("hb", "connected", "up", "loaded", "down", "awaited", "outages")
 AMOUNTS = ("load", "expected")
 """Numbers that are added up; nothing is 0."""
 
-TOLD = ("requests", "errors")
+TOLD = ("requests", "errors", "busy", "timed", "in_flight", "in_flight_reports")
 """Numbers that are added up where they are told at all."""
 
 MOST = ("load_max", "full_load", "rtt_max", "gap")
@@ -139,6 +139,9 @@ class FiveMinutes:
             "full_load": _nullable(columns["full_load"]),
             "requests": _nullable(columns["requests"]).cast(pa.int64()),
             "errors": _nullable(columns["errors"]).cast(pa.int64()),
+            "busy_s": _rounded(columns["busy"]),
+            "timed": _nullable(columns["timed"]).cast(pa.int64()),
+            "in_flight": _rounded(columns["in_flight"] / columns["in_flight_reports"]),
             "rtt_max": _nullable(columns["rtt_max"]),
             "broker_up_s": _seconds(columns["broker_up"]),
             "down_s": _seconds(columns["down"]),

@@ -34,7 +34,10 @@ from spark.capacity.tables.time_windows import ABSENCE, DAY, DIGITS, FIVE_MINUTE
 LOOKBACK = timedelta(days=2)
 """What must be known of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
 
-MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", "requests")
+REQUESTS = ("requests", "errors", "busy_s", "timed")
+"""Sums of what providers report of their requests."""
+
+MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, "in_flight")
 """What it is made of."""
 
 HOUR = 12
@@ -62,16 +65,19 @@ def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
     # The measure of fullness is the service's: an instance that has not reported yet has the same one.
     full = maximum(grid["full_load"].reshape(-1, HOUR * HOURS)).reshape(HOURS, HOUR)
     full_load = maximum(full.T)
-    weight, requests, values = maximum(grid["broker_up_s"]), sum_known(grid["requests"]), _loads(grid)
+    weight, values = maximum(grid["broker_up_s"]), _loads(grid)
+    asked = {name: sum_known(grid[name]) for name in REQUESTS}
+    in_flight = sum_known(last(grid["in_flight"]) * presence(grid, "up_s"))
     rows = []
     for hour in range(HOURS):
         places = np.arange(hour * HOUR, (hour + 1) * HOUR)
         places = places[weight[places] > 0]
         if not len(places):
             continue
-        known = demand[places][~np.isnan(demand[places])]
+        known = _known(demand[places])
         seen = demand[places][(weight[places] >= SEEN) & ~np.isnan(demand[places])]
-        asked = requests[places][~np.isnan(requests[places])]
+        told = {name: _known(sums[places]) for name, sums in asked.items()}
+        of_hour = {name: float(sums.sum()) for name, sums in told.items() if len(sums)}
         mean, room = (_mean(one[places], weight[places]) for one in (demand, providers * full_load[hour]))
         row = {
             "date": day,
@@ -85,7 +91,10 @@ def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
             "providers_mean": _mean(providers[places], weight[places]),
             "providers_min": int(providers[places].min() + 0.5),
             "util": _rounded(mean / room) if mean is not None and room else None,
-            "requests": int(asked.sum()) if len(asked) else None,
+            "requests": int(of_hour["requests"]) if "requests" in of_hour else None,
+            "errors": int(of_hour["errors"]) if "errors" in of_hour else None,
+            "service_s": _rounded(of_hour["busy_s"] / of_hour["timed"]) if of_hour.get("timed") else None,
+            "in_flight": _mean(in_flight[places], weight[places]),
             **spread(values[:, hour][~np.isnan(values[:, hour])]),
         }
         rows.append(row)
@@ -122,19 +131,23 @@ def filled(grid: Grid) -> Floats:
     risen, lost = np.nansum(rise, axis=0), np.where(first, share_of, 0.0).sum(axis=0)
     share = np.clip(np.divide(risen, lost, out=np.zeros(len(lost)), where=lost > 0), 0.0, 1.0)
     # What was taken over when a silence began holds for all of it.
-    taken = np.where(first, share, 0.0)
-    for row, place in _replaced(grid.there, told):
+    taken = np.append(np.where(first, share, 0.0), np.zeros((len(load), 1)), axis=1)
+    for row, place in _replaced(grid.there, told, down):
         taken[row, place] = 1.0
-    of_silence = np.take_along_axis(taken, np.clip(seen + 1, 0, len(column) - 1), axis=1)
-    of_next = np.append(taken[:, 1:], np.zeros((len(taken), 1)), axis=1)
+    of_silence = np.take_along_axis(taken, np.clip(seen + 1, 0, len(column)), axis=1)
     absent = presence(grid, "up_s", "awaited_s", "down_s")
     fill = _or(relation * mean, level) * (1 - of_silence) * absent
     # A window in which an instance fell silent, or came back, has both kinds of time.
-    return np.where(silent, fill, np.where(told, load * (up + down * (1 - of_next)), np.nan))
+    return np.where(silent, fill, np.where(told, load * (up + down * (1 - taken[:, 1:])), np.nan))
 
 
-def _replaced(there: Flags, told: Flags) -> list[tuple[int, int]]:
-    """Return the last silences, as rows and first columns, beside which a new instance each appeared."""
+def _replaced(there: Flags, told: Flags, down: Floats) -> list[tuple[int, int]]:
+    """Return the last silences, as rows and first columns, beside which a new instance each appeared.
+
+    One that began in the last window has the column behind it.
+    """
+    there = np.append(there, (down[:, -1:] > 0) & told[:, -1:], axis=1)
+    told = np.append(told, np.zeros((len(told), 1), bool), axis=1)
     column = np.arange(there.shape[1])
     appeared = np.where(there.any(axis=1), there.argmax(axis=1), 0)
     new = sorted(appeared[appeared > 0].tolist())
@@ -164,6 +177,10 @@ def _loads(grid: Grid) -> Floats:
 
 def _or(values: Floats, otherwise: Floats) -> Floats:
     return np.where(np.isnan(values), otherwise, values)
+
+
+def _known(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
 
 
 def _mean(values: Floats, weight: Floats) -> float | None:

@@ -18,10 +18,14 @@ ROWS = 1 << 18
 
 
 def batches(files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of files, bit by bit."""
+    """Read some columns of files, batch by batch. A column that an older file does not have is null."""
     for path in files:
         with pyarrow.parquet.ParquetFile(path, read_dictionary=[name for name in columns if name in NAMES]) as file:
-            yield from file.iter_batches(ROWS, columns=list(columns), use_threads=False)
+            missing = set(columns) - set(file.schema_arrow.names)
+            for batch in file.iter_batches(ROWS, columns=list(columns), use_threads=False):
+                for name in missing:
+                    batch = batch.append_column(name, pa.nulls(len(batch), pa.float64()))
+                yield batch
 
 
 def codes(column: pa.DictionaryArray) -> tuple[Ints, list[str]]:

@@ -22,8 +22,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-VERSION = 1
-"""The version of the records that these jobs read (docs/export.md)."""
+VERSIONS = (1, 2)
+"""The versions of the records that these jobs read (docs/export.md). Version 2 adds `latency_ms`, and says that
+`requests`, `errors` and `in_flight` are what providers report."""
 
 EVENTS = ("register", "unregister", "expire", "hb", "load", "alive", "drop")
 """The events of version 1."""
@@ -91,6 +92,7 @@ RECORD = columns(
     in_flight="long",
     requests="long",
     errors="long",
+    latency_ms="double",
     rtt_ms="double",
     sent_ts="long",
     dropped="long",
@@ -126,6 +128,7 @@ BRONZE_RECORDS = Table(
         in_flight="long",
         requests="long",
         errors="long",
+        latency_ms="double",
         rtt_ms="double",
         sent_ts="timestamp",
         dropped="long",
@@ -190,6 +193,9 @@ SILVER_PROVIDER_5M = Table(
         full_load="double",
         requests="long",
         errors="long",
+        busy_s="double",
+        timed="long",
+        in_flight="double",
         rtt_max="double",
         broker_up_s="double",
         down_s="double",
@@ -200,7 +206,10 @@ SILVER_PROVIDER_5M = Table(
     dated=True,
 )
 """A provider's five-minute window, which starts at `w`: with the time that counts as down, the time for which it was
-awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats."""
+awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats.
+
+`requests` and `errors` are what it reported for that time. Of `timed` requests the latency is known: `busy_s` is the
+sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
 
 GOLD_SERVICE_1H = Table(
     "gold_service_1h",
@@ -220,10 +229,16 @@ GOLD_SERVICE_1H = Table(
         max_mean="double",
         gini="double",
         requests="long",
+        errors="long",
+        service_s="double",
+        in_flight="double",
     ),
     dated=True,
 )
-"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows."""
+"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows.
+
+`service_s` is the mean time in seconds that a request took, where providers report requests with their latency;
+`in_flight` the mean number of requests that all providers together were handling, where they report that."""
 
 GOLD_PROVIDER_DAY = Table(
     "gold_provider_day",
@@ -270,17 +285,25 @@ GOLD_FORECAST = Table(
         model="string",
         p50="double",
         p95="double",
+        hour_bound="double",
         peak_bound="double",
         mase="double",
         mase_naive="double",
         coverage="double",
-        peak_miss_rate="double",
+        bound_trials="long",
+        bound_missed="long",
+        bound_miss_most="double",
+        bound_ahead_h="long",
         over_provision="double",
         seasons="double",
         flag="string",
     ),
 )
-"""The demand of a service in the hours to come, as it was told at `issued`; with what past folds say of the model."""
+"""The demand of a service in the hours to come, as it was forecast at `issued`, with what past folds say of the model.
+
+`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of five-minute peaks: of that hour, and of the whole
+horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
+with 95 % confidence its rate of misses is at most `bound_miss_most`."""
 
 GOLD_PLAN = Table(
     "gold_plan",
@@ -290,18 +313,30 @@ GOLD_PLAN = Table(
         providers_now="long",
         need_now="long",
         need_horizon="long",
+        add="long",
         spare="long",
         rule="string",
         exhaust_p50="timestamp",
         exhaust_bound="timestamp",
-        confidence="double",
+        demand_now="double",
         peak_bound="double",
+        full_load="double",
         target_utilisation="double",
-        peak_miss_rate="double",
+        erlangs="double",
+        service_s="double",
+        bound_trials="long",
+        bound_missed="long",
+        bound_miss_most="double",
+        bound_ahead_h="long",
+        shared_providers="long",
         note="string",
     ),
 )
-"""How many providers a service needs, which rule decided, and when it runs out."""
+"""How many providers a service needs, spares included, which rule decided, and from when on those of now are too few.
+
+`add` is what is missing, now or in the horizon. `demand_now` is the highest five-minute window of the last full hour.
+`erlangs` is the mean number of requests in service in the last full hour, where providers report requests. So many
+`shared_providers` offer other services as well: their full load counts in each, and needs do not add up."""
 
 EVALUATION = Table(
     "evaluation",
@@ -313,7 +348,7 @@ EVALUATION = Table(
         coverage="double",
         peak_missed="boolean",
         promised_coverage="double",
-        promised_peak_miss_rate="double",
+        promised_miss_most="double",
         promised_mase="double",
     ),
 )

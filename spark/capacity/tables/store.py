@@ -32,7 +32,7 @@ from spark.capacity.tables.schema import BRONZE_RECORDS, Table, arrow_schema
 
 LAYOUT = 2
 """The version of the derived tables; another number makes the next run compute them again from bronze. 1: before
-`awaited_s` and `demand_max`."""
+`awaited_s`, `demand_max` and the sums of requests."""
 
 DERIVED = ("silver_*", "gold_service_1h", "gold_provider_day", "gold_balance_day")
 """The tables that are made of bronze date by date."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spark.capacity.benchmark import back_test as bt
+from spark.capacity.benchmark import bound_tables
 from spark.capacity.benchmark.traces import TraceError, read_trace
 from tests.spark.series import daily, write
 
@@ -85,10 +86,24 @@ def test_a_forecast_is_judged_by_what_came():
     values = np.tile(np.arange(1.0, 25.0), 10)
     values[-24:] *= 2.0
     good, bad = bt.walk(values)[-2:]
-    assert (good.mase, good.missed, good.over_provision, good.covered) == (0.0, False, 1.0, 1.0)
+    assert (good.mase, good.missed, good.over_provision, good.covered) == (0.0, False, 1.3, 1.0)
     assert bad.missed
-    assert bad.over_provision == 0.5
+    assert bad.over_provision == 0.65
     assert bad.mase == bad.mase_naive > 0.0
+
+
+def test_a_peak_within_an_hour_is_what_the_bound_is_judged_by(tmp_path):
+    rng = np.random.default_rng(5)
+    minutes = np.repeat(daily(10, rng), 12)
+    minutes[9 * 288 + 7] = 900.0
+    trace = read_trace(write(tmp_path / "a.csv", minutes, step=300))
+    assert np.nanmax(trace.values) < 300.0
+    steps = bt.walk(trace.values, trace.day, trace.peaks)
+    assert [step.missed for step in steps] == [False] * 5 + [True]
+    assert [step.part for step in steps] == ["seen", "seen", "held out", "held out", "held out", "held out"]
+    assert all(step.rivals["highest five minutes of eight weeks x 1.3 (ours)"] == step.over_provision for step in steps)
+    assert "| held out | like VPA, 90 % | " in bound_tables.costs(steps)
+    assert "| held out | 35% to 60% | " in bound_tables.calibration(steps)
 
 
 def test_a_long_series_is_forecast_a_week_ahead():

@@ -95,7 +95,15 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
             row["demand_mean"] = None
     told = {"issued": END, "model": "naive-day", "seasons": 1.0, "flag": ""}
     forecast = [
-        {**told, "service": one.service, "h": hour, "p50": value, "p95": 1.1 * value, "peak_bound": 1.2 * value}
+        {
+            **told,
+            "service": one.service,
+            "peak_bound": 1.2 * max(one.came[:24]),
+            "h": hour,
+            "p50": value,
+            "p95": 1.1 * value,
+            "hour_bound": 1.1 * value,
+        }
         for one in loaded.services
         for hour, value in zip(hours[24:], one.came, strict=False)
     ]

@@ -56,7 +56,8 @@ ODD = [
     b'"label": "a\tb"', b'"label": "\xff"', b'"label": "\xc3\xa9"', b"'label': 'a'", b'label: "a"', b'"label": "a",',
     b'"label": "a", "label": "b"', b'"la\\u0062el": "a"', b'"LABEL": "a"', b'"colour": "red"', b'"colour": {"a": [1]}',
     b'"label": "a" /* b */', b'"endpoint": null', b'"provider": null', b'"service": null', b'"wire": null',
-    b'"v": 2', b'"v": true', b'"v": null', b'"event": "dance"', b'"event": "load"', b'"event": null', b'"boot": null',
+    b'"v": 2', b'"v": 3', b'"latency_ms": 1.5', b'"latency_ms": -1', b'"requests": -1', b'"requests": 7',
+    b'"v": true', b'"v": null', b'"event": "dance"', b'"event": "load"', b'"event": null', b'"boot": null',
     b'"ts": 5', b'"ts": 99999999999999999', b'"ts": -1', b'"rtt_ms": -1', b'"full_load": -1', b'"full_load": -0.5',
     b'"label": "a"}  ', b'"label": "a"}\r', b'"label": "a"} x', b'"label": "a"}{"v":1', b'"label": "a"\x00',
 ]  # fmt: skip

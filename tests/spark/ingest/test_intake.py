@@ -40,7 +40,7 @@ def test_bad_lines_are_put_aside_with_their_reason_and_the_rest_goes_on(tables: 
         ("[1, 2]", "no JSON object, or a member of a wrong type"),
         (record(3, provider="one"), "no JSON object, or a member of a wrong type"),
         (record(4, "load", load=2).__repr__(), "no JSON object, or a member of a wrong type"),
-        (record(5, v=2), "unknown version 2"),
+        (record(5, v=3), "unknown version 3"),
         (record(6, event="dance"), "unknown event dance"),
         ({name: value for name, value in record(7).items() if name != "seq"}, "seq is missing"),
         ({name: value for name, value in record(7).items() if name != "boot"}, "boot is missing"),

@@ -23,7 +23,7 @@ def told(spark):
     """What is told of some services, in one run of the job."""
     hours = DAYS * 24
     rows = [
-        *(row("steady", i, demand(i)) for i in range(hours)),
+        *(row("steady", i, demand(i), demand_max=demand(i) + 15.0) for i in range(hours)),
         # What comes after now is not known yet.
         row("steady", hours, 9_999.0),
         row("young", hours - 1, 7.0),
@@ -49,10 +49,13 @@ def test_each_service_has_a_row_for_each_hour_to_come(told):
 def test_what_repeats_is_forecast_at_the_right_hour(told):
     steady = told.loc["steady"]
     np.testing.assert_allclose(steady["p50"], [demand(i) for i in range(48)])
-    assert steady["peak_bound"].max() == 330.0
+    assert set(steady["peak_bound"]) == {1.3 * 345.0}
+    assert steady["hour_bound"].iloc[0] == pytest.approx(1.3 * (demand(23) + 15.0))
     assert set(steady["model"]) == {"naive-day"}
     assert set(steady["seasons"]) == {10.0}
-    assert set(steady["peak_miss_rate"]) == {0.0}
+    record = steady[["bound_trials", "bound_missed", "bound_ahead_h"]]
+    assert record.drop_duplicates().to_numpy().tolist() == [[1, 0, 48]]
+    assert steady["bound_miss_most"].iloc[0] == pytest.approx(0.95)
     assert set(steady["flag"]) == {""}
 
 
@@ -61,7 +64,8 @@ def test_a_short_history_is_flagged_and_claims_no_accuracy(told):
         young = told.loc[service]
         assert set(young["p50"]) == {last}
         assert set(young["flag"]) == {models.FLAG_TINY}
-        assert young[["mase", "mase_naive", "coverage", "peak_miss_rate", "over_provision"]].isna().all(axis=None)
+        assert young[["mase", "mase_naive", "coverage", "over_provision"]].isna().all(axis=None)
+        assert set(zip(young["bound_trials"], young["bound_miss_most"], strict=True)) == {(0, 1.0)}
 
 
 def test_a_service_that_fell_silent_says_so(told):

@@ -44,11 +44,15 @@ def forecast(service: str, flag: str = "", issued: datetime = NOW) -> list[Recor
             "model": "seasonal naive",
             "p50": 310.0,
             "p95": 350.0,
-            "peak_bound": 433.0,
+            "hour_bound": 433.0,
+            "peak_bound": 460.0,
             "mase": 0.81,
             "mase_naive": 1.02,
             "coverage": 0.93,
-            "peak_miss_rate": 0.08,
+            "bound_trials": 12,
+            "bound_missed": 1,
+            "bound_miss_most": 0.339,
+            "bound_ahead_h": 168,
             "over_provision": 1.31,
             "seasons": 4.25,
             "flag": flag,
@@ -68,10 +72,12 @@ def plan(service: str, **members) -> Record:
         "rule": "bound at the target utilisation, and 2 to spare",
         "exhaust_p50": None,
         "exhaust_bound": CROSSED,
-        "confidence": 0.74,
-        "peak_bound": 433.0,
+        "add": 3,
+        "peak_bound": 460.0,
         "target_utilisation": 0.7,
-        "peak_miss_rate": 0.08,
+        "bound_trials": 12,
+        "bound_missed": 1,
+        "bound_miss_most": 0.339,
         "note": "",
     } | members
 
@@ -108,7 +114,7 @@ def evaluated(service: str, week: int, missed: bool) -> Record:
         "coverage": 0.914,
         "peak_missed": missed,
         "promised_coverage": 0.93,
-        "promised_peak_miss_rate": 0.08,
+        "promised_miss_most": 0.339,
         "promised_mase": 0.81,
     }
 
@@ -120,7 +126,14 @@ def full() -> dict[str, list[Record]]:
         "gold_plan": [
             plan("auth"),
             plan(HOSTILE, rule=HOSTILE, note=HOSTILE),
-            plan("free", need_now=None, need_horizon=None, exhaust_bound=None, note="no full load is configured"),
+            plan(
+                "free",
+                need_now=None,
+                need_horizon=None,
+                add=None,
+                exhaust_bound=None,
+                note="no full load set",
+            ),
         ],
         "gold_provider_day": [
             provider("10.0.0.1:1", flaky=True, miss_ratio=0.064),
@@ -223,8 +236,8 @@ def test_ids_are_given_once_and_charts_are_named_for_those_who_do_not_see_them(p
 
 def test_the_date_at_which_the_limit_is_reached_is_said_and_drawn(page):
     own = section(page, "Service auth")
-    assert "Bound reaches the limit2026-06-04 05:00 UTC" in text(own)
-    assert "p50 reaches the limitnot in the horizon" in text(own)
+    assert "Too few from, by the bound2026-06-04 05:00 UTC" in text(own)
+    assert "Too few from, by p50not in the horizon" in text(own)
     assert len([one for one in own.iter("path") if one.get("class") == "crossed"]) == 1
     assert "2026-06-04 05:00 UTC" in text(section(page, "At a glance"))
 
@@ -244,16 +257,19 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
         "bound at the target utilisation, and 2 to spare",
         "(MASE) was 0.81, that of the seasonal naive 1.02",
         "p95 held in 93 % of the hours",
-        "missed by 8 % of the peaks",
+        "missed: 1 of 12; 95 %: at most 34 %, 168 hours ahead",
         "1.31 times the peak",
     ):
         assert said in own
-    assert "11 (more)" in text(section(page, "At a glance"))
+    [auth] = [row for row in section(page, "At a glance").iter("tr") if text(row).startswith("auth")]
+    assert [text(cell) for cell in auth][1:5] == ["8", "7", "11", "+3"]
+    # Both needs are marked by what there is, spares included.
+    assert [one.get("class") for one in auth.iter("strong")] == ["good", "bad"]
 
 
 def test_promises_stand_beside_what_came_true(page):
     rows = [[text(cell) for cell in row] for row in section(page, "Promises and what became of them").iter("tr")]
-    assert rows[1:] == [["auth", "4", "6.1 %", "93 %", "91.4 %", "8 %", "25 % of 4", "1.31 x"]]
+    assert rows[1:] == [["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]]
 
 
 def test_flaky_providers_are_listed_and_sound_ones_are_not(page):
@@ -300,8 +316,8 @@ def test_what_is_not_claimed_has_its_reason(page):
     assert any("1 provider promised no heartbeats" in one for one in items)
     assert any("heard for a short time only, or once" in one for one in items)
     own = text(section(page, "Service free"))
-    assert "no full load is configured" in own
-    assert "Bound reaches the limit\u2013" in own
+    assert "no full load set" in own
+    assert "Too few from, by the bound\u2013" in own
 
 
 def test_empty_tables_are_explained(tmp_path):
@@ -322,7 +338,7 @@ def test_a_service_that_is_only_in_one_table_is_shown_with_what_is_missing():
         render(
             {
                 "gold_service_1h": hours("measured", 1),
-                "gold_plan": [plan("planned", exhaust_bound=pd.NaT, confidence=float("nan"))],
+                "gold_plan": [plan("planned", exhaust_bound=pd.NaT, add=None, bound_trials=float("nan"))],
                 "gold_provider_day": [provider("1", service="judged")],
             }
         )
@@ -330,7 +346,7 @@ def test_a_service_that_is_only_in_one_table_is_shown_with_what_is_missing():
     assert "There is no forecast" in text(section(page, "Service measured"))
     assert "There is no plan" in text(section(page, "Service measured"))
     assert "There is no chart" in text(section(page, "Service planned"))
-    assert "Confidence\u2013" in text(section(page, "Service planned"))
+    assert "Bound missed beforenever tried" in text(section(page, "Service planned"))
     assert "Service judged" in text(section(page, "Service judged"))
 
 
@@ -390,7 +406,7 @@ def test_csv_has_the_rows_and_no_formulas():
     assert [row["service"] for row in found] == ["'=HYPERLINK(1)", 'a,"b"\nc']
     assert found[0]["exhaust_bound"] == "2026-06-04T05:00:00Z"
     assert found[0]["exhaust_p50"] == ""
-    assert found[0]["confidence"] == "0.74"
+    assert found[0]["bound_miss_most"] == "0.339"
     assert table_csv([plan("a", peak_bound=-1.0)]).count("'") == 0
 
 
