@@ -25,7 +25,7 @@ from spark.capacity.planning.evaluation import evaluate
 from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
 from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.progress import Progress
-from spark.capacity.report import page
+from spark.capacity.report import page, plan_json, service_section
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
 from spark.capacity.rollup.date_rollup import look, rollup
@@ -38,6 +38,7 @@ from spark.capacity.service.daily_jobs import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
 from spark.capacity.service.reliability import provider_days, reliability
 from spark.capacity.tables.column_reader import batches, micros
+from spark.capacity.tables.lake import FOLDER, publish
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     EVALUATION,
@@ -84,6 +85,8 @@ class Settings:
     since: date | None = None
     horizon: int = HORIZON
     options: Options = PLAIN
+    cost: float | None = None
+    """Of a provider, in any unit."""
 
     @property
     def run(self) -> str:
@@ -113,7 +116,11 @@ class Pipeline:
         self._forecast(now)
         # Dates that were left out on purpose are still to be computed.
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
-        return self._report(now)
+        files = self._report(now)
+        with self._progress.job("publish") as step:
+            versions = publish(self._tables, self._settings.run)
+            step(1.0, f"{len(versions):,} tables have a new version in {self._tables.out / FOLDER}")
+        return files
 
     @staticmethod
     def _why_none(done: Ingested) -> str:
@@ -238,16 +245,33 @@ class Pipeline:
 
     def _shared(self) -> dict[str, int]:
         """Count the providers of each service that offered others on the same day, the last one."""
-        rows = self._tables.rows_of(GOLD_PROVIDER_DAY, self._tables.dates(GOLD_PROVIDER_DAY)[-1])
         offers: dict[str, set[str]] = {}
-        for service, instance in zip(rows["service"].to_pylist(), rows["instance"].to_pylist(), strict=True):
-            offers.setdefault(instance, set()).add(service)
+        for day in self._tables.dates(GOLD_PROVIDER_DAY)[-1:]:
+            rows = self._tables.rows_of(GOLD_PROVIDER_DAY, day)
+            for service, instance in zip(rows["service"].to_pylist(), rows["instance"].to_pylist(), strict=True):
+                offers.setdefault(instance, set()).add(service)
         return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
+
+    def _document(self, now: datetime, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+        """Make plan.json of this run, with what it was made of."""
+        dates = self._tables.dates(BRONZE_RECORDS)
+        inputs = {
+            "journal": str(self._settings.journal),
+            "first_date": str(dates[0]),
+            "last_date": str(dates[-1]),
+            "records": sum(row["records"] for row in rows[LEDGER.name]),
+            "records_lost": sum(row["records"] for row in rows[LOSS.name]),
+            "damaged_segments": sum(not row["records"] and bool(row["quarantined"]) for row in rows[LEDGER.name]),
+            "horizon_h": self._settings.horizon,
+            "target_utilisation": self._settings.options.target,
+        }
+        plans = [row for row in rows[GOLD_PLAN.name] if row["issued"] == now]
+        return plan_json.document(plans, rows[GOLD_FORECAST.name], inputs, self._settings.cost)
 
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables
         with self._progress.job("report") as step:
-            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - page.SHOWN
+            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - service_section.SHOWN
             rows: dict[str, Sequence[Mapping[str, Any]]] = {}
             for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS, SILVER_SET_BACK):
                 days = [day for day in tables.dates(table) if day >= since.date()]
@@ -260,5 +284,6 @@ class Pipeline:
             rows["set_back"] = rows.pop(SILVER_SET_BACK.name)
             rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
             files = page.write(tables.out, rows)
+            files += plan_json.write(tables.out, self._document(now, rows))
             step(1.0, str(tables.out / "report.html"))
         return files

@@ -67,7 +67,9 @@ def add_service(
     ]
     weights = chance.normal(1.0, 0.03, service.providers).clip(0.8, 1.2)
     weights[0] *= 1 + service.skew
-    present = _Present(weights, sessions) if service.failover else None
+    # A broker that is away takes no provider along: its players, or requests, go on.
+    alive = [_alive(own, since, until) for own, _ in downs]
+    present = _Present(weights, alive) if service.failover else None
     providers = []
     for index, first in enumerate(instances):
         flaky = index < len(service.flaky) and service.flaky[index] > 0
@@ -164,18 +166,24 @@ def _replaced(sessions: Sequence[_Session], switches: Sequence[int], how: str) -
 class _Present:
     """Whose weights share the load at a time: a step function."""
 
-    def __init__(self, weights: Floats, sessions: Sequence[Sequence[_Session]]) -> None:
+    def __init__(self, weights: Floats, alive: Sequence[Sequence[tuple[int, int]]]) -> None:
         steps = sorted(
             (at, change)
-            for weight, own in zip(weights.tolist(), sessions, strict=True)
-            for session in own
-            for at, change in ((session.start, weight), (session.end, -weight))
+            for weight, own in zip(weights.tolist(), alive, strict=True)
+            for begin, end in own
+            for at, change in ((begin, weight), (end, -weight))
         )
         self.times = np.array([at for at, _ in steps], dtype=np.int64)
         self.totals = np.cumsum([change for _, change in steps])
 
     def total(self, at: Ints) -> Floats:
         return np.asarray(self.totals[np.searchsorted(self.times, at, side="right") - 1])
+
+
+def _alive(downs: Sequence[_Down], since: int, until: int) -> list[tuple[int, int]]:
+    """Return the times in which a provider works, whether the broker is there or not."""
+    edges = [since, *(at for down in downs for at in (down.start, down.end)), until]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _downs(

@@ -32,6 +32,8 @@ from pyspark.sql import functions as F
 from spark.capacity.planning import erlang
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
 from spark.capacity.planning.forecast import full_hour
+from spark.capacity.planning.growth import WEEK, WEEKS, Growth, growth
+from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.tables.schema import GOLD_PLAN
 
 TARGET = 0.8
@@ -53,17 +55,37 @@ SEVERAL = "providers handle several requests at a time: Erlang's formula is not 
 
 
 @attrs.frozen
+class Event:
+    """A known event: from ``begin`` until ``end`` the demand of a service (None: of all) is ``factor`` fold."""
+
+    begin: datetime
+    end: datetime
+    factor: float
+    service: str | None = None
+
+
+@attrs.frozen
 class Options:
     """What a plan is asked for; all but the target is for what-if questions.
 
-    ``growth`` multiplies the demand, ``full_load`` replaces what a provider carries, and ``without`` takes so many
-    providers away, by service.
+    ``growth`` multiplies the demand, ``full_load`` replaces what a provider carries, ``without`` takes so many
+    providers away, by service, and ``events`` are known beforehand.
     """
 
     target: float = attrs.field(default=TARGET)
     growth: float = 1.0
     full_load: float | None = None
     without: Mapping[str, int] = attrs.field(factory=dict)
+    events: tuple[Event, ...] = ()
+
+    def factor(self, service: str, hour: datetime | None = None) -> float:
+        """Return how many times the demand is as high: in an hour, or where none is given without any event."""
+        mine = [
+            event.factor
+            for event in self.events
+            if hour is not None and event.service in (None, service) and event.begin <= hour < event.end
+        ]
+        return self.growth * max(mine, default=1.0)
 
     @target.validator
     def _possible(self, attribute: object, value: float) -> None:
@@ -117,11 +139,14 @@ def plan_service(
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     providers = max(0, round(last.get("providers_mean") or 0) - options.without.get(first["service"], 0))
     demand = last.get("demand_max") or last.get("demand_p95") or last.get("demand_mean") or 0.0
-    demand, bound = options.growth * demand, options.growth * first["peak_bound"]
+    demand = options.growth * demand
+    # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
+    bound = first["peak_bound"] * max(options.factor(first["service"], row["h"]) for row in steps)
     per_provider = full_load * options.target if full_load else None
     erlangs = _erlangs(last)
     several = erlangs is not None and providers > 0 and erlangs > providers
     traffic = None if erlangs is None or several else _at_peak(erlangs, last, demand)
+    trend = growth(hours, issued)
     grown = None if traffic is None else traffic * (max(1.0, bound / demand) if demand else 1.0)
     busy_now, busy = _busy(demand, per_provider, traffic), _busy(bound, per_provider, grown)
     need_now, need = with_spare(busy_now), with_spare(busy)
@@ -141,8 +166,10 @@ def plan_service(
         "add": None if need is None or need_now is None else max(0, need - providers, need_now - providers),
         "spare": None if need is None or busy is None else need - busy,
         "rule": _rule(options.target, busy, for_load(bound, per_provider)),
-        "exhaust_p50": _short_from(steps, "p50", per_provider, providers, options.growth),
-        "exhaust_bound": _short_from(steps, "hour_bound", per_provider, providers, options.growth),
+        "exhaust_p50": _short_from(steps, "p50", per_provider, providers, options),
+        "exhaust_bound": _short_from(steps, "hour_bound", per_provider, providers, options),
+        "growth_per_week": None if trend is None else trend.share,
+        "exhaust_trend": _short_week(trend, per_provider, providers, issued, options.growth),
         "demand_now": demand,
         "peak_bound": bound,
         "full_load": full_load,
@@ -195,12 +222,29 @@ def _at_peak(erlangs: float, last: Mapping[str, Any], demand: float) -> float:
 
 
 def _short_from(
-    steps: Sequence[Mapping[str, Any]], of: str, per_provider: float | None, providers: int, growth: float
+    steps: Sequence[Mapping[str, Any]], of: str, per_provider: float | None, providers: int, options: Options
 ) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
     if not per_provider:
         return None
-    return next((row["h"] for row in steps if need(growth * row[of], per_provider) > providers), None)
+    short = (
+        row["h"] for row in steps if need(row[of] * options.factor(row["service"], row["h"]), per_provider) > providers
+    )
+    return next(short, None)
+
+
+def _short_week(
+    trend: Growth | None, per_provider: float | None, providers: int, issued: datetime, factor: float
+) -> datetime | None:
+    """Return the first week whose peak by the trend, with its headroom, needs more than there are providers."""
+    if trend is None or trend.slope <= 0.0 or not per_provider:
+        return None
+    short = (
+        number
+        for number in range(1, WEEKS + 1)
+        if need(factor * HEADROOM * trend.in_weeks(number), per_provider) > providers
+    )
+    return next((issued + (number - 1) * WEEK for number in short), None)
 
 
 def _rule(target: float, busy: int | None, by_load: int | None) -> str:

@@ -318,6 +318,8 @@ GOLD_PLAN = Table(
         rule="string",
         exhaust_p50="timestamp",
         exhaust_bound="timestamp",
+        growth_per_week="double",
+        exhaust_trend="timestamp",
         demand_now="double",
         peak_bound="double",
         full_load="double",
@@ -334,9 +336,11 @@ GOLD_PLAN = Table(
 )
 """How many providers a service needs, spares included, which rule decided, and from when on those of now are too few.
 
-`add` is what is missing, now or in the horizon. `demand_now` is the highest five-minute window of the last full hour.
-`erlangs` is the mean number of requests in service in the last full hour, where providers report requests. So many
-`shared_providers` offer other services as well: their full load counts in each, and needs do not add up."""
+`add` is what is missing, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a share of them, and
+`exhaust_trend` the week in which it makes the providers of now too few, within 13. `demand_now` is the highest
+five-minute window of the last full hour. `erlangs` is the mean number of requests in service in the last full hour,
+where providers report requests. So many `shared_providers` offer other services as well: their full load counts in
+each, and needs do not add up."""
 
 EVALUATION = Table(
     "evaluation",

@@ -71,10 +71,17 @@ def sync(path: Path) -> None:
 class Tables:
     """The tables of one out directory."""
 
-    def __init__(self, spark: SparkSession, out: Path) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession | None, out: Path) -> None:
+        self._spark = spark
         self.out = out.absolute()
         self._lock: IO[str] | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; only what reads small tables does without."""
+        if self._spark is None:
+            raise OutError(f"{self.out} was opened without Spark")
+        return self._spark
 
     def open(self) -> None:
         """Make the directory, keep other runs out, and finish what a run that was cut off has left."""

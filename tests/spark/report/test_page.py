@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark.capacity.report.chart import Band, Line, Mark, chart, escape
-from spark.capacity.report.page import render, table_csv, write
+from spark.capacity.report.files import table_csv
+from spark.capacity.report.page import render, write
 
 Record = dict[str, Any]
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -269,7 +270,65 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
 
 def test_promises_stand_beside_what_came_true(page):
     rows = [[text(cell) for cell in row] for row in section(page, "Promises and what became of them").iter("tr")]
-    assert rows[1:] == [["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]]
+    assert rows[1] == ["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]
+    # A service without past forecasts has what the same rule would have said.
+    assert ["free", "12 by back-test", "\u2013", "\u2013", "93 %", "34 %", "8.3 % of 12", "1.31 x"] in rows
+
+
+def test_the_first_sentence_says_what_to_do(page):
+    said = text(next(one for one in page.iter("p") if one.get("class") == "verdict"))
+    assert "2 of 3 services are short of providers" in said
+    assert said.endswith("Thursday, 2026-06-04 05:00 UTC: add 3. Of 1 service nothing is claimed: " + CLAIMED)
+
+
+CLAIMED = "without a full load, or without a plan."
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (
+            {"exhaust_bound": NOW + timedelta(hours=16)},
+            "1 of 1 service is short of providers; a first, today 16:00 UTC",
+        ),
+        ({"exhaust_bound": NOW + timedelta(hours=40)}, "a first, tomorrow 16:00 UTC: add 3."),
+        ({"need_now": 9}, "a first, already now: add 3."),
+        ({"exhaust_bound": None}, "a first, at its highest peak: add 3."),
+        ({"add": 0}, "None of 1 service is short of providers."),
+    ],
+)
+def test_the_verdict_has_a_date_in_words(members, said):
+    found = parsed(render({"gold_plan": [plan("a", **members)]}))
+    assert said in text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
+
+
+def test_the_worst_service_stands_first():
+    plans = [
+        plan("fine", add=0),
+        plan("unclaimed", add=None),
+        plan("late"),
+        plan("now", need_now=20),
+        plan("soon", exhaust_bound=NOW),
+    ]
+    page = parsed(render({"gold_plan": plans}))
+    rows = [text(row[0]) for row in section(page, "At a glance").iter("tr")]
+    assert rows[1:] == ["now", "soon", "late", "unclaimed", "fine"]
+
+
+def test_many_services_have_a_page_each(tmp_path):
+    plans = [plan(f"service {number}") for number in range(4)] + [plan(HOSTILE)]
+    write(tmp_path, {"gold_plan": plans}, paged=4)
+    pages = sorted(path.name for path in (tmp_path / "services").iterdir())
+    assert len(pages) == 5
+    index = parsed((tmp_path / "report.html").read_text())
+    links = {one.get("href") for one in index.iter("a")}
+    assert {f"services/{name}" for name in pages} <= links
+    for name in pages:
+        assert "All services" in text(parsed((tmp_path / "services" / name).read_text()))
+    # Fewer services the next time: their pages go.
+    write(tmp_path, {"gold_plan": plans[:4]}, paged=4)
+    assert list((tmp_path / "services").iterdir()) == []
+    assert "Service service 3" in text(parsed((tmp_path / "report.html").read_text()))
 
 
 def test_flaky_providers_are_listed_and_sound_ones_are_not(page):
