@@ -4,6 +4,7 @@ Rules:
 - A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
   run. What a segment that is read again had in quarantine goes.
+- A folder of the journal in which no name changed since it was read is not listed again.
 - If all of a segment is records, its rows are written at
   once (`fast_reader`); else Spark reads it line by line (`line_reader`); both to a staging
   folder.
@@ -33,6 +34,7 @@ from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     BRONZE_RUNS,
+    FOLDERS,
     LEDGER,
     LOSS,
     QUARANTINE,
@@ -369,10 +371,16 @@ def ingest(
     tables: Tables, journal: Path, *, run: str, started: datetime, tell: Callable[[float], None] = lambda done: None
 ) -> Ingested:
     """Bring the journal's new segments into the tables; `started` judges which dates are in the future."""
-    segments, strange = find_segments(journal)
+    aside = tables.rows(LEDGER)
+    doubted = {name.rpartition("/")[0] for name in aside.loc[aside["quarantined"] > 0, "segment"]}
+    known = {row.folder: int(row.state) for row in tables.rows(FOLDERS).itertuples()}
+    found = find_segments(journal, known, doubted)
     intake = Intake(tables, journal, run=run, started=started)
-    intake.told.strange = strange
-    intake.load(segments, tell)
+    intake.told.strange = found.strange
+    intake.load(found.segments, tell)
+    if found.folders.items() - known.items():
+        states = sorted({**known, **found.folders}.items())
+        tables.put(FOLDERS, pd.DataFrame(states, columns=FOLDERS.schema.names))
     lost, aside = tables.rows(LOSS), tables.rows(LEDGER)
     intake.told.damaged = int(((aside["records"] == 0) & (aside["quarantined"] > 0)).sum())
     intake.told.lost = int(lost["records"].sum())

@@ -2,9 +2,10 @@
 
 import gzip
 import json
+import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -44,22 +45,45 @@ class Segment:
     changed: int = 0
 
 
-def find_segments(journal: Path) -> tuple[list[Segment], list[str]]:
-    """List the sealed segments, in the order of their names, and the names that are none."""
+@dataclass(frozen=True)
+class Found:
+    """What a journal has: segments in the order of their names, names that are none, and the state of each folder that
+    was listed (when names in it last changed, in nanoseconds)."""
+
+    segments: list[Segment]
+    strange: list[str]
+    folders: dict[str, int]
+
+
+def find_segments(journal: Path, known: Mapping[str, int] | None = None, doubted: Collection[str] = ()) -> Found:
+    """List the sealed segments.
+
+    A folder whose state is ``known`` is passed over: a segment appears in it by a rename, which changes that state. Not
+    those of which a segment is ``doubted``, given by folder.
+    """
     root = journal / "segments"
     if not root.is_dir():
         raise JournalError(f"{journal} is no journal: it has no folder named segments")
-    segments, strange = [], []
-    for path in sorted(root.glob("*/*/*")):
-        name = path.relative_to(root).as_posix()
-        if path.name.startswith((".", "_")):
+    found = Found([], [], {})
+    for folder in sorted(root.glob("*/*")):
+        if not folder.is_dir() or folder.name.startswith((".", "_")):
             continue
-        if NAME.fullmatch(name) and path.is_file():
-            status = path.stat()
-            segments.append(Segment(name, status.st_size, status.st_ctime_ns))
-        else:
-            strange.append(name)
-    return segments, strange
+        place, state = folder.relative_to(root).as_posix(), folder.stat().st_mtime_ns
+        if known is not None and known.get(place) == state and place not in doubted:
+            continue
+        # Before it is listed: what comes meanwhile changes it.
+        found.folders[place] = state
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = f"{place}/{entry.name}"
+                if entry.name.startswith((".", "_")):
+                    continue
+                if NAME.fullmatch(name) and entry.is_file():
+                    status = entry.stat()
+                    found.segments.append(Segment(name, status.st_size, status.st_ctime_ns))
+                else:
+                    found.strange.append(name)
+    return found
 
 
 def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:

@@ -21,12 +21,15 @@ Rules:
 - An instance with two brokers is one: its times are added up and capped.
 """
 
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from spark.capacity.rollup import clock_jumps
 from spark.capacity.rollup.aggregation import Day, write
@@ -35,9 +38,9 @@ from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
 from spark.capacity.rollup.date_survey import Pair, Survey, survey
 from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
 from spark.capacity.rollup.partitioning import divide
-from spark.capacity.rollup.registrations import OPEN, Carried
+from spark.capacity.rollup.registrations import COLUMNS, OPEN, Carried
 from spark.capacity.tables.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M, Table, arrow_schema, columns
-from spark.capacity.tables.store import Tables
+from spark.capacity.tables.store import Tables, url
 from spark.capacity.tables.time_windows import DAY, midnight
 
 SILVER_CARRY = Table(
@@ -64,6 +67,12 @@ ended the registration if it did (`CLOSED`, `WITHDRAWN`), the interval of beats,
 start. Times are microseconds, since 1970 where they are not lengths."""
 
 STATE = arrow_schema(SILVER_CARRY.schema)
+
+MOST_READS = 4
+"""Times that the records of a date are read before they are divided: to divide them costs as much as some reads."""
+
+PARTED = ".parted"
+"""Where they are put, below the out directory."""
 
 TASKS = 4
 """Parts of a survey for each core: files differ in size."""
@@ -114,8 +123,29 @@ def _count(tables: Tables, day: Day, pairs: dict[Pair, int], before: Sequence[Ca
     carried: list[list[Carried]] = [[] for _ in parts]
     for one in before:
         carried[part_of[one.pair]].append(one)
-    tasks = context.parallelize(list(zip(parts, carried, strict=True)), len(parts))
-    return [one for part in tasks.map(lambda part: write(day, *part, place)).collect() for one in part]
+    files = _files(tables, day, part_of, len(parts))
+    tasks = context.parallelize(list(zip(files, parts, carried, strict=True)), len(parts))
+    counted = tasks.map(lambda task: write(replace(day, files=task[0]), task[1], task[2], place)).collect()
+    shutil.rmtree(tables.out / PARTED, ignore_errors=True)
+    return [one for part in counted for one in part]
+
+
+def _files(tables: Tables, day: Day, part_of: Mapping[Pair, int], parts: int) -> list[tuple[str, ...]]:
+    """Return the files that each part has to read: those of the date, or where there are many parts, files of its own.
+
+    To read a date once for each part is cheap for some parts; beyond that Spark divides the records by part first, so
+    that whatever the number of parts a record is read thrice: by the survey, for this, and for its part.
+    """
+    if parts <= MOST_READS:
+        return [day.files] * parts
+    spark, place = tables.spark, tables.out / PARTED
+    shutil.rmtree(place, ignore_errors=True)
+    rows = sorted({(pair.service, pair.instance, number) for pair, number in part_of.items()})
+    numbers = spark.createDataFrame(rows, "service string, instance string, part int")
+    records = spark.read.schema(BRONZE_RECORDS.schema).parquet(*(f"file://{path}" for path in day.files))
+    divided = records.select(*COLUMNS).join(F.broadcast(numbers), ["service", "instance"])
+    divided.repartition(parts, "part").write.partitionBy("part").parquet(url(place))
+    return [tuple(map(str, sorted(place.glob(f"part={number}/*.parquet")))) for number in range(parts)]
 
 
 def _state(tables: Tables, day: date) -> pa.Table:

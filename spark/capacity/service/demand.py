@@ -34,10 +34,10 @@ from spark.capacity.tables.time_windows import ABSENCE, DAY, DIGITS, FIVE_MINUTE
 LOOKBACK = timedelta(days=2)
 """What must be known of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
 
-REQUESTS = ("requests", "errors", "busy_s", "timed")
+REQUESTS = ("+requests", "+errors", "+busy_s", "+timed")
 """Sums of what providers report of their requests."""
 
-MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, "in_flight")
+MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, "+in_flight")
 """What it is made of."""
 
 HOUR = 12
@@ -66,8 +66,8 @@ def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
     full = maximum(grid["full_load"].reshape(-1, HOUR * HOURS)).reshape(HOURS, HOUR)
     full_load = maximum(full.T)
     weight, values = maximum(grid["broker_up_s"]), _loads(grid)
-    asked = {name: sum_known(grid[name]) for name in REQUESTS}
-    in_flight = sum_known(last(grid["in_flight"]) * presence(grid, "up_s"))
+    asked = {name.removeprefix("+"): grid[name][0] for name in REQUESTS}
+    in_flight = grid["+in_flight"][0]
     rows = []
     for hour in range(HOURS):
         places = np.arange(hour * HOUR, (hour + 1) * HOUR)

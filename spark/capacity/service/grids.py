@@ -15,6 +15,9 @@ from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, Flags, Floats,
 
 COLUMNS = ("service", "instance", "w")
 
+SUM = "+"
+"""Before the name of a measure of which only the sum over all instances is kept: one row, whatever their number."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -24,6 +27,7 @@ class Grid:
     instances: Sequence[str]
     there: Flags
     measures: dict[str, Floats]
+    """Of an array that has a sum, there is one row."""
 
     def __getitem__(self, measure: str) -> Floats:
         return self.measures[measure]
@@ -61,11 +65,18 @@ class _Rows:
 
     def grid(self, service: str, measures: Sequence[str], width: int) -> Grid:
         shape = (len(self.numbers), width)
-        there, made = np.zeros(shape, bool), {name: np.full(shape, np.nan) for name in measures}
+        there = np.zeros(shape, bool)
+        made = {name: np.full((1, width) if name.startswith(SUM) else shape, np.nan) for name in measures}
         for row, place, told in self.parts:
             there[row, place] = True
             for name, values in told.items():
-                made[name][row, place] = values
+                if name.startswith(SUM):
+                    known = ~np.isnan(values)
+                    total = made[name][0]
+                    total[place[known & np.isnan(total[place])]] = 0.0
+                    np.add.at(total, place[known], values[known])
+                else:
+                    made[name][row, place] = values
         order = sorted(self.numbers, key=self.numbers.__getitem__)
         return Grid(service, order, there, made)
 
@@ -74,11 +85,12 @@ def grids(files: Sequence[str], measures: Sequence[str], first: date, last: date
     """Read the five minutes of services, from one date to another."""
     begin, width = midnight(first), (midnight(last) + DAY - midnight(first)) // FIVE_MINUTES
     found: dict[str, _Rows] = {}
-    for batch in batches(files, (*COLUMNS, *measures)):
+    names_of = {name: name.removeprefix(SUM) for name in measures}
+    for batch in batches(files, (*COLUMNS, *names_of.values())):
         (service, services), (instance, names) = codes(batch["service"]), codes(batch["instance"])
         place = (micros(batch["w"]) - begin) // FIVE_MINUTES
         inside = (place >= 0) & (place < width)
-        told = {name: real(batch[name]) for name in measures}
+        told = {name: real(batch[column]) for name, column in names_of.items()}
         for number, name in enumerate(services):
             rows = np.flatnonzero(inside & (service == number)) if share.has(name) else ()
             if len(rows):

@@ -169,6 +169,9 @@ LEDGER = Table(
 """The segments that were read: `changed` is the ctime of the file in nanoseconds, `digest` is of its bytes. Where a
 segment has unreadable parts at its end, `reach` is the highest number that its records of a boot are known to have."""
 
+FOLDERS = Table("folders", columns(folder="string", state="long"))
+"""The folders of the journal whose segments were all read, and the time of the last change of names in each."""
+
 LOSS = Table(
     "loss", columns(broker="string", boot="string", seq_from="long", seq_to="long", records="long", known="boolean")
 )
@@ -365,6 +368,7 @@ TABLES = {
         BRONZE_RUNS,
         QUARANTINE,
         LEDGER,
+        FOLDERS,
         LOSS,
         UNKNOWN_MEMBERS,
         SILVER_PROVIDER_5M,

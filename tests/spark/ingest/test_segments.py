@@ -4,13 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from spark.capacity.ingest.segments import JournalError, Segment, batches, find_segments, look
+from spark.capacity.ingest.segments import Found, JournalError, Segment, batches, find_segments, look
 from tests.spark.journal import lines, record, segment
 
 
 def test_a_folder_without_segments_is_no_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no folder named segments"):
         find_segments(tmp_path)
+
+
+def test_only_folders_with_another_state_or_a_doubt_are_listed(tmp_path: Path) -> None:
+    first = segment(tmp_path, "b-one-1", lines(record(1)))
+    second = segment(tmp_path, "b-one-2", lines(record(2)), day="2026-03-03")
+    found = find_segments(tmp_path)
+    assert [one.name for one in found.segments] == [first, second]
+    places = [first.rpartition("/")[0], second.rpartition("/")[0]]
+    assert list(found.folders) == places
+    assert find_segments(tmp_path, found.folders) == Found([], [], {})
+    assert [one.name for one in find_segments(tmp_path, found.folders, places[1:]).segments] == [second]
+    third = segment(tmp_path, "b-one-3", lines(record(3)))
+    assert [one.name for one in find_segments(tmp_path, found.folders).segments] == [first, third]
 
 
 def test_batches_keep_the_order_and_have_about_the_size() -> None:
