@@ -111,9 +111,9 @@ class Pipeline:
             raise NoRecordsError(f"{self._settings.journal} has no records" + self._why_none(done))
         # Noted dates of which nothing is there any more have nothing to be computed of.
         rolled = self._rollup(sorted(touched & held), held)
-        self._days(rolled, held)
+        hours = self._days(rolled, held)
         now = self._now()
-        self._forecast(now)
+        self._forecast(now, hours)
         # Dates that were left out on purpose are still to be computed.
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
         files = self._report(now)
@@ -182,7 +182,8 @@ class Pipeline:
             self._progress.note(sentence)
         return made
 
-    def _days(self, dates: Sequence[date], held: set[date]) -> None:
+    def _days(self, dates: Sequence[date], held: set[date]) -> list[date]:
+        """Make the daily tables; return the dates whose hours were made."""
         tables = self._tables
         later = {day + DAY * more for day in dates for more in range(LOOKBACK.days + 1)}
         hours = sorted(later & held)
@@ -192,6 +193,7 @@ class Pipeline:
         self._daily("reliable", GOLD_PROVIDER_DAY, dates, ((day, reliability(rows)) for day, rows in days))
         shares = each_service(tables, dates, balance, balance_of.MEASURES)
         self._daily("balance", GOLD_BALANCE_DAY, dates, shares)
+        return hours
 
     def _daily(
         self, name: str, table: Table, dates: Sequence[date], made: Iterable[tuple[date, list[dict[str, Any]]]]
@@ -212,35 +214,45 @@ class Pipeline:
             raise NoRecordsError(f"{self._settings.journal} has no records of {last}")
         return full_hour(datetime.fromtimestamp(max(latest) // SECOND, UTC))
 
-    def _later(self, table: Table, now: datetime) -> DataFrame:
-        """Read the rows of earlier runs that are kept."""
-        issued = F.col("issued")
-        return self._tables.read(table).where((issued != F.lit(now)) & (issued > F.lit(now - REMEMBERED)))
+    def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
+        """Write the rows that this run issued beside those that others issued on the same date, and forget old ones."""
+        tables, day = self._tables, now.date()
+        others = tables.read(table, [day]).where(F.col("issued") != F.lit(now))
+        tables.write_date(table, others.union(made), day)
+        for old in tables.dates(table):
+            if old < (now - REMEMBERED).date():
+                tables.drop_date(table, old)
 
     def _issued(self, table: Table, now: datetime) -> list[dict[str, Any]]:
         """Read the rows of this run."""
-        rows = self._tables.rows_of(table)
+        rows = self._tables.rows_of(table, now.date())
         mine = pc.equal(rows["issued"], pa.scalar(now, pa.timestamp("us", "UTC")))
         issued: list[dict[str, Any]] = rows.filter(mine).to_pylist()
         return issued
 
-    def _forecast(self, now: datetime) -> None:
+    def _forecast(self, now: datetime, changed: Sequence[date]) -> None:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
         load = tables.read(GOLD_SERVICE_1H, known).persist()
         with self._progress.job("forecast") as step:
-            tables.write(GOLD_FORECAST, self._later(GOLD_FORECAST, now).union(forecast(load, now, settings.horizon)))
-            forecasts = tables.read(GOLD_FORECAST)
+            self._keep(GOLD_FORECAST, forecast(load, now, settings.horizon), now)
             services = len({row["service"] for row in self._issued(GOLD_FORECAST, now)})
             step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
         with self._progress.job("plan") as step:
-            made = plan(load, forecasts, now, settings.options, self._shared())
-            tables.write(GOLD_PLAN, self._later(GOLD_PLAN, now).union(made))
+            forecasts = tables.read(GOLD_FORECAST, [now.date()])
+            self._keep(GOLD_PLAN, plan(load, forecasts, now, settings.options, self._shared()), now)
             short = sum(bool(row["add"]) for row in self._issued(GOLD_PLAN, now))
             step(1.0, f"{short:,} services need more providers within {settings.horizon} hours")
         with self._progress.job("evaluate") as step:
-            tables.write(EVALUATION, evaluate(forecasts, load, now))
-            step(1.0, f"{len(tables.rows_of(EVALUATION)):,} past forecasts compared with what came")
+            # An older forecast is over, and none of its hours has changed.
+            ahead = timedelta(hours=max(settings.horizon, HORIZON)) + DAY
+            first = min([now.date(), *changed]) - ahead
+            days = [day for day in tables.dates(GOLD_FORECAST) if day >= first]
+            rows = [row.asDict() for row in evaluate(tables.read(GOLD_FORECAST, days), load, now).collect()]
+            for day in days:
+                mine = [_in_utc(row) for row in rows if row["date"] == day]
+                tables.put_date(EVALUATION, pa.Table.from_pylist(mine, arrow_schema(EVALUATION.schema)), day)
+            step(1.0, f"{len(rows):,} past forecasts compared with what came")
         load.unpersist()
 
     def _shared(self) -> dict[str, int]:
@@ -265,19 +277,26 @@ class Pipeline:
             "horizon_h": self._settings.horizon,
             "target_utilisation": self._settings.options.target,
         }
-        plans = [row for row in rows[GOLD_PLAN.name] if row["issued"] == now]
-        return plan_json.document(plans, rows[GOLD_FORECAST.name], inputs, self._settings.cost)
+        return plan_json.document(rows[GOLD_PLAN.name], rows[GOLD_FORECAST.name], inputs, self._settings.cost)
 
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables
         with self._progress.job("report") as step:
             since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - service_section.SHOWN
             rows: dict[str, Sequence[Mapping[str, Any]]] = {}
-            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS, SILVER_SET_BACK):
+            for table in (
+                GOLD_SERVICE_1H,
+                GOLD_PROVIDER_DAY,
+                GOLD_BALANCE_DAY,
+                EVALUATION,
+                SILVER_SIGNS,
+                SILVER_SET_BACK,
+            ):
                 days = [day for day in tables.dates(table) if day >= since.date()]
                 rows[table.name] = [row for day in days for row in tables.rows_of(table, day).to_pylist()]
             rows[GOLD_FORECAST.name] = self._issued(GOLD_FORECAST, now)
-            for table in (GOLD_PLAN, EVALUATION, LEDGER, UNKNOWN_MEMBERS):
+            rows[GOLD_PLAN.name] = self._issued(GOLD_PLAN, now)
+            for table in (LEDGER, UNKNOWN_MEMBERS):
                 rows[table.name] = tables.rows_of(table).to_pylist()
             for table in (QUARANTINE, LOSS):
                 rows[table.name] = tables.rows_of(table, most=SHOWN_ROWS).to_pylist()
@@ -287,3 +306,8 @@ class Pipeline:
             files += plan_json.write(tables.out, self._document(now, rows))
             step(1.0, str(tables.out / "report.html"))
         return files
+
+
+def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of Spark, whose times are in the zone of the machine without saying so, with times in UTC."""
+    return {**row, "issued": row["issued"].astimezone(UTC)}

@@ -7,7 +7,7 @@ Rules:
   would make much of a quiet night. It is null where the demand was 0 throughout.
 - `coverage` is the share of hours with a demand at or below p95.
 - The peak was missed if the highest five-minute demand of those hours was above the peak bound.
-- All of it is computed anew in every run, so hours that were late are counted.
+- A run evaluates the forecasts whose horizon is not over, and those of which hours were computed again.
 """
 
 from __future__ import annotations
@@ -40,5 +40,6 @@ def evaluate(forecasts: DataFrame, load: DataFrame, now: datetime) -> DataFrame:
             F.first("bound_miss_most").alias("promised_miss_most"),
             F.first("mase").alias("promised_mase"),
         )
+        .withColumn("date", F.to_date("issued"))
         .select(*EVALUATION.schema.names)
     )

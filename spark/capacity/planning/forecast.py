@@ -64,6 +64,7 @@ def _for_service(issued: datetime, horizon: int) -> Callable[[pd.DataFrame], pd.
         bound = max(peak_bound.bound(peaks), float(told.p50.max()))
         return pd.DataFrame(
             {
+                "date": issued.date(),
                 "service": hours["service"].iloc[0],
                 "issued": start,
                 "h": pd.date_range(start, periods=horizon, freq="h"),

@@ -158,6 +158,7 @@ def plan_service(
         first["flag"] or None,
     ]
     return {
+        "date": issued.date(),
         "service": first["service"],
         "issued": issued,
         "providers_now": providers,

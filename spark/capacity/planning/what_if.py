@@ -77,11 +77,9 @@ def _matches(instance: str, kind: str, value: str) -> bool:
 
 def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
     """Return the plan of each service of the last run, and beside it the plan with other assumptions."""
-    plans = tables.rows_of(GOLD_PLAN).to_pylist()
-    if not plans:
-        raise OutError(f"{tables.out} has no plan yet: run the jobs first")
-    issued = max(row["issued"] for row in plans)
-    steps = _by_service(row for row in tables.rows_of(GOLD_FORECAST).to_pylist() if row["issued"] == issued)
+    issued = last_issue(tables)
+    plans, told = (tables.rows_of(table, issued.date()).to_pylist() for table in (GOLD_PLAN, GOLD_FORECAST))
+    steps = _by_service(row for row in told if row["issued"] == issued)
     hours = _by_service(_hours(tables, issued))
     return [
         (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, options))
@@ -92,7 +90,8 @@ def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
 
 def last_issue(tables: Tables) -> datetime:
     """Return the time of the last plan."""
-    issues = tables.rows_of(GOLD_PLAN)["issued"].to_pylist()
+    days = tables.dates(GOLD_PLAN)
+    issues = tables.rows_of(GOLD_PLAN, days[-1])["issued"].to_pylist() if days else []
     if not issues:
         raise OutError(f"{tables.out} has no plan yet: run the jobs first")
     return full_hour(max(issues))

@@ -173,6 +173,7 @@ OF_TABLE = {
     ("silver_provider_5m", "in_flight"): ("requests", "mean of the numbers that it reported"),
     ("gold_service_1h", "in_flight"): ("requests", "mean number of requests that all providers were handling"),
     ("silver_carry", "provider"): ("", "registry's id of the provider"),
+    **{(name, "date"): ("UTC date", "date of `issued`") for name in ("gold_forecast", "gold_plan", "evaluation")},
     ("evaluation", "coverage"): ("share", "share of the hours at or below p95"),
 }
 

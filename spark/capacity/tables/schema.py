@@ -282,6 +282,7 @@ GOLD_BALANCE_DAY = Table(
 GOLD_FORECAST = Table(
     "gold_forecast",
     columns(
+        date="date",
         service="string",
         issued="timestamp",
         h="timestamp",
@@ -301,8 +302,10 @@ GOLD_FORECAST = Table(
         seasons="double",
         flag="string",
     ),
+    dated=True,
 )
 """The demand of a service in the hours to come, as it was forecast at `issued`, with what past folds say of the model.
+`date` is that of `issued`.
 
 `p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of five-minute peaks: of that hour, and of the whole
 horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
@@ -311,6 +314,7 @@ with 95 % confidence its rate of misses is at most `bound_miss_most`."""
 GOLD_PLAN = Table(
     "gold_plan",
     columns(
+        date="date",
         service="string",
         issued="timestamp",
         providers_now="long",
@@ -336,6 +340,7 @@ GOLD_PLAN = Table(
         shared_providers="long",
         note="string",
     ),
+    dated=True,
 )
 """How many providers a service needs, spares included, which rule decided, and from when on those of now are too few.
 
@@ -348,6 +353,7 @@ each, and needs do not add up."""
 EVALUATION = Table(
     "evaluation",
     columns(
+        date="date",
         service="string",
         issued="timestamp",
         horizon_h="long",
@@ -358,6 +364,7 @@ EVALUATION = Table(
         promised_miss_most="double",
         promised_mase="double",
     ),
+    dated=True,
 )
 """What became of past forecasts, beside what they promised."""
 

@@ -24,15 +24,29 @@ from typing import IO
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.tables.schema import BRONZE_RECORDS, Table, arrow_schema
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    EVALUATION,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    Table,
+    arrow_schema,
+)
 
-LAYOUT = 2
+LAYOUT = 3
 """The version of the derived tables; another number makes the next run compute them again from bronze. 1: before
-`awaited_s`, `demand_max` and the sums of requests."""
+`awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated."""
+
+ISSUED = (GOLD_FORECAST, GOLD_PLAN)
+"""Tables that no run could make again."""
+
+FILES = 8
+"""Most files of a date that Spark writes: as many tasks work on it."""
 
 DERIVED = ("silver_*", "gold_service_1h", "gold_provider_day", "gold_balance_day")
 """The tables that are made of bronze date by date."""
@@ -115,7 +129,20 @@ class Tables:
             self.keep(State(state.moving, state.changed | {str(day) for day in dates}))
             for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:
                 shutil.rmtree(folder)
+        for table in ISSUED:
+            self._date(table)
+        for path in self.files(EVALUATION):
+            path.unlink()
         mark.write_text(f"{LAYOUT}\n")
+
+    def _date(self, table: Table) -> None:
+        """Divide a table of an older layout by the date of `issued`."""
+        files, rows = self.files(table), self.rows_of(table)
+        days = rows["issued"].cast(pa.date32())
+        for day in pc.unique(days).to_pylist():
+            self.put_date(table, rows.filter(pc.equal(days, day)), day)
+        for path in files:
+            path.unlink()
 
     def close(self) -> None:
         """Let other runs in."""
@@ -152,6 +179,17 @@ class Tables:
         new = self.out / f".new-{table.name}"
         rows.coalesce(1).write.mode("overwrite").parquet(url(new))
         self._swap(table)
+
+    def write_date(self, table: Table, rows: DataFrame, day: date) -> None:
+        """Replace a date, by tasks of Spark."""
+        columns = (F.col(column.name).cast(column.dataType) for column in table.schema if column.name != "date")
+        staged = self.stage(table)
+        rows.select(*columns).coalesce(FILES).write.mode("append").parquet(url(staged))
+        self.replace(table, day, staged)
+
+    def drop_date(self, table: Table, day: date) -> None:
+        """Remove a date."""
+        shutil.rmtree(self._folder(table, day), ignore_errors=True)
 
     def _swap(self, table: Table) -> None:
         """Put the new table in the place of the old one."""

@@ -112,7 +112,7 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
     try:
         put_dates(tables, GOLD_PROVIDER_DAY, flaky)
         put_dates(tables, GOLD_SERVICE_1H, demand)
-        tables.write(GOLD_FORECAST, spark.createDataFrame(rows_of(GOLD_FORECAST, *forecast), GOLD_FORECAST.schema))
+        put_dates(tables, GOLD_FORECAST, [{**row, "date": END.date()} for row in forecast])
         return pipeline_trial.compare(tables, farms)
     finally:
         tables.close()

@@ -64,7 +64,7 @@ FORECASTS = [
     *told("several", [20.0]),
     *told("untimed", [20.0]),
     # Issued at another time.
-    *[(row_[0], hour(0), *row_[2:]) for row_ in told("web", [9_999.0])],
+    *[(*row_[:2], hour(0), *row_[3:]) for row_ in told("web", [9_999.0])],
 ]
 
 

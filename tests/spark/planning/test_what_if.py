@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pandas as pd
 import pytest
 
 from spark.capacity.__main__ import main
@@ -27,10 +26,10 @@ def tables(tmp_path):
     told = {"service": "web", "issued": hour(NOW), "peak_bound": 130.0, "flag": "", "bound_trials": 0}
     steps = [{**told, "h": hour(NOW + number), "p50": 80.0, "hour_bound": 100.0 + number} for number in range(24)]
     names = GOLD_FORECAST.schema.names
-    made.put(GOLD_FORECAST, pd.DataFrame([{name: row.get(name) for name in names} for row in steps], dtype=object))
+    put_dates(made, GOLD_FORECAST, [{**row, "date": hour(NOW).date()} for row in steps])
     row = plan_service([{name: step.get(name) for name in names} for step in steps], hours, hour(NOW))
     row["shared_providers"] = 0
-    made.put(GOLD_PLAN, pd.DataFrame([row], columns=GOLD_PLAN.schema.names, dtype=object))
+    put_dates(made, GOLD_PLAN, [row])
     windows = [
         {"service": "web", "instance": f"10.0.0.{number}:80", "w": hour(NOW - 1) + timedelta(minutes=5 * at)}
         for number in range(1, 5)
