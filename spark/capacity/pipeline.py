@@ -26,6 +26,7 @@ from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
 from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
+from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
 from spark.capacity.rollup.date_rollup import look, rollup
@@ -226,7 +227,7 @@ class Pipeline:
     def _issued(self, table: Table, now: datetime) -> list[dict[str, Any]]:
         """Read the rows of this run."""
         rows = self._tables.rows_of(table, now.date())
-        mine = pc.equal(rows["issued"], pa.scalar(now, pa.timestamp("us", "UTC")))
+        mine = pc.equal(rows["issued"], _moment(now))
         issued: list[dict[str, Any]] = rows.filter(mine).to_pylist()
         return issued
 
@@ -236,7 +237,7 @@ class Pipeline:
         load = tables.read(GOLD_SERVICE_1H, known).persist()
         with self._progress.job("forecast") as step:
             self._keep(GOLD_FORECAST, forecast(load, now, settings.horizon), now)
-            services = len({row["service"] for row in self._issued(GOLD_FORECAST, now)})
+            services = len(pc.unique(tables.rows_of(GOLD_FORECAST, now.date())["service"]))
             step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
         with self._progress.job("plan") as step:
             forecasts = tables.read(GOLD_FORECAST, [now.date()])
@@ -264,7 +265,7 @@ class Pipeline:
                 offers.setdefault(instance, set()).add(service)
         return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
 
-    def _document(self, now: datetime, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    def _document(self, now: datetime, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Make plan.json of this run, with what it was made of."""
         dates = self._tables.dates(BRONZE_RECORDS)
         inputs = {
@@ -283,18 +284,17 @@ class Pipeline:
         tables = self._tables
         with self._progress.job("report") as step:
             since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - service_section.SHOWN
-            rows: dict[str, Sequence[Mapping[str, Any]]] = {}
-            for table in (
-                GOLD_SERVICE_1H,
-                GOLD_PROVIDER_DAY,
-                GOLD_BALANCE_DAY,
-                EVALUATION,
-                SILVER_SIGNS,
-                SILVER_SET_BACK,
-            ):
+            rows: dict[str, Any] = {}
+            for table in (GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, EVALUATION, SILVER_SIGNS, SILVER_SET_BACK):
                 days = [day for day in tables.dates(table) if day >= since.date()]
                 rows[table.name] = [row for day in days for row in tables.rows_of(table, day).to_pylist()]
-            rows[GOLD_FORECAST.name] = self._issued(GOLD_FORECAST, now)
+            hours = [
+                tables.rows_of(GOLD_SERVICE_1H, day) for day in tables.dates(GOLD_SERVICE_1H) if day >= since.date()
+            ]
+            empty = arrow_schema(GOLD_SERVICE_1H.schema).empty_table()
+            rows[GOLD_SERVICE_1H.name] = RowsByService(pa.concat_tables([empty, *hours]))
+            told = tables.rows_of(GOLD_FORECAST, now.date())
+            rows[GOLD_FORECAST.name] = RowsByService(told.filter(pc.equal(told["issued"], _moment(now))))
             rows[GOLD_PLAN.name] = self._issued(GOLD_PLAN, now)
             for table in (LEDGER, UNKNOWN_MEMBERS):
                 rows[table.name] = tables.rows_of(table).to_pylist()
@@ -306,6 +306,10 @@ class Pipeline:
             files += plan_json.write(tables.out, self._document(now, rows))
             step(1.0, str(tables.out / "report.html"))
         return files
+
+
+def _moment(at: datetime) -> pa.Scalar:
+    return pa.scalar(at, pa.timestamp("us", "UTC"))
 
 
 def _in_utc(row: dict[str, Any]) -> dict[str, Any]:

@@ -44,12 +44,11 @@ LEGEND = (
 )
 
 
-def header(services: Sequence[ServiceRows]) -> str:
-    """Return the head of the page: title, verdict, and links."""
-    times = [at for service in services for row in service.history if (at := time_of(row, "h"))]
+def header(services: Sequence[ServiceRows], span: tuple[datetime, datetime] | None) -> str:
+    """Return the head of the page: title, verdict, and links. ``span`` has the first and the last measured hour."""
     said = f"{counted(len(services), 'service')}."
-    if times:
-        said += f" Measured from {when(min(times))} to {when(max(times) + timedelta(hours=1))}."
+    if span is not None:
+        said += f" Measured from {when(span[0])} to {when(span[1] + timedelta(hours=1))}."
     if (issued := _issued(services)) is not None:
         said += f" Planned as of {when(issued)}."
     links = "".join(
@@ -68,7 +67,7 @@ def header(services: Sequence[ServiceRows]) -> str:
 
 
 def _issued(services: Sequence[ServiceRows]) -> datetime | None:
-    issued = [at for service in services if (at := time_of(service.plan, "issued") or time_of(service.told, "issued"))]
+    issued = [at for service in services if (at := time_of(service.plan, "issued"))]
     return max(issued, default=None)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from spark.capacity.report.chart import escape
 
 Row = Mapping[str, Any]
-Tables = Mapping[str, Sequence[Row]]
-"""The rows of each table by its name, as the schema has them. A table that is left out is empty. There are two more
+Tables = Mapping[str, Any]
+"""The rows of each table by its name, as the schema has them: sequences of rows, or for hours and forecasts of services
+a `RowsByService`. A table that is left out is empty. There are two more
 than the schema has: ``broker_down``, with `broker`, `start` and `end`: when the broker was not there; and ``set_back``,
 with `broker`, `boot`, `seq`, `before` and `after`: which records show that a broker's clock was set back."""
 

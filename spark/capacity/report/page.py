@@ -15,12 +15,15 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from spark.capacity.report.chart import escape
 from spark.capacity.report.files import replace, table_csv
 from spark.capacity.report.first_screen import glance, header
-from spark.capacity.report.markup import Tables
+from spark.capacity.report.markup import Row, Tables, time_of
+from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.sections import balance, promises, quality, reliability, unclaimed
 from spark.capacity.report.service_section import service_section, services_of
 from spark.capacity.report.style import STYLE
@@ -58,7 +61,7 @@ def render(tables: Tables, paged: int = PAGED) -> str:
     services = services_of(tables)
     pages = len(services) > paged
     body = [
-        header(services),
+        header(services, _span(tables.get("gold_service_1h", ()))),
         glance(services, pages),
         *(() if pages else (service_section(service) for service in services)),
         reliability(tables.get("gold_provider_day", ())),
@@ -68,6 +71,13 @@ def render(tables: Tables, paged: int = PAGED) -> str:
         unclaimed(services, tables),
     ]
     return _document("Capacity plan", "".join(body))
+
+
+def _span(hours: Sequence[Row] | RowsByService) -> tuple[datetime, datetime] | None:
+    if isinstance(hours, RowsByService):
+        return hours.span("h")
+    times = [at for row in hours if (at := time_of(row, "h"))]
+    return (min(times), max(times)) if times else None
 
 
 def _document(title: str, body_html: str) -> str:

@@ -33,6 +33,8 @@ from typing import Any
 
 from spark.capacity.planning.plan import need
 from spark.capacity.report.files import FORMULA, replace
+from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.service_section import by_service
 
 VERSION = 1
 
@@ -42,12 +44,10 @@ Row = Mapping[str, Any]
 
 
 def document(
-    plans: Iterable[Row], forecasts: Iterable[Row], inputs: Mapping[str, Any], cost: float | None = None
+    plans: Iterable[Row], forecasts: Sequence[Row] | RowsByService, inputs: Mapping[str, Any], cost: float | None = None
 ) -> dict[str, Any]:
     """Return the plan as values of JSON, from the rows of gold_plan and gold_forecast of one run."""
-    steps: dict[str, list[Row]] = {}
-    for row in forecasts:
-        steps.setdefault(row["service"], []).append(row)
+    steps = by_service(forecasts)
     plans = sorted(plans, key=lambda row: (-(row["add"] or 0), str(row["service"])))
     return {
         "version": VERSION,

@@ -253,15 +253,15 @@ def unclaimed(services: Sequence[ServiceRows], tables: Tables) -> str:
     """What a reader might look for and not find, each with the reason."""
     said: list[tuple[Callable[[ServiceRows], object], str]] = [
         (
-            lambda service: service.history and service.capacity is None,
+            lambda service: service.measured and service.capacity is None,
             "have no full load in the broker's configuration, so nothing is said about their capacity or its end:",
         ),
         (
-            lambda service: not service.history,
+            lambda service: not service.measured,
             "have no reports of load, so nothing is said about their demand:",
         ),
         (
-            lambda service: service.history and not service.forecast,
+            lambda service: service.measured and not service.forecast,
             "have no forecast:",
         ),
         (

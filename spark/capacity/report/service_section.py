@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 import attrs
@@ -27,6 +27,7 @@ from spark.capacity.report.markup import (
     utc,
     when,
 )
+from spark.capacity.report.rows_by_service import RowsByService
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
@@ -34,21 +35,38 @@ SHOWN = timedelta(days=35)
 
 @attrs.frozen
 class ServiceRows:
+    """A service in the report. Its hours are looked up when they are asked for."""
+
     name: str
     ident: str
-    history: list[Row]
-    forecast: list[Row]
-    """Of the last issue alone."""
     plan: Row
     evaluations: list[Row]
+    _hours: Mapping[str, Sequence[Row]]
+    _steps: Mapping[str, Sequence[Row]]
+
+    @property
+    def history(self) -> list[Row]:
+        """Its hours, oldest first."""
+        return in_time(self._hours.get(self.name, ()), "h")
+
+    @property
+    def forecast(self) -> list[Row]:
+        """The hours of the last forecast."""
+        return in_time(latest(self._steps.get(self.name, ())), "h")
+
+    @property
+    def measured(self) -> bool:
+        """Whether any of its hours is known."""
+        return self.name in self._hours
 
     @property
     def told(self) -> Row:
         """What holds for the whole forecast; each of its rows has it."""
-        return self.forecast[0] if self.forecast else {}
+        return next(iter(self.forecast), {})
 
     @property
     def capacity(self) -> float | None:
+        """The last known capacity."""
         return next(
             (value for row in reversed(self.history) if (value := number_of(row, "capacity")) is not None), None
         )
@@ -60,7 +78,10 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if time_of(row, "issued") == max(issues)] if issues else list(rows)
 
 
-def by_service(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_service(rows: Sequence[Row] | RowsByService) -> Mapping[str, Sequence[Row]]:
+    """Return the rows of each service."""
+    if isinstance(rows, RowsByService):
+        return rows
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(str(row.get("service")), []).append(row)
@@ -81,10 +102,10 @@ def services_of(tables: Tables) -> list[ServiceRows]:
         ServiceRows(
             name,
             f"s{number}",
-            in_time(history.get(name, ()), "h"),
-            in_time(latest(forecast.get(name, ())), "h"),
             (latest(plan.get(name, ())) or [{}])[-1],
             in_time(evaluation.get(name, ()), "issued"),
+            history,
+            forecast,
         )
         for number, name in enumerate(names)
     ]

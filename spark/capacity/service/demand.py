@@ -22,6 +22,7 @@ Rules:
 - Capacity and use are told only where `full_load` is set.
 """
 
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -48,6 +49,9 @@ HOURS = DAY // FIVE_MINUTES // HOUR
 AWAY = ABSENCE // FIVE_MINUTES
 """Windows for which an instance is filled in."""
 
+CHUNK = 1000
+"""Instances that are looked at together: some 100 MB of intermediate results."""
+
 BEFORE, AFTER = 3, 1
 """Windows before and after the end of an instance in which a new one may appear to replace it: with a surge it is
 started some minutes before, and without one it may take some minutes to start."""
@@ -59,7 +63,7 @@ minute after a broker's start are those of the first providers to return."""
 
 def service_load(grid: Grid, day: date) -> list[dict[str, Any]]:
     """Return the hours of a service on a date, from the windows of that date and of `LOOKBACK` before it."""
-    demand = sum_known(filled(grid)[:, -HOURS * HOUR :])
+    demand = demand_of(grid)[-HOURS * HOUR :]
     grid = grid.columns(-HOURS * HOUR)
     providers = presence(grid, "up_s", "awaited_s").sum(axis=0)
     # The measure of fullness is the service's: an instance that has not reported yet has the same one.
@@ -107,46 +111,83 @@ def presence(grid: Grid, *kinds: str) -> Floats:
     return np.clip(np.divide(spent, time, out=np.zeros_like(time), where=time > 0), 0.0, 1.0)
 
 
-def filled(grid: Grid) -> Floats:
-    """Return what each instance adds to the demand of each window: what it reports, or else what is filled in."""
-    load, column = grid["load_mean"], np.arange(grid.there.shape[1])
-    told = ~np.isnan(load)
-    up, down = presence(grid, "up_s", "awaited_s"), presence(grid, "down_s")
-    # Of an instance that is not there it is known that it carries nothing.
-    carried = np.where(told, load * up, np.where(grid.there, np.nan, 0.0))
-    total, number = np.nansum(carried, axis=0), np.where(told, up, 0.0).sum(axis=0)
-    mean = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
-    others = total - np.where(told, carried, 0.0)
-    relative = load * (number - up)
-    relative = np.divide(relative, others, out=np.full_like(load, np.nan), where=told & (others > 0))
-    # The last five minutes before silence are half of it: the level is that of the ten minutes before them.
-    level = last(np.where(told, _or(mean_around(np.where(told, load, np.nan), -2, -1), load), np.nan))
-    relation = last(np.where(told, _or(mean_around(relative, -2, -1), relative), np.nan))
-    before = mean_around(np.where(told, carried, np.nan), -2, -1)
-    share_of = last(np.where(told, _or(before, carried), np.nan))
-    rise = np.where(told, mean_around(carried, 0, 1) - mean_around(carried, -3, -2), np.nan)
-    seen = np.maximum.accumulate(np.where(told, column, -len(column)), axis=1)
-    silent = grid.there & ~told & (seen >= 0) & (column - seen <= AWAY)
-    first = silent & (column - seen == 1)
-    risen, lost = np.nansum(rise, axis=0), np.where(first, share_of, 0.0).sum(axis=0)
+class Part:
+    """Some instances of a service, and what each of them says by itself."""
+
+    def __init__(self, grid: Grid, replaced: Sequence[tuple[int, int]]) -> None:
+        self.load, self.there, self.replaced = grid["load_mean"], grid.there, replaced
+        self.told = ~np.isnan(self.load)
+        self.up, self.down = presence(grid, "up_s", "awaited_s"), presence(grid, "down_s")
+        self.absent = presence(grid, "up_s", "awaited_s", "down_s")
+        # Of an instance that is not there it is known that it carries nothing.
+        self.carried = np.where(self.told, self.load * self.up, np.where(self.there, np.nan, 0.0))
+        column = np.arange(self.load.shape[1])
+        self.seen = np.maximum.accumulate(np.where(self.told, column, -len(column)), axis=1)
+        self.silent = self.there & ~self.told & (self.seen >= 0) & (column - self.seen <= AWAY)
+        self.first = self.silent & (column - self.seen == 1)
+
+    def carries(self) -> tuple[Floats, Floats]:
+        """Return the load that is told in each window, and by how many instances."""
+        return np.nansum(np.where(self.told, self.carried, 0.0), axis=0), np.where(self.told, self.up, 0.0).sum(axis=0)
+
+    def moves(self) -> tuple[Floats, Floats]:
+        """Return by how much others rose in each window, and how much fell silent in it."""
+        before = mean_around(np.where(self.told, self.carried, np.nan), -2, -1)
+        share_of = last(np.where(self.told, _or(before, self.carried), np.nan))
+        rise = np.where(self.told, mean_around(self.carried, 0, 1) - mean_around(self.carried, -3, -2), np.nan)
+        return np.nansum(rise, axis=0), np.where(self.first, share_of, 0.0).sum(axis=0)
+
+    def filled(self, total: Floats, number: Floats, share: Floats) -> Floats:
+        """Return what each instance adds to the demand: what it reports, or else what is filled in."""
+        mean = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+        others = total - np.where(self.told, self.carried, 0.0)
+        relative = self.load * (number - self.up)
+        relative = np.divide(relative, others, out=np.full_like(self.load, np.nan), where=self.told & (others > 0))
+        # The last five minutes before silence are half of it: the level is that of the ten minutes before them.
+        level = last(np.where(self.told, _or(mean_around(self.load, -2, -1), self.load), np.nan))
+        relation = last(np.where(self.told, _or(mean_around(relative, -2, -1), relative), np.nan))
+        # What was taken over when a silence began holds for all of it.
+        taken = np.append(np.where(self.first, share, 0.0), np.zeros((len(self.load), 1)), axis=1)
+        for row, place in self.replaced:
+            taken[row, place] = 1.0
+        of_silence = np.take_along_axis(taken, np.clip(self.seen + 1, 0, len(total)), axis=1)
+        fill = _or(relation * mean, level) * (1 - of_silence) * self.absent
+        # A window in which an instance fell silent, or came back, has both kinds of time.
+        there = np.where(self.told, self.load * (self.up + self.down * (1 - taken[:, 1:])), np.nan)
+        return np.where(self.silent, fill, there)
+
+
+def demand_of(grid: Grid) -> Floats:
+    """Return the demand of each window: the sum of what is reported and filled in, NaN where nothing is known.
+
+    Some instances at a time, so that the memory is that of the grid and little more, whatever the service.
+    """
+    told = ~np.isnan(grid["load_mean"])
+    replaced = _replaced(grid.there, told, presence(grid.columns(-1), "down_s"))
+    begins = range(0, len(told), CHUNK)
+
+    def part(begin: int) -> Part:
+        mine = [(row - begin, place) for row, place in replaced if begin <= row < begin + CHUNK]
+        return Part(grid.rows(begin, begin + CHUNK), mine)
+
+    # One part is kept; several are made again for each step.
+    kept = part(0) if len(begins) == 1 else None
+
+    def parts() -> Iterator[Part]:
+        return (part(begin) if kept is None else kept for begin in begins)
+
+    total, number = (np.sum(sums, axis=0) for sums in zip(*(one.carries() for one in parts()), strict=True))
+    risen, lost = (np.sum(sums, axis=0) for sums in zip(*(one.moves() for one in parts()), strict=True))
     share = np.clip(np.divide(risen, lost, out=np.zeros(len(lost)), where=lost > 0), 0.0, 1.0)
-    # What was taken over when a silence began holds for all of it.
-    taken = np.append(np.where(first, share, 0.0), np.zeros((len(load), 1)), axis=1)
-    for row, place in _replaced(grid.there, told, down):
-        taken[row, place] = 1.0
-    of_silence = np.take_along_axis(taken, np.clip(seen + 1, 0, len(column)), axis=1)
-    absent = presence(grid, "up_s", "awaited_s", "down_s")
-    fill = _or(relation * mean, level) * (1 - of_silence) * absent
-    # A window in which an instance fell silent, or came back, has both kinds of time.
-    return np.where(silent, fill, np.where(told, load * (up + down * (1 - taken[:, 1:])), np.nan))
+    return sum_known(np.array([sum_known(one.filled(total, number, share)) for one in parts()]))
 
 
 def _replaced(there: Flags, told: Flags, down: Floats) -> list[tuple[int, int]]:
     """Return the last silences, as rows and first columns, beside which a new instance each appeared.
 
-    One that began in the last window has the column behind it.
+    One that began in the last window, of which ``down`` tells the share of down time, has the column behind it.
     """
-    there = np.append(there, (down[:, -1:] > 0) & told[:, -1:], axis=1)
+    there = np.append(there, (down > 0) & told[:, -1:], axis=1)
     told = np.append(told, np.zeros((len(told), 1), bool), axis=1)
     column = np.arange(there.shape[1])
     appeared = np.where(there.any(axis=1), there.argmax(axis=1), 0)

@@ -212,3 +212,29 @@ def test_an_absence_that_began_the_day_before_is_filled_in(tmp_path):
     hours = made([silver(tmp_path, rows)], NEXT)
     assert {row.date for row in hours} == {NEXT}
     assert {row.demand_mean for row in hours} == {30.0}
+
+
+def test_the_instances_that_are_looked_at_together_do_not_show(hours, tmp_path, monkeypatch):
+    rows = [row for number in range(7) for row in instance("many", number, gone(10.0 + number, 12 + number, 20))]
+    rows += [row for number in range(12) for row in minute("short", number, killed=True)]
+    file = silver(tmp_path, rows)
+    whole = made([file])
+    monkeypatch.setattr("spark.capacity.service.demand.CHUNK", 3)
+    parted = made([file])
+    assert [(row.service, row.h) for row in parted] == [(row.service, row.h) for row in whole]
+    for one, other in zip(parted, whole, strict=True):
+        assert one.demand_mean == pytest.approx(other.demand_mean, abs=1e-5)
+        assert one.demand_max == pytest.approx(other.demand_max, abs=1e-5)
+
+
+def test_reports_of_requests_are_added_up_over_instances(tmp_path):
+    rows = [
+        *instance("asked", 1, 10.0, requests=5, errors=1, timed=5, busy_s=2.0, in_flight=1.5),
+        *instance("asked", 2, 10.0, requests=3),
+        *instance("unasked", 1, 10.0),
+    ]
+    told = {(row.service, row.h.hour): row for row in made([silver(tmp_path, rows)])}
+    row = told["asked", 10]
+    assert (row.requests, row.errors, row.service_s, row.in_flight) == (96, 12, 0.4, 1.5)
+    row = told["unasked", 10]
+    assert (row.requests, row.errors, row.service_s, row.in_flight) == (None, None, None, None)
