@@ -16,13 +16,17 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would take for a formula."""
 
 
-def replace(path: Path, text: str) -> None:
-    """Put a text in the place of a file: a reader, or a crash, finds the file before or the new one."""
+def replace(path: Path, text: str, *, lasting: bool = True) -> None:
+    """Put a text in the place of a file: a reader finds the file before or the new one.
+
+    The same holds after a loss of power where it is ``lasting``; waiting for the disk takes long for many files.
+    """
     hidden = path.with_name("." + path.name)
     with hidden.open("w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        if lasting:
+            os.fsync(file.fileno())
     hidden.replace(path)
 
 

@@ -25,7 +25,7 @@ from spark.capacity.report.first_screen import glance, header
 from spark.capacity.report.markup import Row, Tables, time_of
 from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.sections import balance, promises, quality, reliability, unclaimed
-from spark.capacity.report.service_section import service_section, services_of
+from spark.capacity.report.service_section import ServiceRows, service_section, services_of
 from spark.capacity.report.style import STYLE
 
 PAGED = 60
@@ -48,9 +48,10 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
         replace(
             pages / f"{service.ident}.html",
             _document(f"{service.name}: capacity plan", back + service_section(service)),
+            lasting=False,
         )
     # The index last: what it links to is there.
-    replace(out / "report.html", render(tables, paged))
+    replace(out / "report.html", _render(tables, services, len(services) > paged))
     for old in set(pages.glob("*.html")) - {pages / f"{service.ident}.html" for service in wanted}:
         old.unlink()
     return sorted([*made, out / "report.html"])
@@ -59,7 +60,10 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
 def render(tables: Tables, paged: int = PAGED) -> str:
     """Return the page, or the index where services have pages of their own."""
     services = services_of(tables)
-    pages = len(services) > paged
+    return _render(tables, services, len(services) > paged)
+
+
+def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str:
     body = [
         header(services, _span(tables.get("gold_service_1h", ()))),
         glance(services, pages),

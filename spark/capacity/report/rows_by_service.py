@@ -15,10 +15,10 @@ RECENT = 8
 
 
 class RowsByService(Mapping[str, list[dict[str, Any]]]):
-    """A table as a mapping from service to rows."""
+    """A table with services and hours, as a mapping from service to rows in the order of their hours."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table.sort_by("service")
+        self._table = table.sort_by([("service", "ascending"), ("h", "ascending")])
         names = pc.run_end_encode(self._table["service"].combine_chunks()) if len(table) else None
         ends = [] if names is None else names.run_ends.to_pylist()
         values = [] if names is None else names.values.to_pylist()

@@ -261,15 +261,15 @@ def unclaimed(services: Sequence[ServiceRows], tables: Tables) -> str:
             "have no reports of load, so nothing is said about their demand:",
         ),
         (
-            lambda service: service.measured and not service.forecast,
+            lambda service: service.measured and not service.told,
             "have no forecast:",
         ),
         (
-            lambda service: service.forecast and not missing(service.told.get("flag")) and service.told["flag"],
+            lambda service: not missing(service.told.get("flag")) and service.told["flag"],
             "have a forecast with a flag, which is to be trusted less:",
         ),
         (
-            lambda service: service.forecast and not service.evaluations,
+            lambda service: service.told and not service.evaluations,
             "have no past forecast that could be judged by now:",
         ),
     ]

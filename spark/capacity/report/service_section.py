@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 
 import attrs
 
@@ -47,29 +48,34 @@ class ServiceRows:
     @property
     def history(self) -> list[Row]:
         """Its hours, oldest first."""
-        return in_time(self._hours.get(self.name, ()), "h")
+        return _ordered(self._hours, self.name)
 
     @property
     def forecast(self) -> list[Row]:
         """The hours of the last forecast."""
-        return in_time(latest(self._steps.get(self.name, ())), "h")
+        return _ordered(self._steps, self.name)
 
     @property
     def measured(self) -> bool:
         """Whether any of its hours is known."""
         return self.name in self._hours
 
-    @property
+    @cached_property
     def told(self) -> Row:
         """What holds for the whole forecast; each of its rows has it."""
         return next(iter(self.forecast), {})
 
-    @property
+    @cached_property
     def capacity(self) -> float | None:
         """The last known capacity."""
-        return next(
-            (value for row in reversed(self.history) if (value := number_of(row, "capacity")) is not None), None
-        )
+        known = (number_of(row, "capacity") for row in reversed(self.history))
+        return next((value for value in known if value is not None), None)
+
+
+def _ordered(rows: Mapping[str, Sequence[Row]], service: str) -> list[Row]:
+    """Return the rows of a service by their hours; a `RowsByService` has them in order, and of one issue."""
+    mine = rows.get(service, ())
+    return list(mine) if isinstance(rows, RowsByService) else in_time(latest(mine), "h")
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
