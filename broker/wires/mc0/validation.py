@@ -10,25 +10,18 @@ from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_ranges
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.net.interfaces.limits import ROUTER_RANGES
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
 MC0_RANGES: dict[str, tuple[float, float]] = {
-    # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try
-    "handshake": (0.1, 60),
-    # as that of a listener
-    "stalled_after": (0.1, 86_400),
-    # as those of a listener
-    "connections": (1, 1_000_000),
-    "connections_per_address": (0, 1_000_000),
-    # as connections
+    **ROUTER_RANGES,
+    # The range of connections, since most connections have a session.
     "sessions": (1, 1_000_000),
     "subscriptions": (0, 100_000),
-    # with 0 nothing could be sent to a peer that is read from
-    "high_water": (1, 1_000_000),
-    # ordinary frames must fit, and the memory must hold a few of the largest
+    # Ordinary frames must fit, and the memory must hold a few of the largest.
     "max_message": (1_024, 1024 * 1024 * 1024),
 }
-"""The least and the most of each limit of mc0, in the units of `Mc0`."""
+"""Minimum and maximum of each limit of mc0, in the units of `Mc0`."""
 
 OWN_TOPICS = "elkobroker."
 """Prefix of the broker's own topics, on which no peer may publish."""
