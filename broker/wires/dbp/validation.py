@@ -121,8 +121,8 @@ def _reach(dbp: Dbp, where: ZEndpoint) -> Iterator[Problem]:
     elif dbp.enabled and dbp.auth is None:
         yield Problem(
             "dbp.auth",
-            f"must be said, since {where.where} can be reached from elsewhere and DBP has no authentication: "
-            '"open", which lets in anybody who reaches it',
+            f"is required, since {where.where} can be reached from elsewhere and DBP has no authentication: "
+            '"open", which admits any client that reaches it',
         )
 
 
@@ -147,7 +147,7 @@ def _beacon(dbp: Dbp) -> Iterator[Problem]:
         if ip is None:
             yield Problem(f"dbp.beacon[{number}]", f"{address!r} is no IPv4 address; names are not taken")
         elif ip.is_unspecified:
-            yield Problem(f"dbp.beacon[{number}]", f"{address} is an address of nobody; {BEACON} is everybody's")
+            yield Problem(f"dbp.beacon[{number}]", f"{address} is no destination; {BEACON} is the broadcast address")
 
 
 def _intervals(dbp: Dbp) -> Iterator[Problem]:

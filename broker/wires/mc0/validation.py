@@ -70,8 +70,8 @@ def _curve(mc0: Mc0) -> Iterator[Problem]:
     if mc0.client_keys is None and not mc0.any_key:
         yield Problem(
             "mc0.client_keys",
-            'is needed for "curve": the directory with the public keys of those who are let in; '
-            "or any_key = true, which lets anybody in who has made a key",
+            'is needed for "curve": the directory with the public keys of the allowed clients; '
+            "or any_key = true, which admits any client with a key",
         )
     if mc0.client_keys is not None and mc0.any_key:
         yield Problem("mc0.any_key", "lets in more than client_keys does; give one of them", "mc0.client_keys")
@@ -92,17 +92,17 @@ def _open(mc0: Mc0) -> Iterator[Problem]:
     if mc0.enabled and mc0.auth is None and not useless and where is not None and not where.loopback:
         yield Problem(
             "mc0.auth",
-            f'must be said, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
-            'or "open", which lets anybody who reaches it in without a key',
+            f'is required, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
+            'or "open", which admits any client that reaches it, without a key',
         )
 
 
 def _rule(here: str, rule: Mc0Rule) -> Iterator[Problem]:
     if not rule.keys:
-        yield Problem(f"{here}.keys", 'is for nobody; "*" is everybody')
+        yield Problem(f"{here}.keys", 'matches no client; "*" matches every client')
     for number, pattern in enumerate(rule.keys):
         if not pattern:
-            yield Problem(f"{here}.keys[{number}]", 'is empty; "*" is everybody, without a key too')
+            yield Problem(f"{here}.keys[{number}]", 'is empty; "*" matches every client, also without a key')
     for number, pattern in enumerate(rule.publish):
         yield from _topic(f"{here}.publish[{number}]", pattern)
         if pattern.startswith(OWN_TOPICS):
