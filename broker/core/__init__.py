@@ -1,1 +1,1 @@
-"""The meaning: providers, services, waits, watches. Knows no wire and no socket."""
+"""Domain model, independent of wires and sockets: registry, topics, work queues, leases and the store behind them."""

@@ -1,19 +1,20 @@
-"""Exponential back-off: the pauses between attempts at something that fails."""
+"""Exponential back-off with jitter."""
 
 from __future__ import annotations
 
 import attrs
 
 MAX_EXPONENT = 64
-"""Failures in a row that still lengthen a pause: a higher power of a large factor is no float any more."""
+"""Consecutive failures that still lengthen a pause. A higher power of a large factor overflows a float."""
 
 
 @attrs.frozen
 class Backoff:
-    """Pauses in seconds: ``first``, then ``factor`` times as long after each further failure, ``most`` at most.
+    """Exponential back-off in seconds: ``first``, multiplied by ``factor`` after each further failure, at most
+    ``most``.
 
-    ``jitter`` is the part of a pause that is left to chance, from 0.0 to 1.0, so that those who failed at the same
-    moment do not all try again at the same moment.
+    ``jitter`` is the random part of a pause, from 0.0 to 1.0. It spreads the retries of peers that failed at the same
+    moment.
     """
 
     first: float
@@ -22,7 +23,7 @@ class Backoff:
     jitter: float = 0.0
 
     def after(self, failures: int, fraction: float = 1.0) -> float:
-        """Return the pause after that many failures in a row, at least one.
+        """Return the pause after that many consecutive failures, at least one, in seconds.
 
         ``fraction`` is a random number from 0.0 to 1.0, which places the pause within the jitter.
         """

@@ -1,16 +1,16 @@
-"""An SQLite database of the broker in its state directory: how it is opened, written, and kept usable on a full disk.
+"""SQLite database in the state directory: opening, transactions, and operation on a full disk.
 
 Rules:
-- Each write is one transaction, on the disk when it returns (write-ahead log, synchronous=FULL): a broker killed at any
-  moment finds at its next start all that was acknowledged, and of what was being written all or nothing.
-- A database whose disk is full is not opened (`StateFull`). It can be read even so (`Database.look`); then each write
-  tries to open it first.
-- A write that finds the disk full gives up the reserve (`broker.core.disk_reserve`), has the write-ahead log copied
-  into the database, so that the log's room is used again, and is tried once more. A write that would fill the disk does
-  not: it is refused until there is room besides the reserve, or in the database itself. Until then each write has the
-  log copied, and a database that is nearly empty is made small.
-- The database holds secrets: file 0600. Content that cannot be understood is never changed or deleted; the error says
-  how to move it away.
+- Each write is one transaction, durable when it returns (write-ahead log, synchronous=FULL): after a kill at any moment
+  the next start finds all acknowledged writes, and of the one in progress all or nothing.
+- A database on a full disk is not opened (`StateFull`). It can still be read (`Database.look`); then each write tries
+  to open it first.
+- A write that finds the disk full releases the reserve (`broker.core.disk_reserve`), checkpoints the write-ahead log,
+  so that the log's room is reused, and is tried once more. A write that would fill the disk is refused instead, until
+  there is room besides the reserve, or in the database itself. Until then each write checkpoints the log, and a
+  database that is nearly empty is compacted.
+- The database contains secrets: its mode is 0600. Content that cannot be understood is never changed or deleted; the
+  error explains how to move it away.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from twisted.logger import Logger
 from broker.core.disk_reserve import DiskReserve, is_full
 
 BUSY_SECONDS = 1.0
-"""Seconds that a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because
+"""Seconds that a write waits for another process that locks the database (an operator's ``sqlite3``). Short, because
 the reactor thread may be waiting too."""
 
 SMALL_BYTES = 4 * 1024 * 1024
-"""A database with no more than this in it, and as much that is free, is written again on a full disk, in some tens of
-milliseconds, so that its file becomes small."""
+"""Threshold of compaction, in bytes: on a full disk, a database with at most this much content and at least as much
+free space is vacuumed, in some tens of milliseconds."""
 
 SPARE_BYTES = 1024 * 1024
-"""Free pages of a full database that stay free when it takes something: each row takes a little more than its bytes."""
+"""Free pages of a full database that stay free when it takes new rows, in bytes: each row takes a little more than its
+content."""
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -46,11 +47,11 @@ T = TypeVar("T")
 
 
 class StateError(Exception):
-    """The state directory cannot be used; the text tells a person why, and what to do."""
+    """The state directory cannot be used; the text explains the reason and the remedy."""
 
 
 class StateInUse(StateError):
-    """Another broker has the state directory."""
+    """Another broker uses the state directory."""
 
 
 class StateUnusable(StateError):
@@ -58,16 +59,17 @@ class StateUnusable(StateError):
 
 
 class StateFull(StateUnusable):
-    """The disk of the state directory is full. It may have room again at any time."""
+    """The disk of the state directory is full. There may be room again at any time."""
 
 
 @attrs.frozen
 class Design:
-    """The design of a database. ``steps`` make each version of its tables out of the one before, the first of nothing.
+    """Schema of a database. ``steps`` are its migrations: each makes a version of the tables out of the one before, the
+    first out of nothing.
 
-    ``then`` completes the advice to move it away: what is lost by that. ``log_bytes`` is the length to which the
-    write-ahead log is cut back. ``cheap_deletes`` has deleted content stay in free pages, where SQLite is built to
-    overwrite it: else taking it out needs as much of the log as putting it in.
+    ``then`` completes the advice to move the database away: the loss that this causes. ``log_bytes`` is the length to
+    which the write-ahead log is truncated. ``cheap_deletes`` leaves deleted content in free pages where SQLite's build
+    would overwrite it: overwriting needs as much of the log as inserting did.
     """
 
     name: str
@@ -78,12 +80,12 @@ class Design:
 
     @property
     def schema(self) -> int:
-        """The version of the tables, kept in ``PRAGMA user_version``."""
+        """Version of the tables, in ``PRAGMA user_version``."""
         return len(self.steps)
 
 
 class Database:
-    """The database of that design in ``directory``. Its methods block on the disk; any thread may call them."""
+    """Database of a design in ``directory``. The methods block on the disk; any thread may call them."""
 
     log = Logger()
 
@@ -95,14 +97,15 @@ class Database:
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._late = False
-        """It was read from a full disk, and is to be opened by the next write."""
+        """True after `look`: the next write opens the database."""
         self._tight = False
-        """The disk was full, and the reserve is not there again."""
+        """True if the disk was full and the reserve has not been restored yet."""
 
     def open(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Make what is not there yet, and return what ``read`` does.
+        """Create or migrate the database, and return the result of ``read``.
 
-        Raises `StateUnusable`, where only room is lacking `StateFull`; then nothing that was there has changed.
+        Raises `StateUnusable`, its subclass `StateFull` if only room is lacking; then the existing content is
+        unchanged.
         """
         with self._mutex:
             try:
@@ -118,7 +121,7 @@ class Database:
             return found
 
     def look(self, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
-        """Read it from a full disk, and have writes open it from now on. Returns ``nothing`` if there is none yet.
+        """Read the database on a full disk, and let later writes open it. Returns ``nothing`` if there is none yet.
 
         ``read`` must not write. Raises `StateUnusable`.
         """
@@ -127,22 +130,22 @@ class Database:
                 found = nothing
                 if os.path.exists(self.path):
                     try:
-                        # Then SQLite needs no shared memory, which is a file of 32 KiB.
+                        # In exclusive mode SQLite needs no shared memory, which is a file of 32 KiB.
                         found = self._look("EXCLUSIVE", read, nothing)
                     except sqlite3.OperationalError as error:
                         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
                             raise
-                        found = self._look("NORMAL", read, nothing)  # some other process has made that file
+                        found = self._look("NORMAL", read, nothing)  # another process has created that file already
             except (sqlite3.Error, OSError) as error:
                 raise self.unusable(error) from error
             self._late = True
             return found
 
     def write(self, work: Callable[[sqlite3.Connection], object], grows: int | None = None) -> None:
-        """Do ``work`` in one transaction: all of it, or nothing, which raises `StateUnusable`.
+        """Execute ``work`` in one transaction: all of it, or nothing, which raises `StateUnusable`.
 
-        ``grows`` is by how many bytes the database grows, where that may be without end. None is for what makes room,
-        or needs little: it may use the reserve.
+        ``grows`` is the growth of the database in bytes, for writes that may recur without end. None is for writes that
+        free room or need little: these may use the reserve.
         """
         with self._mutex:
             try:
@@ -155,6 +158,7 @@ class Database:
                     if not is_full(error, self._directory):
                         raise
                     self._tight = True
+                    # A growing write would only fill the room that the reserve frees.
                     if grows is not None:
                         raise
                     self._give_up_reserve()
@@ -166,11 +170,11 @@ class Database:
                 raise self.unusable(error) from error
 
     def probe(self, grows: int) -> None:
-        """Write something that changes nothing. Raises `StateUnusable` where a write that grows by so much would."""
+        """Execute a write that changes nothing. Raises `StateUnusable` if a write with that growth would fail."""
         self.write(lambda connection: connection.execute(f"PRAGMA user_version = {self._design.schema}"), grows)
 
     def close(self) -> None:
-        """The end. Harmless when not open."""
+        """Close the database. Idempotent."""
         with self._mutex:
             self._late = False
             if self._connection is not None:
@@ -179,11 +183,11 @@ class Database:
 
     @property
     def is_open(self) -> bool:
-        """It can be written, as far as is known."""
+        """True if the database can be written, as far as is known."""
         return self._connection is not None
 
     def unusable(self, error: sqlite3.Error | OSError) -> StateUnusable:
-        """The error to raise for one of SQLite or the system."""
+        """Return the exception for an error of SQLite or the system."""
         if is_full(error, self._directory):
             return StateFull(f"the disk is full: the database {self.path} cannot be used: {error}")
         if isinstance(error, OSError):
@@ -199,12 +203,12 @@ class Database:
         return StateUnusable(f"the database {self.path} cannot be used: {error}")
 
     def damaged(self, how: str) -> StateUnusable:
-        """The error to raise where it has what was never written."""
+        """Return the exception for content that the broker never wrote."""
         return StateUnusable(
             f"the database {self.path} is damaged ({how}); to keep it and begin with an empty one, {self._move_away()}"
         )
 
-    # inside
+    # internal
 
     def _look(self, locking: str, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", BUSY_SECONDS, uri=True)
@@ -221,7 +225,7 @@ class Database:
         return self._connection
 
     def _opened(self) -> sqlite3.Connection:
-        """Open it, with one more try without the reserve if the disk is full."""
+        """Open the database, on a full disk with one more attempt without the reserve."""
         try:
             return self._connect()
         except (sqlite3.Error, OSError) as error:
@@ -231,7 +235,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        # SQLite would create the file with the umask's mode; the files that it keeps beside it take over this one's.
+        # SQLite would create the file with the umask's mode; its companion files (-wal, -shm) inherit this one's.
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(file).st_mode & 0o077:
@@ -258,7 +262,7 @@ class Database:
         return connection
 
     def _give_up_reserve(self) -> bool:
-        """Returns whether there is room now that was not there before."""
+        """Release the reserve. Returns whether that made room."""
         self._tight = True
         released = self._reserve.release()
         if released:
@@ -266,7 +270,7 @@ class Database:
         return released
 
     def _check(self, connection: sqlite3.Connection) -> int:
-        """The version of our tables, 0 if there is nothing yet. Raises `StateUnusable` for anything else."""
+        """Return the version of the tables, 0 if there are none yet. Raises `StateUnusable` for foreign content."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > self._design.schema:
             raise StateUnusable(
@@ -277,6 +281,7 @@ class Database:
         if damage != "ok":
             raise self.damaged(damage)
         if version < 1:
+            # Version 0 is the default of SQLite, so the file may belong to another program.
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if tables:
                 raise StateUnusable(f"the database {self.path} is not one of elkobroker's; {self._move_away()}")
@@ -290,7 +295,7 @@ class Database:
         return _number(connection, "freelist_count") * _number(connection, "page_size") >= bytes + SPARE_BYTES
 
     def _loosen(self, connection: sqlite3.Connection) -> None:
-        """Give room back to the disk after a write, and take the reserve again if there is enough."""
+        """Return room to the disk after a write, and restore the reserve if there is enough."""
         with contextlib.suppress(sqlite3.Error):
             (size,), (pages,), (free,) = (
                 connection.execute(f"PRAGMA {what}").fetchone()
@@ -321,6 +326,6 @@ def _transact(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection
 
 
 def _checkpoint(connection: sqlite3.Connection) -> None:
-    """Have the write-ahead log copied into the database, as far as there is room for it. It keeps its own room."""
+    """Copy the write-ahead log into the database, as far as there is room. The log's file keeps its size for reuse."""
     with contextlib.suppress(sqlite3.Error):
         connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()

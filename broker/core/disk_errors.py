@@ -1,9 +1,9 @@
-"""Failures of a disk: the pause before the next attempt, and their log lines. For the stores and the journal.
+"""Disk failures of the stores and the journal: back-off before the next attempt, and log lines.
 
 Rules:
-- The wait doubles with each failure in a row.
-- The log has a line when failures begin and one when they end. A disk that is nearly full fails and succeeds by turns,
-  so there is one such pair of lines in `QUIET_SECONDS` at most. Failures that last longer than that are logged even so.
+- The back-off doubles with each consecutive failure.
+- The log has one line when failures begin and one when they end. A nearly full disk fails and succeeds by turns, so
+  there is at most one such pair of lines in `QUIET_SECONDS`. Failures that last longer than that are logged even so.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from twisted.python.failure import Failure
 from broker.core.backoff import Backoff
 
 RETRY_SECONDS = 1.0
-"""The wait after a first failure; it doubles with each further one."""
+"""Back-off after the first failure, in seconds. It doubles with each further one."""
 
 RETRY_SECONDS_MOST = 30.0
-"""The longest wait after a failure: a disk may be full for hours, and is written soon after it is not."""
+"""Longest back-off, in seconds. A disk may be full for hours; writing resumes soon after there is room."""
 
 _BACKOFF = Backoff(RETRY_SECONDS, RETRY_SECONDS_MOST)
 
 QUIET_SECONDS = 60.0
-"""The time after failures have ended in which no new ones are logged."""
+"""Seconds after the end of failures in which new ones are not logged."""
 
 
 class DiskErrors:
-    """Failures of one kind of work, over ``clock``.
+    """Consecutive failures of one kind of work, on ``clock``.
 
     ``begins`` and ``ends`` are formats of log lines, with ``{why}`` and ``{most}``, and with ``{failures}``. Failures
-    other than ``expected`` ones are defects, which are logged with their traceback.
+    other than ``expected`` ones are defects, and are logged with their traceback.
     """
 
     def __init__(self, log: Logger, clock: IReactorTime, expected: type[BaseException], begins: str, ends: str) -> None:
@@ -42,17 +42,17 @@ class DiskErrors:
         self._told = False
         self._ended: float | None = None
         self.failures = 0
-        """Those in a row, up to now."""
+        """Consecutive failures up to now."""
         self.errors = 0
-        """All of them."""
+        """Failures in all."""
 
     @property
     def wait(self) -> float:
-        """Seconds before the next try, after a failure."""
+        """Seconds before the next attempt, after a failure."""
         return _BACKOFF.after(self.failures)
 
     def add(self, failure: Failure) -> float:
-        """One more. Returns `wait`."""
+        """Record a failure. Returns `wait`."""
         self.failures += 1
         self.errors += 1
         if not self._told and self._is_time():
@@ -64,7 +64,7 @@ class DiskErrors:
         return self.wait
 
     def over(self) -> None:
-        """The work has succeeded."""
+        """Record a success: the failures are over."""
         if self._told:
             self._told = False
             self._ended = self._clock.seconds()
@@ -72,17 +72,18 @@ class DiskErrors:
         self.failures = 0
 
     def _is_time(self) -> bool:
+        # A negative time means that the clock was set back: then the quiet period is over.
         return self._ended is None or not 0 <= self._clock.seconds() - self._ended < QUIET_SECONDS
 
 
 class LogLimit:
-    """Rate limit for a log line about something that happens often: one in `QUIET_SECONDS`."""
+    """Rate limit of a log line about a frequent event: one line in `QUIET_SECONDS`."""
 
     def __init__(self) -> None:
         self._last: float | None = None
 
     def allows(self, now: float) -> bool:
-        """Return whether to log now. Then the next line is not due for a while."""
+        """Return whether to log now. A positive answer starts the next quiet period."""
         due = self._last is None or not 0 <= now - self._last < QUIET_SECONDS
         if due:
             self._last = now

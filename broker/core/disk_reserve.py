@@ -1,12 +1,12 @@
-"""Room on the disk of the state directory: errors that say that there is none, and a reserve for that moment.
+"""Disk space of the state directory: detection of a full disk, and a reserve for that case.
 
 Rules:
-- The disk is *full* if a write fails for want of space (ENOSPC), quota (EDQUOT) or file size (EFBIG). A broker whose
-  disk is full starts and runs without storing anything, and tries again. Any other error of the state directory at the
-  start ends the start: nobody but an operator can mend rights, damage, or a directory that is none.
-- The reserve is a file that takes room and holds nothing. On a full disk it is removed for a write that makes room
-  or needs little, and never for one that would fill the disk again: to take messages out of a
-  full database needs room too. It is made again when there is twice as much room.
+- The disk is *full* if a write fails for lack of space (ENOSPC), quota (EDQUOT) or file size (EFBIG). A broker with a
+  full disk starts and runs without storing anything, and tries again. Any other error of the state directory at the
+  start ends the start: wrong permissions, damage or a missing directory need an operator.
+- The reserve is a file that occupies space and has no content. On a full disk it is removed for a write that frees room
+  or needs little, and never for one that would fill the disk again: taking messages out of a full database needs room
+  too. It is restored when there is twice as much room.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import sqlite3
 import tempfile
 
 RESERVE = "reserve"
-"""The file's name in the state directory."""
+"""Name of the file in the state directory."""
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""Room for what SQLite needs to make room: the write-ahead log is copied into the database first, and has up to 4 MiB
-(its automatic checkpoint) and one transaction (`queue_recorder.COMMIT_BYTES`), which is then retried."""
+"""Space that SQLite needs to free space: it first checkpoints the write-ahead log, which has up to 4 MiB (its automatic
+checkpoint) plus one transaction (`broker.core.queues.store.COMMIT_BYTES`); then the transaction is retried."""
 
 PROBE_BYTES = 64 * 1024
-"""Bytes that are written to see whether there is room, if SQLite does not say. It needs 32 KiB at least to open."""
+"""Size of a trial write, in bytes, for errors of SQLite that are ambiguous. SQLite needs at least 32 KiB to open."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _UNCLEAR = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
-"""Codes of SQLite for a disk without room, and for many other things."""
+"""Ambiguous codes of SQLite: a full disk, or many other causes."""
 
 
 def is_full(error: BaseException | None, directory: str) -> bool:
@@ -52,7 +52,7 @@ def _no_room(directory: str) -> bool:
 
 
 class DiskReserve:
-    """The reserve of the state directory ``directory``. All who store something there share it: it is one file."""
+    """Reserve of the state directory ``directory``. All stores in it share one: it is one file."""
 
     def __init__(self, directory: str, size: int = RESERVE_BYTES) -> None:
         self._directory = directory
@@ -60,7 +60,7 @@ class DiskReserve:
         self._size = size
 
     def take(self) -> bool:
-        """Make the file, if there is twice as much room. Returns whether it is there, and as much room besides."""
+        """Create the file, if there is twice as much room. Returns whether it exists with as much free room besides."""
         free = self._free()
         if self._is_there():
             return free >= self._size
@@ -78,11 +78,11 @@ class DiskReserve:
         return True
 
     def spares(self) -> bool:
-        """Return whether the disk may be filled further: the file is there, or at least room for it."""
+        """Return whether the disk may be filled further: the reserve exists, or there is at least room for it."""
         return self._is_there() or self._free() >= self._size
 
     def release(self) -> bool:
-        """Remove the file. Returns whether it was there: there is room now."""
+        """Remove the file. Returns whether it existed, and so whether there is room now."""
         try:
             os.unlink(self._path)
         except OSError:

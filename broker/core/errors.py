@@ -1,7 +1,7 @@
-"""Every refusal: a code for machines, a text for people, and whether the connection survives it.
+"""Refusals: a code for machines, a text for people, and the effect on the connection.
 
-A `Refusal` is the only exception that the core raises, and `Malformed` the only one that a codec raises.
-Anything else that comes out of either is a defect of ours.
+`Refusal` is the only exception that the core raises, and `Malformed` the only one that a codec raises. Any other
+exception from either is a defect of the broker.
 """
 
 from __future__ import annotations
@@ -13,67 +13,67 @@ from collections.abc import Sequence
 class Reason(enum.Enum):
     """Reason of a refusal. The value is ``(code, fatal)``.
 
-    ``code`` names the counter and the log line; it is stable. ``fatal`` says that the peer's connection is closed.
+    ``code`` is stable; it names the counter and appears in the log. ``fatal``: the connection of the peer is closed.
     """
 
     SYNTAX = ("syntax", False)
-    """Text that is no message of the format."""
+    """Text that is not a message of the format."""
     ENCODING = ("encoding", True)
-    """Bytes that are no UTF-8: what follows cannot be trusted to be framed as it looks."""
+    """Bytes that are not UTF-8. The framing of the bytes after them is unreliable."""
     TOO_LARGE = ("too-large", True)
-    """A line or a block over its limit: there is no way to find the next message without reading it all."""
+    """A line or block over its limit. The next message cannot be found without reading the whole of it."""
     PARAMETER = ("parameter", False)
     """A parameter that is missing, of the wrong type, or over its limit."""
     UNKNOWN_TARGET = ("unknown-target", False)
     """A message to an object that does not exist."""
     UNKNOWN_OP = ("unknown-op", False)
-    """An operation that the object addressed does not have."""
+    """An operation that the addressed object does not have."""
     NOT_AUTHENTICATED = ("not-authenticated", True)
     """An operation before `auth`, or one of a role that was never authenticated."""
     WRONG_CREDENTIALS = ("wrong-credentials", True)
     """`auth` with the wrong mode, a wrong password, or for a role that the listener does not serve."""
     TOO_MANY_GUESSES = ("too-many-guesses", True)
-    """A password from an address that sent wrong ones, before its back-off was over. It was not compared."""
+    """A password from an address that sent wrong ones and is still in its back-off. It was not compared."""
     ALREADY_AUTHENTICATED = ("already-authenticated", True)
     """A second `auth` for the same role."""
     TOO_SLOW_TO_AUTHENTICATE = ("too-slow-to-authenticate", True)
-    """No successful `auth` within the listener's time."""
+    """No successful `auth` before the listener's deadline."""
     NAME_NOT_ALLOWED = ("name-not-allowed", False)
     """A service name that this peer may not offer."""
     LIMIT = ("limit", False)
     """A table of the broker, or the peer's share of it, is full."""
     NO_SUCH_SERVICE = ("no-such-service", False)
-    """A wait ended without the service having come."""
+    """A wait reached its deadline before the service was offered."""
     NOT_READING = ("not-reading", True)
-    """A peer that does not read what it is sent."""
+    """A peer that does not read its output."""
     TOO_MANY_CONNECTIONS = ("too-many-connections", True)
-    """One address connects more often than the listener allows."""
+    """More connections from one address than the listener's rate limit allows."""
     HANDSHAKE = ("handshake", True)
-    """A connection on which the two sides could not agree."""
+    """A handshake that failed."""
     TOPIC_NOT_ALLOWED = ("topic-not-allowed", False)
-    """A topic that this peer may not publish on, or not subscribe to."""
+    """A topic to which this peer may not publish or subscribe."""
     KEY_NOT_ALLOWED = ("key-not-allowed", True)
-    """A client key that is not allowed here, or not any more."""
+    """A client key that is not allowed, or no longer allowed."""
     IDENTITY_TAKEN = ("identity-taken", True)
     """An identity that another client key has used, or that a connection of another peer has."""
     REPLACED = ("replaced", True)
     """A connection whose identity another connection of the same peer took over."""
     TOO_SLOW = ("too-slow", True)
-    """A message that was begun, and not continued in time."""
+    """A message that was not completed before its deadline."""
     SILENT = ("silent", True)
-    """A connection on which not even a PING is answered."""
+    """A connection that does not even answer PINGs."""
     UNEXPECTED = ("unexpected", True)
-    """A message that is none for the peer's present state, or none that a peer sends."""
+    """A message that is invalid in the peer's present state, or that peers never send."""
     NOT_REGISTERED = ("not-registered", False)
-    """A message of, or about, a service that is not registered."""
+    """A message from or about a service that is not registered."""
     NAME_TAKEN = ("name-taken", False)
-    """A name that belongs to somebody else."""
+    """A name that belongs to another peer."""
     WRONG_ADDRESS = ("wrong-address", False)
     """A message about a service from an address that did not register it."""
     FORBIDDEN = ("forbidden", False)
-    """Something that this user may not have, or a lease that is none."""
+    """A resource or lease to which this user has no right."""
     INTERNAL = ("internal", False)
-    """A defect of the broker: it cost this message, and was logged."""
+    """A defect of the broker. The message is lost, and the defect is logged."""
 
     def __init__(self, code: str, fatal: bool) -> None:
         self.code = code
@@ -81,9 +81,9 @@ class Reason(enum.Enum):
 
 
 class Refusal(Exception):
-    """Something was refused for ``reason``; ``text`` says to a person what was wrong, and where.
+    """Refusal for ``reason``; ``text`` explains the error to a person.
 
-    ``summary`` is the same without what the peer wrote, which may be a secret: for the log.
+    ``summary`` is the text for the log: it omits input of the peer, which may be a secret.
     """
 
     def __init__(self, reason: Reason, text: str) -> None:
@@ -96,7 +96,7 @@ class Refusal(Exception):
 class Refusals(Refusal):
     """Several refusals of one call; the rest of the call was done. Reason and text are those of the first.
 
-    ``each`` are all of them, in the order of what was refused.
+    ``each`` has all of them, in the order of the refused items.
     """
 
     def __init__(self, each: Sequence[Refusal]) -> None:
@@ -105,10 +105,10 @@ class Refusals(Refusal):
 
 
 class Malformed(Refusal):
-    """Input that a codec could not turn into a message.
+    """Input that a codec could not decode.
 
-    ``op`` is the operation that it asked for, where that is known; ``near`` what stands around the place of the error;
-    ``id`` the peer's own number of the message, where its format has them and it could be read.
+    ``op`` is the requested operation if it is known; ``near`` is the input around the error; ``id`` is the message id
+    of the peer, if its format has ids and it could be read.
     """
 
     def __init__(

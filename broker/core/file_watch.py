@@ -1,13 +1,13 @@
-"""Periodic checks of files that may change at any time: the one mechanism behind keys and users on disk.
+"""File watcher: periodic checks of files that may change at any time, such as keys and users on disk.
 
 Rules:
-- A check runs in a thread, one at a time; its owner hands a finished value to the reactor thread.
-- A check follows the end of the one before after a pause. `FileWatch.refresh` asks for one at once; a caller that comes
-  while a check runs is served by the next one, since the running one may have read the file already.
+- A check runs in a thread, one at a time; its owner passes a finished value to the reactor thread.
+- The pause begins at the end of the previous check. `FileWatch.refresh` requests a check at once; a request that
+  arrives during a check is served by the next one, since the running check may have read the file already.
 - After `FileWatch.stop` no check begins, and all callers of `refresh` are served.
 
-Notification by the kernel (inotify) is not used: it sees nothing of changes on network file systems, and does not
-replace a check at the start.
+Kernel notification (inotify) is not used: it misses changes on network file systems, and does not replace a check at
+the start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 class FileWatch:
     """Periodic checks every ``pause`` seconds.
 
-    ``check`` begins a check and returns a Deferred that fires with any result when it has ended; it must not fail. Its
+    ``check`` begins a check and returns a Deferred that fires with any result at its end; it must not fail. Its
     argument is True if callers of `refresh` wait for it. While ``resting`` returns True, periodic checks are skipped.
     """
 
@@ -47,7 +47,7 @@ class FileWatch:
         self._schedule()
 
     def refresh(self) -> Deferred[None]:
-        """Check now. Fires when that has ended."""
+        """Check now. The Deferred fires at the end of the check."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         if self.stopped:
@@ -78,7 +78,7 @@ class FileWatch:
 
     def _ended(self, _: object) -> None:
         self._checking = False
-        # A callback may ask for the next check, which then runs already.
+        # A callback may request the next check, which is then already running.
         _fire(self._served)
         if self.stopped or self._checking:
             return
@@ -98,6 +98,6 @@ class FileWatch:
 
 
 def _fire(waiting: list[Deferred[None]]) -> None:
-    """Fire all of them, each once. A callback may add or remove others."""
+    """Fire each Deferred once. A callback may add or remove others."""
     while waiting:
         waiting.pop(0).callback(None)

@@ -1,10 +1,10 @@
-"""The table of programs that administrators may start, and which of them are wanted.
+"""Launchers: programs that administrators may start, and their switches.
 
 Rules:
-- The table comes from the configuration; the switch ``on`` of an entry is what it was last switched to, across restarts
-  and reloads, and the configuration's ``on`` only until then.
+- The table comes from the configuration. The switch ``on`` of an entry keeps its last position across restarts and
+  reloads; the configuration's ``on`` applies only until the first change.
 - Launching switches on, even if the program cannot be run; shutting down a server of that name switches off.
-- A program may be launched while it runs: nobody but the administrator knows whether a second one is wanted.
+- A program may be launched while it runs: a second instance may be intended, and only the administrator can decide.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from broker.core.model import Launcher
 
 @implementer(ILaunchers)
 class Launchers:
-    """See `ILaunchers` for what each method promises.
+    """`ILaunchers` over a table of entries.
 
-    ``switched_on`` has the stored switches by name, those of entries that the configuration no longer has included;
-    ``remember`` stores a switch that was changed. ``spawn`` starts a program, given the launcher's name and the words
-    of its command line, without waiting for it; it raises OSError for what cannot be run.
+    ``switched_on`` has the stored switches by name, those of entries that are no longer configured included;
+    ``remember`` stores a changed switch. ``spawn`` starts a program, given the launcher's name and the words of its
+    command line, without waiting for it; it raises OSError if the program cannot be run.
     """
 
     log = Logger()
@@ -45,11 +45,12 @@ class Launchers:
         self.replace(entries)
 
     def replace(self, entries: Sequence[Launcher]) -> None:
-        """Take a new table, as the configuration has it now. Switches stay; running programs are left alone."""
+        """Replace the table on a reload. Switches stay; running programs are not affected."""
         self._entries = {entry.name: entry for entry in entries}
 
     def start_all(self, mode: Literal["initial", "recover", "restart"]) -> None:
-        """Launch what starts with the broker: what is switched on, and with ``initial`` also the initial ones."""
+        """Launch the programs that start with the broker: those switched on, and in mode ``initial`` the initial ones
+        too."""
         for launcher in self.describe():
             if launcher.on or (mode == "initial" and launcher.initial):
                 self.launch(launcher.name)
@@ -82,7 +83,7 @@ class Launchers:
             self._remember(entry.name, on)
 
     def _run(self, entry: Launcher) -> str | None:
-        """Start its program; what was wrong if that failed."""
+        """Start the program. Returns the error text, None on success."""
         try:
             words = shlex.split(entry.script)
         except ValueError as error:

@@ -1,36 +1,35 @@
-"""Leases: deadlines of peers, in a time in which the broker itself was alive.
+"""Leases: deadlines of peers, on a clock that excludes stalls of the broker itself.
 
-A peer is thought gone when nothing was heard of it for a while. If the broker's own loop stood still for that while, it
-could not hear: what the peer sent lies unread, and the timers run before it is read. So silence is measured in *life
-time*, which does not count what the broker slept through; a farm survives a broker that was stopped, swapped out,
-suspended with its machine, or kept busy by something else.
+A peer is considered dead after a period of silence. If the broker's own loop stalls during that period, the peer's
+messages are unread, and timers run before they are read. So silence is measured on the *lifetime clock*, which does
+not count stalls: a farm survives a broker that was stopped, swapped out, suspended with its machine, or starved of CPU.
 
 Rules:
-- One timer is set for the lease that is due next. While none is due nothing runs. With nothing held there is no timer,
-  and life time stands still.
-- Before a lease is checked there are two wake-ups, *ticks*: the first `AHEAD` of its time, and the second at it, at
-  least `TICK` later. At a tick leases are checked for no more than `TICK` and `TOLERANCE` after the one before. So the
-  first checks nothing. What lay unread, for whatever reason, is read between the two.
-- ``now`` goes on at each tick, and at each `look`: the scheduler looks when it begins to serve a connection, so that
-  the stamp of a message is of the moment at which it is read.
-- Between two looks life time goes on by what the clock did: a broker that wakes in time cannot tell that it was stopped
-  from having been idle. If it wakes later than it should by more than `LATEST`, it stood still, perhaps since the last
-  look: of all that time `LATEST` counts, and the next tick comes after `TICK`. In a loop that is slow, but turns,
-  silence takes no longer than on the clock. The rest is added up in ``stalled``, and a long stall is logged. A clock
-  that is set forward looks the same.
-- So a stop that ends before the next lease is due is not noticed, and counts. What peers sent meanwhile is read before
-  that lease is checked; a peer that was stopped as well, on a machine that was suspended, loses that time.
-- A tick that is late checks what a punctual one would have checked: what came in meanwhile lies unread. It is read
-  before the next tick, which checks the rest.
-- A clock that is set back costs no life time, and adds none. Twisted's timers do not run until it has caught up; `look`
-  and `hold` notice, and set the timer again.
-- Each lease lies in the slot of the time at which it is due, so that a tick touches those that are due and hardly any
-  others. Nothing moves when a peer is heard: its lease finds out when it is checked, and goes into a later slot.
+- One timer is set, for the lease that is due next. With no leases there is no timer, and lifetime does not advance.
+- A check is preceded by two wake-ups, *ticks*: the first `AHEAD` of the deadline, and the second at it, at least `TICK`
+  later. A tick checks leases for at most `TICK` and `TOLERANCE` after the tick before, so the first one checks nothing,
+  and unread input is read between the two.
+- ``now`` advances at each tick, and at each `look`: the scheduler looks when it begins to serve a connection, so that
+  the timestamp of a message is the moment at which it is read.
+- Between two looks lifetime advances with the clock: after a timely wake-up a stop is indistinguishable from idleness.
+  A wake-up that is late by more than `LATEST` is a stall, which may have begun at the last look: of all that time
+  `LATEST` counts, and the next tick follows after `TICK`. In a slow loop that still turns, silence takes no longer than
+  on the clock. The rest is added to ``stalled``, and a long stall is logged. A clock that is set forward has the same
+  effect.
+- So a stop that ends before the next deadline is undetected, and counts. Messages that arrived meanwhile are read
+  before that lease is checked; a peer that was stopped as well, on a suspended machine, loses that time.
+- A late tick checks only what a punctual one would have checked, since input is unread. It is read before the next
+  tick, which checks the rest.
+- A clock that is set back neither adds nor removes lifetime. Twisted's timers do not run until it has caught up;
+  `look` and `hold` detect this, and set the timer again.
+- Each lease is in the slot of its deadline, so that a tick touches those that are due and hardly any others. A message
+  of a peer moves nothing: its lease is moved to a later slot at its next check.
 - A lease that is due already when it is held, or returned by a check, is checked at the next tick.
-- A cancelled lease leaves its slot at once, so that holding and cancelling in turn piles up nothing.
-- A check that fails is our defect: it is logged and ends its lease, and the others go on.
+- A cancelled lease leaves its slot at once, so that repeated holding and cancelling accumulates nothing.
+- An exception in a check is a defect of the broker: it is logged and ends that lease only.
 
-There is no bound on leases here: sessions hold them, one or two each, and are bounded themselves.
+The number of leases is not bounded here: sessions hold one or two each, and are bounded themselves. ADR 0024 has the
+measurements.
 """
 
 from __future__ import annotations
@@ -45,46 +44,46 @@ from zope.interface import implementer
 from broker.core.interfaces import ILease, ILeases, Leased
 
 TICK = 0.025
-"""Seconds of a slot, and the least between two ticks: an eighth of the shortest interval that a wire agrees to, 0.2 s.
-A peer that sends every 0.5 s, and is missed after three of them, is thought gone within a fifth of an interval."""
+"""Length of a slot, and the shortest time between two ticks, in seconds: an eighth of the shortest interval that a wire
+agrees to, 0.2 s. A peer with an interval of 0.5 s that misses three heartbeats is considered dead within a fifth of an
+interval."""
 
 TOLERANCE = 0.025
-"""Seconds by which a tick may be late and leases still be checked for all of the time since the last one: several turns
-of a busy loop. With `TICK` it is how long a message may lie unread that a check should have known of."""
+"""Lateness of a tick, in seconds, up to which it checks all of the time since the last one: several turns of a busy
+loop. Together with `TICK` it is the longest time for which a relevant message may be unread at a check."""
 
 AHEAD = TICK + 0.8 * TOLERANCE
-"""Seconds from the first tick to the one at which a lease is due. More than `TICK`, so that a first tick that is a
-little late does not delay the second; less than `TICK` and `TOLERANCE`, so that the second is for all of the time."""
+"""Seconds from the first tick to the one at which a lease is due. More than `TICK`, so that a slightly late first tick
+does not delay the second; less than `TICK` and `TOLERANCE`, so that the second covers all of the time."""
 
 LEAST_WAIT = TICK / 10
-"""Seconds: the shortest wait for a first tick. A much shorter one may be none at all in the numbers of the clock, which
-has about a quarter of a microsecond to a step."""
+"""Shortest wait for a first tick, in seconds. A much shorter one may be rounded to zero: the clock's floats have a
+resolution of about a quarter of a microsecond."""
 
 LATEST = 0.25
-"""Seconds by which a tick may be late and all of the time since the last look count. A loop that still turns four times
-a second, on a machine that starves it, ends a silent peer as soon as the clock says, within the 5 intervals that a wire
-promises; where it counted less, silence would last a multiple of them. Beyond it the broker stood still, and cannot
-tell silence from its own."""
+"""Lateness of a tick, in seconds, up to which all of the time since the last look counts. A loop that still turns four
+times a second on a starved machine detects a silent peer when the clock does, within the 5 intervals that a wire
+promises; a smaller value would multiply that time. Beyond it the broker has stalled, and the silence may be its own."""
 
 SLACK_EXACT = TICK + TOLERANCE
-"""Seconds; see `ILeases.slack_exact`. For a message that lies unread at a tick that is just not late."""
+"""See `ILeases.slack_exact`; in seconds. Allows for a message that is unread at a tick that is just not late."""
 
 SLACK = LATEST + SLACK_EXACT
-"""Seconds; see `ILeases.slack`. Also for a stamp that is as old as the last look, in a loop that is slow."""
+"""See `ILeases.slack`; in seconds. Allows also for a timestamp as old as the last look, in a slow loop."""
 
 LONG_STALL = 1.0
-"""Seconds; a longer stall is logged. No work of a sound broker takes so long."""
+"""Stalls longer than this are logged, in seconds. No job of a sound broker takes so long."""
 
 WARN_EVERY = 60.0
-"""Seconds between two log lines on stalls, which come in rows."""
+"""Seconds between two log lines on stalls, which come in series."""
 
 FEW = 64
-"""Numbers of empty slots that are kept, and as many as there are slots that are not empty."""
+"""Empty slots that may stay in the heap, beside as many as there are slots in use."""
 
 
 @implementer(ILease)
 class Lease:
-    """One thing held. ``slot`` is the number of the slot in which it lies."""
+    """A held lease. ``slot`` is the number of its slot."""
 
     __slots__ = ("_leases", "due", "leased", "slot")
 
@@ -102,7 +101,7 @@ class Lease:
 
 @implementer(ILeases)
 class Leases:
-    """See `ILeases` for what each method promises."""
+    """Implementation of `ILeases` as a wheel of time slots."""
 
     log = Logger()
     slack = SLACK
@@ -113,27 +112,28 @@ class Leases:
         self.stalled = 0.0
         self._clock = clock
         self._at = 0.0
-        """The clock at the last look."""
+        """Clock at the last look."""
         self._read = 0.0
-        """Life time at the last tick, or when the next one was set."""
+        """Lifetime at the last tick, or when the next one was set."""
         self._until = 0.0
-        """Life time that leases were last checked for; less than ``now`` if the tick was late, or the first of two."""
+        """Lifetime up to which leases were last checked; less than ``now`` if the tick was late, or the first of
+        two."""
         self._timer: IDelayedCall | None = None
         self._wake = 0.0
-        """The clock for which the timer is set."""
+        """Clock time for which the timer is set."""
         self._first = False
-        """True if that is the first tick of two."""
+        """True if that is the first of the two ticks."""
         self._next = 0
-        """The number of the slot for which it is set."""
+        """Number of the slot for which the timer is set."""
         self._ticking = False
         self._stood = False
         """True from a stall to the next tick that is set."""
         self._held = 0
         self._slots: dict[int, dict[Lease, None]] = {}
         self._order: list[int] = []
-        """A heap of the numbers of all slots, and of some that are empty again."""
+        """Heap of the numbers of all slots, and of some that are empty again."""
         self._slot = 0
-        """The number of the slot of ``until``: there is none before it."""
+        """Number of the slot of ``until``: no slot before it is in use."""
         self._warned: float | None = None
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class Leases:
 
     @property
     def slots(self) -> int:
-        """The number of slots of time that hold leases."""
+        """The number of slots in use."""
         return len(self._slots)
 
     def hold(self, leased: Leased, due: float) -> Lease:
@@ -169,7 +169,7 @@ class Leases:
         if self._timer is not None or self._ticking:
             now = self._clock.seconds()
             passed = now - self._at
-            # Nearly always: it went on, and the timer is not due.
+            # The usual case: the clock went forward, and the timer is not overdue.
             if passed >= 0 and now <= self._wake:
                 self._at = now
                 self.now += passed
@@ -177,15 +177,17 @@ class Leases:
                 self._count(passed, now)
 
     def forget(self, lease: Lease) -> None:
-        """A lease is over."""
+        """Remove a lease that is over."""
         if self._held == 1:
             self.look()
         self._held -= 1
         same = self._slots.get(lease.slot)
-        # Those that are being checked lie in no slot.
+        # Leases that are being checked are in no slot.
         if same is not None and same.pop(lease, self) is None and not same:
             del self._slots[lease.slot]
             if len(self._order) > FEW + 2 * len(self._slots):
+                # The heap keeps the numbers of empty slots, since their removal is linear. It is rebuilt when most are
+                # empty.
                 self._order = list(self._slots)
                 heapify(self._order)
         if self._held == 0 and self._timer is not None:
@@ -193,7 +195,7 @@ class Leases:
             self._timer = None
 
     def _place(self, lease: Lease) -> None:
-        """Put a lease into its slot, or into the present one if its own is past."""
+        """Put a lease into its slot, or into the present one if its own has passed."""
         lease.slot = slot = max(self._slot, int(lease.due / TICK))
         same = self._slots.get(slot)
         if same is None:
@@ -202,7 +204,7 @@ class Leases:
         same[lease] = None
 
     def _set(self) -> None:
-        """Set the timer for the next tick, if anything is held."""
+        """Set the timer for the next tick, if there are leases."""
         order = self._order
         while order and order[0] not in self._slots:
             heappop(order)
@@ -211,11 +213,12 @@ class Leases:
         self._next = order[0]
         wait = (order[0] + 1) * TICK - self.now
         first = wait >= AHEAD + LEAST_WAIT
+        # After a stall one tick suffices: it gives unread input the time to be read before the next check.
         wait = TICK if self._stood else wait - AHEAD if first else max(wait, TICK)
         self._stood = False
         if self._timer is not None:
             if not self._first and self._at <= self._wake <= self._at + wait:
-                return  # it is checked at the tick that is to come
+                return  # the tick that is set already checks it
             self._timer.cancel()
         self._first = first
         self._read = self.now
@@ -227,11 +230,12 @@ class Leases:
         self._ticking = True
         now = self._clock.seconds()
         self._count(now - self._at, now)
+        # A late tick must not check beyond the input that a punctual one would have left unread.
         self._until = min(self.now, self._read + TICK + TOLERANCE)
         for lease in self._due():
             leased = lease.leased
             if leased is None:
-                continue  # one that a check before it has cancelled
+                continue  # cancelled by an earlier check of this tick
             try:
                 again = leased.check(self._until)
                 if again is not None and lease.leased is not None:
@@ -239,13 +243,13 @@ class Leases:
                     self._place(lease)
                     continue
             except Exception:
-                self.log.failure("a check of a {leased} failed, and was its last", leased=type(leased).__name__)
+                self.log.failure("the check of a {leased} failed; its lease ends", leased=type(leased).__name__)
             lease.cancel()
         self._ticking = False
         self._set()
 
     def _count(self, passed: float, now: float) -> None:
-        """So much of the clock's time has passed since the last look; ``now`` is the clock."""
+        """Advance the lifetime clock after ``passed`` seconds of the clock; ``now`` is the clock."""
         self._at = now
         if passed < 0:
             if self._timer is not None:
@@ -261,14 +265,14 @@ class Leases:
             if stall > LONG_STALL and (self._warned is None or not 0 <= now - self._warned < WARN_EVERY):
                 self._warned = now
                 self.log.warn(
-                    "the broker stood still for {seconds:.1f} s, {all:.1f} s in all; no lease ends for that",
+                    "the broker stalled for {seconds:.1f} s, {all:.1f} s in all; no lease expires because of it",
                     seconds=stall,
                     all=self.stalled,
                 )
         self.now += passed
 
     def _due(self) -> list[Lease]:
-        """Take out of their slots all leases that are due."""
+        """Remove all due leases from their slots, and return them."""
         now = self._until
         self._slot = slot = int(now / TICK)
         due: list[Lease] = []

@@ -1,4 +1,4 @@
-"""The frozen values that the whole broker speaks of: services, providers, loads, changes, rights."""
+"""Domain values of the broker: services, providers, loads, changes and rights. All are immutable."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ import attrs
 from broker.core.errors import Reason, Refusal
 
 BROKER = 0
-"""The provider id of the broker itself. Peers get ids from 1 upwards."""
+"""Provider id of the broker itself. Peers get ids from 1 upwards."""
 
 OWN_PREFIX = "elkobroker."
-"""Names that begin so are the broker's own: no peer may offer them."""
+"""Prefix of the broker's own service names and topics. No peer may offer or publish under it."""
 
 _OWN_TOPICS = OWN_PREFIX.encode()
 
 MAX_NAME = 255
-"""Characters of a service name or protocol: real ones have under 40."""
+"""Limit of a service name or protocol, in characters. Names in real farms have fewer than 40."""
 
 MAX_TEXT = 1_024
-"""Characters of a label, a host:port, a tag that must be kept, or a secret: a host name has at most 253."""
+"""Limit of a label, a host:port, a tag that must be kept, or a secret, in characters. A host name has at most 253."""
 
 MAX_INFO = 16_384
-"""Characters of what a wire gave besides: real services give under 500, and 10,000 with so much take some 160 MB."""
+"""Limit of `Service.info`, in characters. Real services give fewer than 500, and 10,000 services at the limit take some
+160 MB."""
 
 ANONYMOUS = "<anonymous>"
-"""The label of a provider that gave none, in the original's spelling."""
+"""Label of a provider that sent none, in the spelling of the original Elko broker."""
 
 
 @attrs.frozen
 class Auth:
-    """Credentials that a service asks for: the Elko AUTHDESC.
+    """Credentials that a service requires: the Elko AUTHDESC.
 
     ``mode`` is ``open``, ``password`` or ``reservation`` (others may come); ``code`` is the secret that goes with it.
     """
@@ -49,14 +50,14 @@ class Auth:
 
 @attrs.frozen
 class Service:
-    """One service, offered at one place by one provider.
+    """Service that one provider offers at one endpoint.
 
-    ``hostport`` is where it is offered, ``host:port`` by convention and never checked; ``auth`` tells how to
-    authenticate there and is shown to trusted peers only. ``restored`` marks a service known from before a restart,
-    whose provider has not come back yet. ``info`` is what the wire gave besides, a JSON object, kept unchanged.
-    ``lasting`` says that its provider will not offer it again by itself after a restart of the broker: it is kept, and
-    restored. ``interval`` is the time between signs of life that its provider has agreed to, in seconds; None where it
-    lives with its connection, or until it is withdrawn.
+    ``hostport`` is the endpoint, ``host:port`` by convention; the broker does not check it. ``auth`` describes the
+    authentication at that endpoint and is shown to trusted peers only. ``restored`` marks a service known from before a
+    restart whose provider has not returned yet. ``info`` is a JSON object with additional data from the wire, kept
+    unchanged. ``lasting`` means that the provider will not offer the service again by itself after a restart of the
+    broker, so the broker keeps and restores it. ``interval`` is the agreed time between heartbeats of the provider, in
+    seconds; None if the service ends with its connection or when it is withdrawn.
     """
 
     name: str
@@ -73,10 +74,10 @@ class Service:
 
 @attrs.frozen
 class Provider:
-    """One registered peer, as it is at one moment.
+    """Snapshot of a registered peer.
 
-    ``load`` is 0.0 until it reports, and never negative. ``heard`` is when the broker last heard of it, in seconds of
-    the registry's clock.
+    ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
+    seconds of the registry's clock.
     """
 
     id: int
@@ -90,7 +91,7 @@ class Provider:
 
 @attrs.frozen
 class Load:
-    """The load of one provider: any non-negative number, in a measure that the farm's servers share."""
+    """Load of one provider: a non-negative number, in a measure that the farm's servers share."""
 
     provider: int
     label: str
@@ -98,7 +99,7 @@ class Load:
 
 
 class Kind(enum.StrEnum):
-    """Kind of a `Change`. (Strings, because those are hashed fast.)"""
+    """Kind of a `Change`. The members are strings because strings are hashed fast."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -109,13 +110,13 @@ class Kind(enum.StrEnum):
 
 
 class Change(NamedTuple):
-    """One change of the registry. Revisions rise by one from change to change.
+    """One change of the registry. Each change raises the revision by one.
 
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
-    for JOINED and LEFT. AMENDED says that something of a service changed, and nothing that tells where it is.
+    for JOINED and LEFT. AMENDED never changes the endpoint of a service.
 
-    ``why`` is for WITHDRAWN and LEFT: "withdrawn" by its provider, on purpose; "left" with its connection; "expired",
-    when the provider was silent for too long.
+    ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
+    ended, "expired" if it was silent for too long.
     """
 
     revision: int
@@ -132,13 +133,14 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 @attrs.frozen
 class Rights:
-    """Rights to offer: names, by shell patterns (``*``, ``?``, ``[...]``) with case, and a number of services."""
+    """Rights to offer services: patterns of names (shell patterns ``*``, ``?``, ``[...]``, case-sensitive), and the
+    number of services."""
 
     offer: tuple[str, ...] = ("*",)
     services: int = 1_000
 
     def permits(self, name: str) -> bool:
-        """Return whether a service of this name may be offered. The broker's own names never are."""
+        """Return whether a service of this name may be offered. The broker's own names never may."""
         if name.startswith(OWN_PREFIX):
             return False
         return self.offer == ("*",) or _compiled(self.offer).match(name) is not None
@@ -146,10 +148,10 @@ class Rights:
 
 @attrs.frozen
 class Launcher:
-    """A program that an administrator may start through the broker.
+    """Program that an administrator may start through the broker.
 
-    ``script`` is its command line, split as a shell splits words, without a shell; ``initial`` starts it with the
-    broker; ``on`` says that it is wanted.
+    ``script`` is its command line, split into words by the rules of a shell and run without one. ``initial``: the
+    program starts with the broker. ``on``: the program is wanted.
     """
 
     name: str
@@ -160,11 +162,11 @@ class Launcher:
 
 @attrs.frozen
 class KnownSession:
-    """A subscriber's session as it outlasts a restart.
+    """Session of a subscriber in the form in which it survives a restart.
 
-    ``identity`` is unique among them; ``key`` is the peer's public key in Z85, empty without one; ``ttl`` is in
-    seconds, 0 for none; ``version`` is the peer's own word for its protocol, None if it gave none. ``topics`` are all
-    that it asked for.
+    ``identity`` is unique among sessions; ``key`` is the peer's public key in Z85, empty without one; ``ttl`` is in
+    seconds, 0 for none; ``version`` is the peer's name of its protocol version, None if it sent none. ``topics`` are
+    all its subscriptions.
     """
 
     identity: bytes
@@ -177,8 +179,8 @@ class KnownSession:
 
 @attrs.frozen
 class Snapshot:
-    """The state that the store gives back at start: the next provider id, the last known providers, the launchers'
-    switches, and the last known sessions of subscribers."""
+    """State that the store returns at start: the next provider id, the last known providers, the switches of launchers,
+    and the last known sessions of subscribers."""
 
     next_provider: int
     providers: Sequence[Provider]
@@ -188,7 +190,7 @@ class Snapshot:
 
 @attrs.frozen
 class TopicInfo:
-    """A topic that has subscribers: how many, and how many messages came since the first of them did."""
+    """Topic with subscribers: their number, and the number of messages published since the topic got its first one."""
 
     name: bytes
     subscribers: int
@@ -196,15 +198,14 @@ class TopicInfo:
 
 
 def checked_load(load: float) -> float:
-    """That load, in whatever measure the farm's servers share. Raises `Refusal` PARAMETER for one that is none: a
-    negative number, an infinite one, or a NaN."""
+    """Return the load if it is valid. Raises `Refusal` PARAMETER for a negative or infinite number or a NaN."""
     if not (math.isfinite(load) and load >= 0):
         raise Refusal(Reason.PARAMETER, "a load is a finite number that is not negative")
     return load
 
 
 def is_own(topic: bytes) -> bool:
-    """Return whether a topic is one of the broker's own: no peer may publish to it."""
+    """Return whether a topic is one of the broker's own, to which no peer may publish."""
     return topic.startswith(_OWN_TOPICS)
 
 
@@ -212,8 +213,8 @@ def is_own(topic: bytes) -> bool:
 class Listening:
     """State of one listener of the daemon.
 
-    ``name`` is what the log calls it, ``where`` the address it is bound to, or that it shall be bound to. The state
-    lasts since ``since``, in seconds of the daemon's clock. ``reason`` is the obstacle, None where it is open.
+    ``name`` is its name in the log, ``where`` the address to which it is bound or shall be bound. The state began at
+    ``since``, in seconds of the daemon's clock. ``reason`` is the obstacle, None if the listener is open.
     """
 
     name: str
@@ -223,5 +224,5 @@ class Listening:
 
     @property
     def ready(self) -> bool:
-        """True if it is open."""
+        """True if the listener is open."""
         return self.reason is None

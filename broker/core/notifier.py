@@ -1,8 +1,8 @@
 """Notifier: delivers each change to its listeners, one after the other, in the order of the changes.
 
-A listener may change the registry again during a notification. The notifications of that change then come after all
-those that are still queued, so that every listener gets changes in their order. A listener that ended meanwhile gets
-nothing. A listener that fails is a defect of the broker: it is logged, and the others are still notified.
+A listener may change the registry during a notification. The notifications of that change are queued behind all pending
+ones, so every listener receives changes in order. A cancelled listener receives nothing more. An exception in a
+listener is a defect of the broker: it is logged, and the others are still notified.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from twisted.logger import Logger
 
 
 class Listener(Protocol):
-    """One listener."""
+    """Receiver of notifications."""
 
     def hear(self, news: Any) -> None:
-        """Take the news, or nothing once ended."""
+        """Process one notification. No-op once the listener is cancelled."""
 
 
-class Telling:
-    """Queue of notifications that are still to be delivered."""
+class Notifier:
+    """Queue of pending notifications."""
 
     log = Logger()
 
@@ -31,15 +31,16 @@ class Telling:
         self._busy = False
 
     def add(self, listener: Listener, news: object) -> None:
-        """This is to be told, after all before it."""
+        """Queue a notification for one listener."""
         self._queue.append(((listener,), news))
 
     def add_all(self, listeners: Sequence[Listener], news: object) -> None:
-        """This is to be told to these listeners, in their order, after all before it."""
+        """Queue a notification for several listeners, in their order."""
         self._queue.append((listeners, news))
 
-    def tell(self) -> None:
-        """Tell all; in a listener, leave that to the call that is telling it."""
+    def deliver(self) -> None:
+        """Deliver all pending notifications. A nested call from a listener returns at once: the outer call
+        continues."""
         queue = self._queue
         if self._busy or not queue:
             return
@@ -50,6 +51,6 @@ class Telling:
                 try:
                     listener.hear(news)
                 except Exception:
-                    # Not the news itself, which may hold a password.
+                    # Log the type only: the notification itself may contain a password.
                     self.log.failure("a listener of the registry failed on a {news}", news=type(news).__name__)
         self._busy = False

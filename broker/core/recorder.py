@@ -1,14 +1,15 @@
-"""Keeps the store in step with the registry and with subscribers' sessions, without disk work in the reactor thread.
+"""Recorder: keeps the store in step with the registry and with subscribers' sessions, without disk I/O in the reactor
+thread.
 
 Rules:
-- A change marks its provider; marked providers are written together, a moment later, in one transaction, in a thread.
-  One write at a time; a write that fails is tried again, with what has changed meanwhile.
-- So after a kill the store is at most that moment behind: what it lacks, live peers say again.
-- A provider, or a session, that came and went before it was ever written is not written at all.
-- An id is given out only below a mark that is in the store: after a kill, ids go on from the mark. While the store
-  cannot be written and that mark is reached, ids are taken by the clock, far above all others: a later start has later
-  ones, and one that finds the old mark gives out lower ones.
-- Providers from before the restart stay stored until `Recorder.forget`: the recorder only touches what it is told of.
+- A change marks its provider; marked providers are written together after a short delay, in one transaction, in a
+  thread. There is one write at a time; a failed write is retried together with later changes.
+- So after a kill the store lags by at most that delay, and live peers register again whatever it lacks.
+- A provider or session that came and went before its first write is not written at all.
+- An id is issued only below a mark that is in the store: after a kill, ids go on from the mark. If the store cannot be
+  written and that mark is reached, ids are derived from the clock, far above all others: a later start gets later ones,
+  and a start that finds the old mark issues lower ones.
+- Providers from before the restart stay in the store until `Recorder.forget`.
 """
 
 from __future__ import annotations
@@ -29,33 +30,34 @@ from broker.core.interfaces import IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession
 
 FLUSH_SECONDS = 0.25
-"""Seconds for which changes gather before a write: many of them cost one transaction, and a kill loses little."""
+"""Seconds for which changes are collected before a write: many of them cost one transaction, and a kill loses
+little."""
 
 FLUSH_ROWS = 1_000
-"""Providers, and sessions, in one write. Their values are built in the reactor thread: about a millisecond's work for
-each of the two."""
+"""Limit of providers, and of sessions, in one write. Their values are built in the reactor thread, which takes about a
+millisecond for each of the two."""
 
 RESERVE = 1_024
-"""Ids reserved ahead: more than join in the time of one write, and a kill wastes no more of them than this."""
+"""Ids reserved in advance: more than join during one write. A kill wastes at most this many."""
 
 IDS_A_SECOND = 1_000_000
-"""Ids that the clock gives for each of its seconds, more than are ever given out: so those of a later time are higher.
-They are exact in JSON's numbers until the year 2255."""
+"""Ids per second of the clock, more than are ever issued, so that a later time gives higher ids. They are exact in
+JSON's numbers until the year 2255."""
 
 Describe = Callable[[], KnownSession | None]
-"""Gives a session as it is now; None if it is not to be stored after all."""
+"""Returns a session in its present state; None if it is not to be stored after all."""
 
 _STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
-"""The changes that are written. Loads come often, and are old by the time of a restart."""
+"""Kinds of changes that are written. Loads are frequent, and outdated by the time of a restart."""
 
 
 class Recorder:
-    """Writes what ``registry`` tells to ``store``, and gives out provider ids that are never used again.
+    """Recorder of ``registry`` in ``store``, and issuer of provider ids that are never reused.
 
     ``in_thread`` runs a function with arguments in a worker thread, in the order of the calls, and returns a Deferred
     of its result. ``next_provider`` is the one of the store's snapshot, and ``sessions`` has the identities of its
-    sessions. The first ids are reserved here and now, on the disk. If that is full, ids are taken by the clock until
-    the store can be written. Raises `StateError` if reserving fails for any other reason.
+    sessions. The constructor reserves the first ids on the disk, synchronously. If the disk is full, ids are derived
+    from the clock until the store can be written. Raises `StateError` if the reservation fails for any other reason.
     """
 
     log = Logger()
@@ -76,29 +78,29 @@ class Recorder:
 
         self._next = next_provider
         self._mark = next_provider + RESERVE
-        """Ids below this one may be given out: the store knows."""
+        """Ids below this one may be issued: the mark is in the store."""
         self._reserving = False
         self._errors = DiskErrors(
             self.log,
             clock,
             StateError,
             "the state could not be stored: {why}. Peers are served all the same. It is tried again, every {most:g} "
-            "seconds at the latest; if the broker is killed before that succeeds, its next start knows less",
+            "seconds at the latest; if the broker is killed before that succeeds, recent changes are lost",
             "the state is being stored again, after {failures} failures",
         )
 
         self._marked: dict[int, None] = {}
-        """Ids to be written, the longest marked first."""
+        """Ids of providers to be written, the longest marked first."""
         self._stored: set[int] = set()
         """Ids that this run has written, or may have."""
         self._sessions: dict[bytes, Describe | None] = {}
-        """Sessions to be written by their identities, the longest marked first; None for one that is over."""
+        """Sessions to be written by their identities, the longest marked first; None for an ended session."""
         self._sessions_stored = set(sessions)
         """Identities of sessions that are in the store, or may be."""
         self._timer: IDelayedCall | None = None
         self._writing: Deferred[Any] | None = None
         self._gave_up = False
-        """The last write, the one of the stop, failed."""
+        """True if the last write of the stop failed."""
         self._stopped: Deferred[None] | None = None
         self._watch = registry.watch(self._changed, _STORED)
         try:
@@ -111,21 +113,21 @@ class Recorder:
 
     @property
     def failures(self) -> int:
-        """Writes that failed in a row, up to now; 0 while the store works."""
+        """Consecutive failed writes; 0 while the store works."""
         return self._errors.failures
 
     @property
     def pending(self) -> int:
-        """Providers that are still to be written."""
+        """Number of providers that are still to be written."""
         return len(self._marked)
 
     # ids
 
     def next_id(self) -> int:
-        """A provider id that was never given out before, not before a restart either.
+        """Return a provider id that was never used before, not before a restart either.
 
-        Touches the disk only if ids are taken faster than a thread can reserve them. While the store cannot be written
-        and its reserve is used up, ids are taken by the clock. Raises `Refusal` once the recorder stops.
+        Blocks on the disk only if ids are used faster than a thread can reserve them. If the store cannot be written
+        and its reserve is used up, ids are derived from the clock. Raises `Refusal` once the recorder stops.
         """
         if self._stopped is not None:
             raise Refusal(Reason.INTERNAL, "the broker is stopping")
@@ -152,7 +154,7 @@ class Recorder:
 
     def _reserve_now(self) -> None:
         mark = self._next + RESERVE
-        if not self._errors.failures:  # else the retry, not each peer that joins, finds out when it works again
+        if not self._errors.failures:  # otherwise the retry, and not each joining peer, tests the disk
             self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
             try:
                 self._store.reserve(mark)
@@ -167,7 +169,7 @@ class Recorder:
     # providers
 
     def forget(self, ids: Iterable[int]) -> None:
-        """Providers from before the restart that came back, or that were waited for long enough."""
+        """Remove providers from before the restart that were replaced, or whose grace period has ended."""
         if self._stopped is None:
             self._marked.update(dict.fromkeys(ids))
             self._schedule()
@@ -175,13 +177,13 @@ class Recorder:
     # sessions
 
     def remember_session(self, identity: bytes, describe: Describe) -> None:
-        """The session of that identity began or changed: it is described when it is written, and stored then."""
+        """Mark the session of that identity as new or changed. ``describe`` is called at the time of the write."""
         if self._stopped is None:
             self._sessions[identity] = describe
             self._schedule()
 
     def forget_session(self, identity: bytes) -> None:
-        """The session of that identity is over, or is not to be stored any more."""
+        """Mark the session of that identity as ended, or as one that is not to be stored any more."""
         if self._stopped is not None:
             return
         if identity in self._sessions_stored:
@@ -193,11 +195,10 @@ class Recorder:
     # the end
 
     def stop(self) -> Deferred[None]:
-        """Write all that is still to be written, then close the store with the exact next id.
+        """Write all pending changes, then close the store with the exact next id.
 
-        What changes from now on is not written, so that the peers that the stop disconnects are remembered. The
-        Deferred fires when the store is closed, whether or not all could be written (the log tells), and never fails.
-        To be called once.
+        Later changes are not written, so that the peers that the stop disconnects stay in the store. The Deferred fires
+        when the store is closed, even if a write failed, which is logged; it never fails. To be called once.
         """
         self._stopped = Deferred()
         self._watch.cancel()
@@ -233,7 +234,7 @@ class Recorder:
         return bool(self._marked or self._sessions)
 
     def _write(self) -> None:
-        """Start one write of what has been marked longest."""
+        """Start one write of the entries that were marked first."""
         ids = [id for id, _ in zip(self._marked, range(FLUSH_ROWS), strict=False)]
         rows, gone = [], []
         for id in ids:
@@ -263,6 +264,7 @@ class Recorder:
             self._errors.over()
 
         def failed(failure: Failure) -> None:
+            # Failed entries go back to the front; a later mark of the same session wins.
             self._marked = dict.fromkeys(ids) | self._marked
             self._sessions = sessions | self._sessions
             self._gave_up = self._stopped is not None
@@ -284,7 +286,7 @@ class Recorder:
             self._schedule()
 
     def _finish(self) -> None:
-        """The recorder stops and nothing is being written: write what is left, or close."""
+        """Continue the stop while no write runs: write the rest, or close."""
         if self._due() and not self._gave_up:
             self._write()
             return

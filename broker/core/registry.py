@@ -1,12 +1,12 @@
-"""The one registry behind every wire.
+"""Registry of providers and services, shared by all wires.
 
 Rules:
-- Every change raises the revision by one and is kept for a while (`watches`).
-- A method first makes all its changes and collects their listeners; then it notifies them: for each service first
-  the waits in the order in which they came, then the watchers (`broker.core.notifier`).
-- Waits, monitors and watches are told of live registrations only. A find is answered with what is remembered from
-  before a restart too (`restored`), but for places at which a live service of that name is.
-- All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
+- Every change raises the revision by one and is kept for a while (`broker.core.watches`).
+- A method completes all its changes and collects their listeners; then it notifies them: for each service first the
+  waits in order of arrival, then the watchers (`broker.core.notifier`).
+- Waits, monitors and watches receive live registrations only. A find also returns restored services
+  (`broker.core.restored_services`), except at endpoints that a live service of that name has.
+- All tables are bounded. Requests over a bound are refused with a sentence; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from broker.core.model import (
     Service,
     checked_load,
 )
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 from broker.core.restored_services import Restored
 from broker.core.waits import Waits
 from broker.core.watches import Watches
 
 MAX_SERVICES = 200_000
-"""Services in all: 20 for each of 10,000 providers, ten times the farms we know of; about 100 MB when full."""
+"""Limit of services in all: 20 for each of 10,000 providers, ten times the largest known farms; about 100 MB when
+full."""
 
 MAX_EPOCH = 2**53 - 1
-"""The highest epoch: the largest integer that every JSON reader takes exactly."""
+"""Highest epoch: the largest integer that every JSON reader represents exactly."""
 
 
 class _Member:
-    """A provider as the registry keeps it."""
+    """Mutable entry of a provider."""
 
     __slots__ = ("address", "heard", "id", "label", "load", "services", "wire")
 
@@ -64,26 +65,29 @@ class _Member:
         return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, tuple(self.services))
 
 
-class _Same:
-    """The services of one name and protocol, in the order in which they were offered."""
+class _ServiceGroup:
+    """Services of one name and protocol, in the order in which they were offered.
+
+    The tuples are caches: finds are far more frequent than changes.
+    """
 
     __slots__ = ("_behind", "_services", "_with_restored", "all")
 
     def __init__(self) -> None:
         self._services: dict[int, Service] = {}
         self.all: tuple[Service, ...] = ()
-        """All of them; empty when they have to be gathered again."""
+        """All of them; empty if it has to be rebuilt."""
         self._with_restored: tuple[Service, ...] = ()
-        """The same with those from before a restart behind them."""
+        """The same, followed by the restored services."""
         self._behind: tuple[Service, ...] = ()
-        """The remembered services when these were gathered."""
+        """The restored services from which ``_with_restored`` was built."""
 
     def add(self, service: Service) -> None:
         self._services[id(service)] = service
         self._changed()
 
     def remove(self, service: Service) -> bool:
-        """Returns whether none is left."""
+        """Remove a service. Returns whether none is left."""
         del self._services[id(service)]
         self._changed()
         return not self._services
@@ -98,7 +102,7 @@ class _Same:
         return self.all
 
     def with_restored(self, restored: tuple[Service, ...]) -> tuple[Service, ...]:
-        """All of them, and behind them those of ``restored`` that are elsewhere."""
+        """Return all of them, followed by those of ``restored`` at other endpoints."""
         if not self._with_restored or self._behind is not restored:
             live = self.all or self.gather()
             places = {service.hostport for service in live}
@@ -112,10 +116,10 @@ class _Same:
 
 @implementer(IRegistry)
 class Registry:
-    """See `IRegistry` for what each method promises.
+    """Implementation of `IRegistry` in memory.
 
-    ``clock`` gives the time; ``next_id`` an id that was never given out before; ``restored`` what is remembered from
-    before a restart.
+    ``clock`` gives the time; ``next_id`` an id that was never used before; ``restored`` the services from before a
+    restart.
     """
 
     def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
@@ -124,10 +128,10 @@ class Registry:
         self._next_id = next_id
         self._restored = restored
         self._waits = Waits(clock)
-        self._telling = Telling()
-        self._watches = Watches(self._telling)
+        self._notifier = Notifier()
+        self._watches = Watches(self._notifier)
         self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
-        self._index: dict[tuple[str, str], _Same] = {}
+        self._index: dict[tuple[str, str], _ServiceGroup] = {}
         self._service_count = 0
 
     @property
@@ -166,7 +170,7 @@ class Registry:
         return [member.value() for member in self._members.values() if member.id != BROKER]
 
     def sizes(self) -> dict[str, int]:
-        """The numbers of ``providers``, ``services`` (the broker's own included) and ``waits`` there are now."""
+        """Return the numbers of ``providers``, ``services`` (the broker's own included) and ``waits``."""
         return {
             "providers": len(self._members) - 1,
             "services": self._service_count,
@@ -205,11 +209,11 @@ class Registry:
         if not rights.permits(name):
             raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
         if not service.hostport:
-            raise Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: nobody could connect to it")
+            raise Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: no peer could connect to it")
         _check_texts(service)
 
     def offer_own(self, services: Sequence[Service]) -> None:
-        """The broker's own services from now on. They may have any name, and nobody can withdraw them."""
+        """Set the broker's own services. They may have any name, and no peer can withdraw them."""
         own = self._members[BROKER]
         gone = [service for service in own.services if service not in services]
         kept = [service for service in own.services if service in services]
@@ -235,10 +239,10 @@ class Registry:
         if member is None or place is None:
             raise Refusal(Reason.PARAMETER, f"service {service.name!r} is not offered, and cannot be changed")
         old = own[place]
-        # Never the object that was given: it may be registered already, as another service of the same name.
+        # Never the object that was passed: it may be registered already, as another service of the same name.
         new = attrs.evolve(old, info=service.info, lasting=service.lasting, interval=service.interval)
         if new != service:
-            raise Refusal(Reason.PARAMETER, f"service {service.name!r} cannot be changed but in what is said of it")
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} can change its info, lasting and interval only")
         _check_texts(service)
         member.heard = self._clock.seconds()
         if new != old:
@@ -274,17 +278,18 @@ class Registry:
             return
         member.load = load
         member.heard = self._clock.seconds()
+        # No `Change` unless a watcher needs it: loads are by far the most frequent changes.
         change = self._watches.record_load(provider, member.label, load)
         if change is not None:
             self._watches.announce(change)
-        self._telling.tell()
+        self._notifier.deliver()
 
     def beat(self, provider: int, sent: float | None = None) -> None:
         member = self._members.get(provider)
         if member is None:
             return
         member.heard = self._clock.seconds()
-        # Not through the queue of changes: that doubles the cost, and a heartbeat has no place among revisions.
+        # Not through the queue of notifications: that doubles the cost, and a heartbeat has no place among revisions.
         for watch in self._watches.beat_watchers:
             watch.report(provider, sent)
 
@@ -327,7 +332,7 @@ class Registry:
     ) -> Sequence[Change] | None:
         return self._watches.since(revision, kinds) if epoch == self.epoch else None
 
-    # inside
+    # internal
 
     def _add(self, member: _Member, services: Sequence[Service]) -> None:
         if not services:
@@ -338,23 +343,24 @@ class Registry:
             key = (service.name, service.protocol)
             same = self._index.get(key)
             if same is None:
-                same = self._index[key] = _Same()
+                same = self._index[key] = _ServiceGroup()
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
         self._service_count += len(services)
         member.heard = self._clock.seconds()
+        # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
         self._restored.returned(member.id, member.label, member.wire, services)
         for service, change in zip(services, changes, strict=True):
             waits = self._waits.of(service.name)
             if waits:
-                self._telling.add_all(waits, service)
+                self._notifier.add_all(waits, service)
             self._watches.announce(change)
-        self._telling.tell()
+        self._notifier.deliver()
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:
             self._watches.announce(change)
-        self._telling.tell()
+        self._notifier.deliver()
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         for service in services:
@@ -366,7 +372,7 @@ class Registry:
 
 
 def _check_texts(service: Service) -> None:
-    """Raise `Refusal` for a service with a text that is too long to be kept."""
+    """Raise `Refusal` for a service with a text over its limit."""
     name = service.name
     longest = max(len(service.hostport), len(service.label or ""))
     if service.auth is not None:

@@ -1,16 +1,16 @@
-"""Services remembered from before a restart.
+"""Restored services: services remembered from before a restart.
 
 Rules:
-- They answer finds that neither wait nor monitor, behind the live services of that name and protocol.
+- They answer finds that neither wait nor monitor, after the live services of that name and protocol.
 - They are marked (`Service.restored`), and are in no listing, wait, monitor or watch.
-- Each goes by itself, as soon as a live provider on the same wire *replaces* it. That provider offers a service of the
-  same name and protocol, at the same host:port; or, at a place that is not remembered, with a label that only one
+- A restored service is removed as soon as a live provider on the same wire *replaces* it: with a service of the same
+  name and protocol at the same host:port, or, at an endpoint that is not remembered, with a label that exactly one
   remembered provider on that wire has. A label that several share identifies none of them, nor does the wire's name.
-- A provider that came back and then withdraws, or leaves, takes with it what is still remembered of it.
-- A place that several remembered providers of one wire name is remembered once, as that of the newest.
-- A remembered provider stays in the store until all of its services are replaced, or the grace ends. Then all go. Those
-  with a lasting service (`Service.lasting`) stay in the store even so, for the next start: nothing but their wire
-  brings them back, and that may be switched off just now.
+- If a returned provider withdraws services or leaves, its remaining restored services are removed too.
+- If several remembered providers of one wire offered the same service at one endpoint, only the newest counts.
+- A remembered provider stays in the store until all of its services are replaced or the grace period ends. Then all are
+  removed, except that providers with a lasting service (`Service.lasting`) stay in the store for the next start: only
+  their wire restores them, and it may be switched off at present.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Key = tuple[str, str]
 """Name and protocol."""
 
 _Place = tuple[str, str, str, str]
-"""Wire, name, protocol and host:port: what is the same before and after a restart."""
+"""Wire, name, protocol and host:port: the identity of a service across a restart."""
 
 
 class Restored:
-    """Services that are remembered, each until its provider comes back or ``grace`` seconds have passed on ``clock``.
+    """Table of restored services. Each stays until its provider returns or ``grace`` seconds have passed on ``clock``.
 
-    ``forget`` is called with the ids of remembered providers that need not stay in the store any more.
+    ``forget`` is called with the ids of remembered providers that are no longer needed in the store.
     """
 
     def __init__(
@@ -48,14 +48,15 @@ class Restored:
         self._forget = forget
         self._providers = {provider.id: provider for provider in sorted(providers, key=lambda each: each.id)}
         self._services: dict[_Key, dict[_Place, Service]] = {}
-        """All that is remembered."""
+        """All restored services."""
         self._of: dict[int, dict[_Place, Service]] = {}
         """The same by provider."""
         self._back: dict[int, set[int]] = {}
-        """Live providers that have come back, with the remembered ones that they were."""
+        """Live providers that have returned, with the ids of their remembered counterparts."""
         self._answers: dict[_Key, tuple[Service, ...]] = {}
-        """The answers of `lookup`, until they change."""
+        """Cache of the answers of `lookup`."""
         places: dict[_Place, Service] = {}
+        # In order of ids, so that the newest provider at an endpoint wins.
         for provider in self._providers.values():
             for service in provider.services:
                 places[_place(provider.wire, service)] = attrs.evolve(service, restored=True)
@@ -63,12 +64,13 @@ class Restored:
             self._services.setdefault((service.name, service.protocol), {})[place] = service
             self._of.setdefault(service.provider, {})[place] = service
         self._doubled = {id for id, provider in self._providers.items() if provider.services and id not in self._of}
-        """Providers at whose places newer ones are remembered."""
+        """Providers whose endpoints all belong to newer remembered providers."""
         self._labelled = _labelled(self._providers.values())
         self._timer = clock.callLater(grace, self.drop) if self._providers else None
 
     def lookup(self, name: str, protocol: str) -> tuple[Service, ...]:
-        """The remembered services of that name and protocol: the very same tuple until one of them goes."""
+        """Return the restored services of that name and protocol. The tuple is the same object until one of them is
+        removed."""
         key = (name, protocol)
         if key not in self._services:
             return ()
@@ -78,7 +80,7 @@ class Restored:
         return answer
 
     def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
-        """The live provider of that id offers these services: what they replace goes."""
+        """A live provider offers these services: remove the restored services that they replace."""
         if not self._services:
             return
         replaced: dict[_Place, None] = {}
@@ -93,13 +95,13 @@ class Restored:
             before = self._of.get(self._labelled.get((wire, label), -1), {})
             for place in before:
                 key = place[1:3]
-                if place not in replaced and moved[key]:  # it is now at the place that came first
+                if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
                     moved[key] -= 1
                     replaced[place] = None
         self._remove(replaced, live)
 
     def withdrawn(self, live: int, names: Collection[str] | None = None) -> None:
-        """The live provider of that id withdraws these services, by default all: it will not offer them again."""
+        """A live provider withdraws these services, by default all: remove its restored services of these names."""
         back = self._back.get(live)
         if back is None:
             return
@@ -110,7 +112,7 @@ class Restored:
             self._back.pop(live, None)
 
     def drop(self) -> None:
-        """The grace is over: all go, and those without a lasting service from the store as well."""
+        """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
         lasting = {id for id, services in self._of.items() if any(service.lasting for service in services.values())}
         passing = set(self._providers) - lasting
@@ -120,12 +122,12 @@ class Restored:
             self._forget(passing)
 
     def last(self, grace: float) -> None:
-        """Another grace, counted from the start."""
+        """Change the grace period. It counts from the start."""
         if self._timer is not None:
             self._timer.reset(max(0.0, self._since + grace - self._clock.seconds()))
 
     def stop(self) -> None:
-        """The broker stops: the timer goes, what is remembered stays remembered in the store."""
+        """Stop the timer when the broker stops. The remembered services stay in the store."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -134,7 +136,7 @@ class Restored:
         return len(self._providers)
 
     def _remove(self, places: Iterable[_Place], live: int) -> None:
-        """Forget these places, since the live provider says what became of them."""
+        """Remove these services, which the live provider replaced or withdrew."""
         gone = set()
         for place in places:
             key = place[1:3]
@@ -163,7 +165,7 @@ def _place(wire: str, service: Service) -> _Place:
 
 
 def _labelled(providers: Collection[Provider]) -> dict[tuple[str, str], int]:
-    """The providers that are the only ones with their label on their wire."""
+    """Return the providers whose label is unique on their wire."""
     shared = Counter((provider.wire, provider.label) for provider in providers)
     return {
         (provider.wire, provider.label): provider.id

@@ -1,7 +1,7 @@
-"""The table of sessions in the store: subscribers of topics that outlast a restart.
+"""Table of subscribers' sessions in the store.
 
-A row that cannot be understood costs that session only, which its peer can begin again: it is deleted, and the log
-says how many there were. The wire that the rows come from checks what they say.
+A row that cannot be decoded costs that session only, which its peer can establish again: the row is deleted, and the
+log has the number of such rows. The wire that owns the sessions validates their content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CREATE TABLE session (
     topics TEXT NOT NULL
 );
 """
-"""``topics`` is an array in JSON, in which each character stands for one byte."""
+"""``topics`` is an array in JSON, in which each character represents one byte."""
 
 _log = Logger()
 
@@ -41,7 +41,7 @@ def write(connection: sqlite3.Connection, rows: Sequence[KnownSession], gone: Se
 
 
 def read(connection: sqlite3.Connection) -> tuple[KnownSession, ...]:
-    """All sessions, in the order in which they were stored."""
+    """Return all sessions, in the order in which they were stored."""
     known: list[KnownSession] = []
     malformed: list[int] = []
     for id, *row in connection.execute(
@@ -53,13 +53,13 @@ def read(connection: sqlite3.Connection) -> tuple[KnownSession, ...]:
             malformed.append(id)
     if malformed:
         _log.warn("{count} stored sessions cannot be understood, and are not restored", count=len(malformed))
-        with suppress(sqlite3.Error):  # where nothing can be written, the next start tries again
+        with suppress(sqlite3.Error):  # on a read-only or full disk the next start tries again
             connection.executemany("DELETE FROM session WHERE rowid = ?", [(id,) for id in malformed])
     return tuple(known)
 
 
 def _session(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
-    """The session of a row. Raises one of the built-in errors for what was never written."""
+    """Decode a row. Raises a built-in exception for one that this module did not write."""
     if not (isinstance(identity, bytes) and isinstance(key, str) and isinstance(address, str)):
         raise TypeError
     if not (isinstance(ttl, float) and isfinite(ttl) and ttl >= 0 and isinstance(version, bytes | None)):

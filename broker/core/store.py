@@ -1,11 +1,11 @@
-"""The state that must survive a restart, in one SQLite database in the state directory (`broker.core.database`).
+"""Store of the persistent state, an SQLite database in the state directory (`broker.core.database`).
 
 Rules:
-- One broker per state directory: an exclusive lock on the file ``lock``, which holds the broker's process id. The
+- One broker per state directory: an exclusive lock on the file ``lock``, which contains the broker's process id. The
   kernel releases it when the process dies, so there is no stale lock.
-- Every method writes one transaction, which is on the disk when it returns.
+- Every method writes one transaction, which is durable when it returns.
 - The counter of provider ids only rises, until `Store.close` sets it to the exact next id.
-- The directory is private (0700), since the database holds secrets (`Auth.code`).
+- The directory is private (0700), since the database contains secrets (`Auth.code`).
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
     session_table.TABLE,
 )
-"""The tables of version 1, and what makes each further version out of the one before."""
+"""Migrations: the tables of version 1, then the step to each further version."""
 
 SCHEMA = len(STEPS)
-"""The version of the tables, kept in ``PRAGMA user_version``."""
+"""Version of the tables, in ``PRAGMA user_version``."""
 
 SESSIONS_SINCE = 2
-"""The first version that has the table of sessions."""
+"""First version with the table of sessions."""
 
 _DESIGN = Design(DATABASE, STEPS, "Provider ids then begin at 1 again, and launchers are switched as configured")
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""ASCII only: a label may hold what UTF-8 cannot, a lone surrogate from a peer's escape, and must not stop a write."""
+"""ASCII only: a label may contain a lone surrogate, from an escape in a peer's JSON, which UTF-8 cannot encode and
+which would fail the write."""
 
 
 @implementer(IStore)
@@ -64,10 +65,10 @@ class Store:
         self._lock: int | None = None
 
     def open(self) -> Snapshot:
-        """Take the lock, make what is not there yet, and return what was stored.
+        """Take the lock, create or migrate the database, and return its content.
 
-        Raises `StateInUse`, `StateFull` or another `StateUnusable`; then nothing is held, and nothing that was there
-        has changed.
+        Raises `StateInUse`, `StateFull` or another `StateUnusable`; then nothing is held, and the existing content is
+        unchanged.
         """
         try:
             self._hold()
@@ -79,13 +80,13 @@ class Store:
         return snapshot
 
     def look(self) -> Snapshot:
-        """Take the lock, and return what was stored, without writing, after `open` has raised `StateFull`.
+        """Take the lock, and return the content without writing, after `open` has raised `StateFull`.
 
         From then on, every method that writes tries to open the database first. Raises `StateInUse` or `StateUnusable`,
         with nothing held.
         """
         try:
-            with contextlib.suppress(StateFull):  # there is not even room for the lock, or for the directory
+            with contextlib.suppress(StateFull):  # no room even for the lock or the directory
                 self._hold()
             return self._database.look(self._read, Snapshot(1, [], {}))
         except BaseException:
@@ -93,7 +94,7 @@ class Store:
             raise
 
     def reserve(self, next_provider: int) -> None:
-        """Note that provider ids below this one may have been given out."""
+        """Store that provider ids below this one may be in use."""
         self._write(lambda connection: _raise_counter(connection, next_provider))
 
     def record(
@@ -104,8 +105,8 @@ class Store:
         sessions: Sequence[KnownSession] = (),
         sessions_gone: Sequence[bytes] = (),
     ) -> None:
-        """Store these providers with their services and these sessions, forget those with the ids ``gone`` and the
-        identities ``sessions_gone``, and reserve: all or none."""
+        """Store these providers with their services and these sessions, delete those with the ids ``gone`` and the
+        identities ``sessions_gone``, and `reserve`: all or nothing."""
         described = [(row.id, _encode(_describe(row))) for row in rows]
 
         def work(connection: sqlite3.Connection) -> None:
@@ -117,14 +118,12 @@ class Store:
         self._write(work)
 
     def switch(self, name: str, on: bool) -> None:
-        """Note whether the launcher of that name is wanted."""
+        """Store the switch of a launcher."""
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?)", (name, on)))
 
     def close(self, next_provider: int) -> None:
-        """The end of a clean run: store the exact next id and release the directory, even if storing fails.
-
-        Harmless when not open.
-        """
+        """End a clean run: store the exact next id and release the directory, even if storing fails. No-op if not
+        open."""
         try:
             if self._database.is_open:
                 self._database.write(
@@ -133,7 +132,7 @@ class Store:
         finally:
             self._release()
 
-    # inside
+    # internal
 
     def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         if self._lock is None and not self._database.is_open:
@@ -142,7 +141,7 @@ class Store:
         self._database.write(work)
 
     def _hold(self) -> None:
-        """Have the directory, and its lock."""
+        """Create the directory, and take its lock."""
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             if self._lock is None:
@@ -159,7 +158,7 @@ class Store:
             try:
                 os.write(lock, f"{os.getpid()}\n".encode())
             except OSError as error:
-                if not is_full(error, self._directory):  # else nobody will be told who has it
+                if not is_full(error, self._directory):  # a lock without a process id still excludes others
                     raise
         except BlockingIOError:
             holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
@@ -184,7 +183,7 @@ class Store:
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
                 raise self._database.damaged(f"provider {id} cannot be understood") from None
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
-        # A database of an older version is read as it is where the disk is full.
+        # On a full disk a database of an older version is read without migration.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         sessions = session_table.read(connection) if version >= SESSIONS_SINCE else ()
         return Snapshot(counter[0], providers, launchers, sessions)
@@ -223,7 +222,7 @@ def _describe(provider: Provider) -> dict[str, Any]:
 
 
 def _provider(id: int, value: Any) -> Provider:
-    """The inverse of `_describe`. Raises one of the built-in errors for anything else."""
+    """Decode the result of `_describe`. Raises a built-in exception for anything else."""
     return Provider(
         id=id,
         label=_text(value["label"]),

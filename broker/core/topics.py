@@ -1,15 +1,15 @@
-"""Topics: who is subscribed to what, and the handing over of what is published.
+"""Topics: subscriptions, and fan-out of published messages.
 
 Rules:
-- A topic is there as long as it has subscribers. Publishing to one without any leaves nothing behind.
-- A message goes to those who are subscribed when its delivery begins, without those who left before it reached their
-  outlet. Each outlet is called once, with all its subscribers in the order in which they came.
-- One message after the other: what an outlet publishes while it delivers is delivered when the present message has
-  reached all outlets, in the order of the calls.
-- An entry that is being delivered is never changed in place. The first change puts a copy into the table and goes there
-  with all further ones, so that publishing copies nothing and a delivery costs at most one copy.
-- An outlet that fails is our defect: it is logged, and the others still get the message.
-- All tables are bounded. Queues of slow subscribers are not kept here: see `Outlet`.
+- A topic exists as long as it has subscribers. Publishing to one without any leaves nothing behind.
+- A message is delivered to the subscribers at the beginning of its delivery, except those that leave before their
+  outlet is called. Each outlet is called once, with all its subscribers in the order of their subscriptions.
+- Messages are delivered one after the other: a message that an outlet publishes during a delivery is queued until the
+  present one has reached all outlets.
+- Copy-on-write: an entry is never modified during its delivery. The first change puts a copy into the table, which
+  takes all further changes, so that publishing copies nothing and a delivery costs at most one copy.
+- An exception in an outlet is a defect of the broker: it is logged, and the other outlets still get the message.
+- All tables are bounded. Queues of slow subscribers belong to the outlets: see `Outlet`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from broker.core.model import TopicInfo, is_own
 
 @attrs.frozen
 class TopicsBounds:
-    """Bounds of one space of topics."""
+    """Bounds of a namespace of topics."""
 
     subscriptions: int = 1_000_000
-    """Subscriptions in all: 100 for each of 10,000 sessions (a real node has 10 to 20). About 30 MB when full, 620 MB
-    if each is to a topic of its own."""
+    """Limit of subscriptions in all: 100 for each of 10,000 sessions (a real node has 10 to 20). About 30 MB when full,
+    620 MB if each is to a topic of its own."""
 
     name_bytes: int = 64 * 1024 * 1024
-    """Bytes of the names of all topics: 67 for each subscription, if all were to different topics. Real names have
-    under 100, and most are shared by all nodes."""
+    """Limit of the names of all topics together, in bytes: 67 for each subscription, if all topics are different. Real
+    names have fewer than 100, and most are shared by all nodes."""
 
 
 _BOUNDS = TopicsBounds()
 
 
 class _Entry:
-    """A topic that has subscribers."""
+    """Topic with subscribers."""
 
     __slots__ = ("name", "outlets", "published")
 
@@ -62,7 +62,7 @@ class _Entry:
 
 @implementer(ITopics)
 class Topics:
-    """See `ITopics` for what each method promises."""
+    """Implementation of `ITopics` in memory."""
 
     log = Logger()
 
@@ -115,7 +115,7 @@ class Topics:
             self._tell_owner(topic, False)
 
     def _changeable(self, entry: _Entry) -> _Entry:
-        """The entry to change instead of this one, which is in the table: itself, if it is not being delivered."""
+        """Return the entry that may be changed: this one, or a copy in its place while it is being delivered."""
         if entry is not self._delivering:
             return entry
         self._changed = True
@@ -132,6 +132,7 @@ class Topics:
         if entry is None:
             return 0
         count = self._deliver(entry, headers, body)
+        # A loop over a queue, and no recursion: outlets that answer each other's messages would nest without bound.
         queue = self._queue
         while queue:
             topic, headers, body = queue.popleft()
@@ -141,7 +142,7 @@ class Topics:
         return count
 
     def _deliver(self, entry: _Entry, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
-        """Hand a message to all outlets. Returns the number of subscribers that they were given it for."""
+        """Deliver a message to all outlets. Returns the number of subscribers it was handed over for."""
         entry.published += 1
         self._delivering = entry
         self._changed = False
@@ -156,13 +157,13 @@ class Topics:
             try:
                 outlet.deliver(subscribers, entry.name, headers, body)
             except Exception:
-                # Not the message itself, which may hold a secret.
+                # Log the type only: the message itself may contain a secret.
                 self.log.failure("a {outlet} failed to deliver a message", outlet=type(outlet).__name__)
         self._delivering = None
         return count
 
     def _remaining(self, topic: bytes, outlet: Outlet, subscribers: Collection[Hashable]) -> Collection[Hashable]:
-        """Those of the subscribers that have not left meanwhile."""
+        """Return the subscribers that have not left since the delivery began."""
         entry = self._entries.get(topic)
         now = entry.outlets.get(outlet, {}) if entry is not None else {}
         return [subscriber for subscriber in subscribers if subscriber in now]
@@ -177,7 +178,7 @@ class Topics:
             self._tell_owner(topic, True)
 
     def _tell_owner(self, topic: bytes, on: bool) -> None:
-        """Tell whose topic it is, if it is one of the broker's own, whether it is wanted."""
+        """Notify the owner of one of the broker's own topics of the first subscriber or of the loss of the last one."""
         wanted = self._own.get(topic)
         if wanted is None:
             return
@@ -186,7 +187,7 @@ class Topics:
         except Exception:
             self.log.failure("the owner of the topic {topic} failed to take note of subscribers", topic=topic)
 
-    # for people
+    # for operators
 
     def describe(self) -> Sequence[TopicInfo]:
         return [TopicInfo(name, len(entry), entry.published) for name, entry in sorted(self._entries.items())]

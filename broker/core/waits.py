@@ -1,4 +1,4 @@
-"""Waits: standing queries for services of a name, which end with the first one or go on as monitors."""
+"""Waits: standing queries for services of a name, which end at the first match or go on as monitors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from broker.core.interfaces import IWait
 from broker.core.model import Service
 
 MAX_WAITS = 50_000
-"""Waits in all: 5 for each of 10,000 providers (real servers have 1 to 3); about 80 MB when full."""
+"""Limit of waits in all: 5 for each of 10,000 providers (real servers have 1 to 3); about 80 MB when full."""
 
 
 @implementer(IWait)
 class Wait:
-    """One find that waits or monitors."""
+    """Standing query of one peer: a wait or a monitor."""
 
     __slots__ = ("_offered", "_timer", "_waits", "name")
 
@@ -28,12 +28,12 @@ class Wait:
         self._timer: IDelayedCall | None = None
 
     def hear(self, service: Service) -> None:
-        """A service of that name was offered."""
+        """Deliver a service of that name. No-op once cancelled."""
         if self._offered is not None:
             self._offered(service)
 
     def end_after(self, seconds: float, clock: IReactorTime, ended: Callable[[], None]) -> None:
-        """End it, and call ``ended``, in so many seconds."""
+        """Set the deadline: cancel the wait after that many seconds, then call ``ended``."""
 
         def end() -> None:
             self.cancel()
@@ -51,7 +51,7 @@ class Wait:
 
 
 class Waits:
-    """All waits, by the name they wait for, in the order in which they came."""
+    """Table of all waits by name, in order of arrival."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class Waits:
     def add(
         self, name: str, seconds: float | None, offered: Callable[[Service], None], ended: Callable[[], None]
     ) -> Wait:
-        """A new wait; see `IRegistry.monitor`."""
+        """Add a wait; see `IRegistry.monitor`."""
         if self._count >= MAX_WAITS:
             raise Refusal(Reason.LIMIT, f"the broker holds {MAX_WAITS} waiting finds, and takes no more")
         wait = Wait(self, name, offered)
@@ -75,7 +75,7 @@ class Waits:
         return wait
 
     def remove(self, wait: Wait) -> None:
-        """A wait has ended."""
+        """Remove a wait that has ended."""
         same_name = self._by_name[wait.name]
         del same_name[wait]
         self._count -= 1
@@ -83,6 +83,6 @@ class Waits:
             del self._by_name[wait.name]
 
     def of(self, name: str) -> Sequence[Wait]:
-        """The waits for that name now."""
+        """Return the present waits for a name. A copy: a callback may cancel or add waits."""
         waits = self._by_name.get(name)
         return () if waits is None else tuple(waits)

@@ -1,7 +1,8 @@
-"""The changes of the registry: their revisions, the recent ones in two rings, and their watchers.
+"""Changes of the registry: their revisions, two rings with the recent ones, and their watchers.
 
-A watcher that resumes, or reads at its own pace, calls `Watches.since`. When it has fallen behind a ring it gets None,
-and takes a snapshot instead. So no change is buffered for a single watcher.
+A watcher that resumes, or that reads at its own pace, calls `Watches.since`. If the ring no longer has all changes that
+it lacks, the call returns None, and the watcher takes a snapshot instead. So no change is buffered for a single
+watcher.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from zope.interface import implementer
 
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, Service
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 RING = 4_096
-"""Changes kept for watchers that resume, and as many loads: at most a few megabytes each. Loads have a ring of their
-own, since a busy farm reports thousands in a second, and would push a change of a service out within a few."""
+"""Capacity of each ring, in entries: a few megabytes at most. Loads have a ring of their own, because a busy farm
+reports thousands in a second, and these would push out a change of a service within a few seconds."""
 
 E = TypeVar("E", bound=tuple[Any, ...])
 
 
 @implementer(IWait)
 class Watch:
-    """One watcher of changes of some kinds."""
+    """Watcher of changes of some kinds."""
 
     def __init__(
         self, watchers: dict[Kind, tuple[Watch, ...]], changed: Callable[[Change], None], kinds: Collection[Kind]
@@ -36,23 +37,24 @@ class Watch:
         self._watchers = watchers
         self._kinds = kinds
         self.hear = changed
-        """Something of these kinds changed."""
+        """Callback for changes of these kinds."""
 
     def cancel(self) -> None:
+        # The notifier may still hold this watcher in its queue, so the callback becomes a no-op too.
         self.hear = _ignore
         for kind in self._kinds:
             self._watchers[kind] = tuple(watch for watch in self._watchers[kind] if watch is not self)
 
 
 def _ignore(change: Change) -> None:
-    """Told to a watcher that ended meanwhile."""
+    """Callback of a cancelled watcher."""
 
 
 @implementer(IWait)
 class ReportWatch:
-    """Watcher of loads or of heartbeats. It gets two plain values instead of a `Change`, which costs less.
+    """Watcher of loads or of heartbeats. It receives two plain values instead of a `Change`, which costs less.
 
-    ``remove`` takes it out of its table.
+    ``remove`` removes it from its table.
     """
 
     log = Logger()
@@ -62,12 +64,12 @@ class ReportWatch:
         self._remove = remove
 
     def hear(self, news: tuple[int, Any]) -> None:
-        """Pass on a provider and its report."""
+        """Deliver a report of a provider."""
         if self._told is not None:
             self._told(*news)
 
     def report(self, provider: int, value: Any) -> None:
-        """Pass on a report outside of `Telling`: a failure of the watcher is logged here."""
+        """Deliver a report outside of the notifier's queue. An exception in the watcher is logged here."""
         try:
             if self._told is not None:
                 self._told(provider, value)
@@ -80,9 +82,9 @@ class ReportWatch:
 
 
 class ChangeRing(Generic[E]):
-    """The last `RING` entries, each a tuple that begins with its revision.
+    """Ring of the last `RING` entries, tuples that begin with their revision.
 
-    ``lost`` is the highest revision that is not kept any more, 0 at first.
+    ``lost`` is the highest revision that was discarded, 0 at first.
     """
 
     def __init__(self) -> None:
@@ -90,36 +92,36 @@ class ChangeRing(Generic[E]):
         self.lost = 0
 
     def add(self, entry: E) -> None:
-        """Keep an entry, and drop the oldest one if there are too many."""
+        """Append an entry, and discard the oldest one if the ring is full."""
         entries = self._entries
         entries.append(entry)
         if len(entries) > RING:
             self.lost = entries.popleft()[0]
 
     def after(self, revision: int) -> list[E]:
-        """Return the entries after a revision, in order. It costs the size of the answer, not that of the ring."""
+        """Return the entries after a revision, in order. The cost is that of the answer, not of the ring."""
         found = list(takewhile(lambda entry: entry[0] > revision, reversed(self._entries)))
         found.reverse()
         return found
 
 
 class Watches:
-    """Numbers changes, keeps the recent ones, and has them told by ``telling``."""
+    """Revisions, recent changes and watchers of a registry. Notifications go through ``notifier``."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, notifier: Notifier) -> None:
         self.revision = 0
-        self._telling = telling
+        self._notifier = notifier
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
-        """Few, and they rarely change: each change of the registry is told to all that there are at the time."""
+        """Few, and rarely changed. Tuples: a queued notification keeps the watchers of its time."""
         self.load_watchers: tuple[ReportWatch, ...] = ()
         self.beat_watchers: tuple[ReportWatch, ...] = ()
-        """Tuples, because they are handed to `Telling` at each report, and must not change while it works."""
+        """Tuples, because each report hands them to the notifier, and they must not change during delivery."""
         self._changes: ChangeRing[Change] = ChangeRing()
         self._loads: ChangeRing[tuple[int, int, str, float]] = ChangeRing()
-        """Revision, provider, label and load: a `Change` is made of it only when it is asked for."""
+        """Revision, provider, label and load. A `Change` is made of an entry only on request."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
-        """A new watcher; see `IRegistry.watch`."""
+        """Add a watcher; see `IRegistry.watch`."""
         watch = Watch(self._watchers, changed, kinds)
         for kind in kinds:
             self._watchers[kind] += (watch,)
@@ -146,33 +148,34 @@ class Watches:
         return watch
 
     def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
-        """Number a change and keep it."""
+        """Assign a revision to a change, and keep it in the ring."""
         self.revision += 1
         change = Change(self.revision, kind, provider, subject, why)
         self._changes.add(change)
         return change
 
     def record_load(self, provider: int, label: str, load: float) -> Change | None:
-        """The same for a load, of which there are most: its `Change` is only made if somebody watches.
+        """Assign a revision to a load, keep it, and queue it for the watchers of loads.
 
-        Who needs none is to be told of it when this returns.
+        Loads are the most frequent changes, so a `Change` is made only if a watcher needs one, and is returned for
+        `announce`.
         """
         self.revision = revision = self.revision + 1
         self._loads.add((revision, provider, label, load))
         if self.load_watchers:
-            self._telling.add_all(self.load_watchers, (provider, load))
+            self._notifier.add_all(self.load_watchers, (provider, load))
         if self._watchers[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None
 
     def announce(self, change: Change) -> None:
-        """Have a change told to those who watch its kind now."""
+        """Queue a change for the present watchers of its kind."""
         watchers = self._watchers[change.kind]
         if watchers:
-            self._telling.add_all(watchers, change)
+            self._notifier.add_all(watchers, change)
 
     def since(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change] | None:
-        """Return the changes of these kinds after a revision, None where not all are kept; see `IRegistry`."""
+        """Return the changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""
         if not 0 <= revision <= self.revision:
             return None
         found: list[Change] = []
@@ -184,5 +187,6 @@ class Watches:
             if revision < self._loads.lost:
                 return None
             found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
+        # The rings are in order each, and not with each other.
         found.sort(key=itemgetter(0))
         return found

@@ -1,1 +1,1 @@
-"""The metrics journal: registrations, loads and heartbeats in files for other programs (docs/export.md)."""
+"""Metrics journal: registrations, loads and heartbeats in files for other programs (docs/export.md)."""

@@ -1,10 +1,10 @@
-"""The calls of the system by which the journal writes, in one place: tests have a disk that fails.
+"""System calls of the journal, in one class that tests replace by a failing disk.
 
-All of them block, and raise OSError with the path that it is about.
+All of them block, and raise OSError with the path in question.
 
-Connections may take all file descriptors of the process. So the journal holds `SPARES` of its own. If the system has
-none for a file, one of these is closed in the moment before the file is opened; and the descriptor of a file that is
-closed becomes a spare one again in one step, so that no connection gets it.
+Connections may use up all file descriptors of the process. So the journal holds `SPARES` of its own. If the system has
+none for a file, one of these is closed just before the file is opened; and the descriptor of a closed file becomes a
+spare one in a single step (dup2), so that no connection gets it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import os
 from collections.abc import Iterator
 
 SPARES = 8
-"""Descriptors that are held. The journal has four files open at once, the lock among them; and a connection that comes
-between the two steps may take one."""
+"""Number of descriptors in reserve. The journal has four files open at once, the lock included; and a connection that
+is accepted between the two steps may take one."""
 
 
 class Disk:
-    """A disk. The short ones are the system's; the rest is made of them."""
+    """File operations with reserved descriptors. The short methods are plain system calls, which tests override; the
+    others are built on them."""
 
     def __init__(self) -> None:
         self._spares: list[int] = []
         self._null: int | None = None
-        """A descriptor that leads nowhere, of which the spare ones are copies. None while none are held."""
+        """Descriptor of the null device, of which the spare ones are copies. None while none are held."""
 
     def hold_spares(self) -> None:
-        """From now on hold spare descriptors, as many as the system has. Harmless when they are held."""
+        """Reserve descriptors, as many as the system has. Idempotent."""
         with contextlib.suppress(OSError):
             if self._null is None:
                 self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -36,13 +37,13 @@ class Disk:
                 self._spares.append(os.dup(self._null))
 
     def drop_spares(self) -> None:
-        """Hold them no longer."""
+        """Release the reserved descriptors."""
         for file in [*self._spares, *([] if self._null is None else [self._null])]:
             os.close(file)
         self._spares, self._null = [], None
 
     def open(self, path: str, flags: int, mode: int = 0o640) -> int:
-        """Open a file, with a spare descriptor if there is no other."""
+        """Open a file, with a reserved descriptor if there is no other."""
         while True:
             try:
                 return os.open(path, flags | os.O_CLOEXEC, mode)
@@ -52,10 +53,11 @@ class Disk:
             os.close(self._spares.pop())
 
     def close(self, file: int) -> None:
-        """Close a file. Its descriptor is a spare one from now on, if there are too few."""
+        """Close a file, and keep its descriptor if the reserve is not full."""
         if self._null is None or len(self._spares) >= SPARES:
             os.close(file)
         else:
+            # dup2 replaces the file in one step; between a close and a dup a connection could take the descriptor.
             os.dup2(self._null, file, inheritable=False)
             self._spares.append(file)
 
@@ -75,14 +77,14 @@ class Disk:
         os.unlink(path)
 
     def write_all(self, file: int, path: str, data: bytes) -> None:
-        """Write it all to an open file."""
+        """Write all data to an open file."""
         left = memoryview(data)
         with about(path):
             while left:
                 left = left[self.write(file, left) :]
 
     def sync_directory(self, path: str) -> None:
-        """Have the names in a directory on the disk."""
+        """Sync a directory, so that the names in it are on the disk."""
         file = self.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             with about(path):
@@ -91,7 +93,7 @@ class Disk:
             self.close(file)
 
     def make_directory(self, path: str) -> None:
-        """Make a directory that is not there, with those above it, and have their names on the disk."""
+        """Create a directory with its parents, and sync their names. No-op if it exists."""
         try:
             os.mkdir(path, 0o750)
         except FileExistsError:
@@ -107,7 +109,7 @@ class Disk:
 
 @contextlib.contextmanager
 def about(path: str) -> Iterator[None]:
-    """Errors of calls on an open file do not say which: have them say it."""
+    """Add the path to errors of calls on an open file, which lack it."""
     try:
         yield
     except OSError as error:
@@ -117,7 +119,7 @@ def about(path: str) -> Iterator[None]:
 
 
 def entries(directory: str) -> list[os.DirEntry[str]]:
-    """Return the entries of a directory in the order of their names; none if it is no directory, or gone."""
+    """Return the entries of a directory in the order of their names; none if it is gone or not a directory."""
     try:
         with os.scandir(directory) as found:
             return sorted(found, key=lambda entry: entry.name)
@@ -126,7 +128,7 @@ def entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def is_at(file: int, path: str) -> bool:
-    """Return whether an open file is the one at that path: it may have been removed, or replaced."""
+    """Return whether an open file is still the one at that path: it may have been removed or replaced."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,17 +1,17 @@
 """Feed of the journal: changes and heartbeats of the registry, as records.
 
 Rules:
-- Services of the broker itself are not told of: nobody plans their capacity.
-- A service that is offered is a ``register``, one that goes an ``unregister``, or an ``expire`` if its provider was
+- The broker's own services are omitted: they need no capacity planning.
+- An offered service is a ``register`` record, a removed one an ``unregister``, or an ``expire`` if its provider was
   silent for too long.
-- A load that is reported makes a record for each service of the provider; so does a heartbeat.
-- Of each kind, a provider has `RECORDS` records a second, and some in advance. Faster reports *coalesce*: the
-  newest one waits for its turn, and its records say how many others they stand for. So a flood costs its own
-  provider's records, and leaves the journal's queue to the others. A report that waits when the provider goes is not
-  told.
-- A provider's label is the one that it had when it first offered something: later ones are for administrators.
-- What a peer says of its own clock is left out where it is no time that readers have room for.
-- `FullLoads` says at which load a provider of a service is full. Where it says nothing, the record does not.
+- A load report makes a record for each service of the provider; so does a heartbeat.
+- Rate limit: of each kind, a provider has `RECORDS` records a second, and a burst. Faster reports *coalesce*: the
+  newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
+  own provider's records, and leaves the journal's queue to the others. A report that waits when the provider leaves is
+  discarded.
+- A provider's label is the one at its first offer: later ones are for administrators only.
+- A time of the peer's clock is omitted if it is outside of the range that readers can represent.
+- `FullLoads` has the full load of a service. Services that are not in it have none in their records.
 """
 
 from __future__ import annotations
@@ -27,41 +27,42 @@ from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Service
 from broker.export.records import Record, microseconds
 
 KEPT = 10_000
-"""Names of which it is remembered at which load they are full: as many as a farm has; a few megabytes at most."""
+"""Limit of the cache of full loads, in names: as many as a farm has; a few megabytes at most."""
 
 RECORDS = 100
-"""Records of loads, and of heartbeats, that a provider may have in the journal in a second, on the average: five times
-what the shortest interval of heartbeats makes. The queue has room for 2,000 providers that flood for a second."""
+"""Rate limit of a provider, in records of loads, and of heartbeats, a second: five times the rate at the shortest
+interval of heartbeats. The queue has room for 2,000 providers that flood for a second."""
 
 IN_ADVANCE = 1_000
-"""Those that may come at once: one report of a provider with a thousand services."""
+"""Burst of a provider, in records: one report of a provider with a thousand services."""
 
 LONGEST_WAIT = 60.0
-"""Seconds until a report of whatever size has its turn, so that each service has a load in each five minutes."""
+"""Longest wait of a report, in seconds, whatever its number of records, so that each service has a load in each five
+minutes."""
 
 _STEP = 1_000_000 // RECORDS
-"""Microseconds that a record takes of a provider's time."""
+"""Cost of a record in the provider's budget, in microseconds (token bucket)."""
 
 _AHEAD = IN_ADVANCE * _STEP
-"""Microseconds of its time that it may use in advance."""
+"""Size of the bucket, in microseconds."""
 
 _LONGEST_WAIT = int(LONGEST_WAIT * 1_000_000)
-"""The same in microseconds; no report takes more of its provider's time."""
+"""Longest wait, and highest cost of a report, in microseconds."""
 
 _NO_LABELS = frozenset(("", ANONYMOUS))
-"""Labels that the provider did not give itself."""
+"""Labels that are placeholders and not from the provider."""
 
 _NEVER = 2**62
-"""A ``ts`` that no clock says."""
+"""A ``ts`` beyond that of any clock."""
 
 LATEST = 253_402_300_800.0
-"""The year 10000, in seconds of the epoch. Readers have no later dates, and far later ones not even as integers."""
+"""The year 10000, in seconds of the epoch. Readers have no later dates, and far later ones overflow their integers."""
 
 
 class FullLoads:
-    """Patterns of service names (shell patterns, with case), with the load at which a provider of those is full.
+    """Full loads by patterns of service names (shell patterns, case-sensitive).
 
-    The first pattern that matches counts.
+    The first pattern that matches applies.
     """
 
     def __init__(self, table: Sequence[tuple[Sequence[str], float]]) -> None:
@@ -69,7 +70,7 @@ class FullLoads:
         self._kept: dict[str, float | None] = {}
 
     def of(self, name: str) -> float | None:
-        """The load at which a provider of that service is full; None where that is not known."""
+        """Return the load at which a provider of that service is full; None if it is not configured."""
         try:
             return self._kept[name]
         except KeyError:
@@ -81,7 +82,7 @@ class FullLoads:
 
 
 class _Provider:
-    """A provider that offers something, or did. One is made for each connection that offers, so it is small."""
+    """Entry of a provider that offers something, or did. Small, since each connection that offers has one."""
 
     __slots__ = ("label", "offers", "reports", "wire")
 
@@ -89,13 +90,13 @@ class _Provider:
         self.wire = wire
         self.label = label
         self.offers: list[tuple[Service, Record]] = []
-        """Each service, as the very object that the registry has, and its ``register`` record."""
+        """Each service, the registry's own object, and its ``register`` record."""
         self.reports: tuple[_Reports, ...] = ()
-        """One for each kind that came: most connections that come and go report nothing, and cost less without."""
+        """One for each kind that came. Created on demand: most short-lived connections report nothing."""
 
 
 class _Reports:
-    """The reports of one kind from a provider: their budget, the one that waits for its turn, and their records."""
+    """Reports of one kind from a provider: rate limit, waiting report, and record templates."""
 
     __slots__ = ("from_", "next", "number", "offers", "records", "step", "waiting")
 
@@ -103,28 +104,28 @@ class _Reports:
         self.offers = offers
         """The provider's own list, which changes."""
         self.number = 0
-        """Of heartbeats: how many came."""
+        """Number of heartbeats received."""
         self.next = 0
-        """The ``ts`` from which the next report may be told at once."""
+        """The ``ts`` from which the next report is recorded at once."""
         self.from_ = 0
-        """The same while a report waits, which has the next turn: then no other one is told at once."""
+        """The same while a report waits, which comes first: until then no other one is recorded at once."""
         self.waiting: tuple[int, float | None, int] | None = None
-        """When the newest report came, what it says, and how many came since the last one that was told."""
+        """Time and value of the newest report, and the number of reports since the last recorded one."""
         self.records: Sequence[Record] = ()
-        """The record of each service, without the members that differ from one report to the next. Empty until a
-        report needs them, and again when the services change."""
+        """Template of the record of each service, without the members that differ between reports. Empty until a report
+        needs them, and again when the services change."""
         self.step = 0
-        """Microseconds of its provider's time that a report takes. It is set with ``records``."""
+        """Cost of a report in microseconds. Set together with ``records``."""
 
     def use(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Set ``records``, and ``step`` with them. Returns the records."""
+        """Set ``records`` and ``step``. Returns the records."""
         self.records = records
         self.step = min(len(records) * _STEP, _LONGEST_WAIT)
         return records
 
 
 class Feed:
-    """Puts a record for whatever ``registry`` tells, and for heartbeats, from now on. ``now`` gives the ``ts``."""
+    """Feed of a journal from ``registry``. ``put`` adds a record; ``now`` returns the ``ts``."""
 
     def __init__(
         self, registry: IRegistry, put: Callable[[Record], None], now: Callable[[], int], full_loads: FullLoads
@@ -135,11 +136,11 @@ class Feed:
         self._full_loads = full_loads
         self._providers: dict[int, _Provider] = {}
         self._beats: dict[int, _Reports] = {}
-        """The heartbeats of each provider that sent one."""
+        """Heartbeats of each provider that sent one."""
         self._loads: dict[int, _Reports] = {}
-        """The loads of each provider that reported one."""
+        """Loads of each provider that reported one."""
         self._waiting: dict[int, None] = {}
-        """Providers of which a report waits for its turn."""
+        """Providers with a waiting report."""
         self._coalesced = 0
         told = {
             Kind.OFFERED: self._offered,
@@ -152,13 +153,13 @@ class Feed:
         self._watches.append(registry.watch_beats(self._beat))
 
     def use(self, full_loads: FullLoads) -> None:
-        """Take another table."""
+        """Replace the table of full loads."""
         self._full_loads = full_loads
         for loads in self._loads.values():
             loads.records = ()
 
     def stop(self) -> None:
-        """Hear nothing any more. Reports that wait for their turn are told now."""
+        """Cancel all watches, and record the waiting reports."""
         for watch in self._watches:
             watch.cancel()
         for provider in self._waiting:
@@ -167,7 +168,7 @@ class Feed:
         self._waiting.clear()
 
     def catch_up(self) -> None:
-        """Tell what has waited for its turn. To be called every second or so."""
+        """Record the waiting reports that are due. To be called about once a second."""
         ts = self._now()
         for provider in list(self._waiting):
             loads, beats = self._loads.get(provider), self._beats.get(provider)
@@ -179,7 +180,7 @@ class Feed:
                 del self._waiting[provider]
 
     def counts(self) -> Mapping[str, int]:
-        """Counts of what happened so far, by name."""
+        """Return the counters by name."""
         return {"journal_records.coalesced": self._coalesced}
 
     # from the registry
@@ -193,7 +194,7 @@ class Feed:
                 return
             origin = self._registry.wire_and_label(id)
             if origin is None:
-                return  # gone again before this was told
+                return  # left before this notification was delivered
             wire, label = origin
             known = self._providers[id] = _Provider(wire, None if label in _NO_LABELS else label)
         for reports in known.reports:
@@ -255,6 +256,7 @@ class Feed:
             self._wait(provider, loads, ts, load)
             return
         records = loads.records or self._load_records(loads)
+        # Token bucket in units of time: unused time counts, up to `_AHEAD`.
         loads.next = (next if next > ts - _AHEAD else ts - _AHEAD) + loads.step
         for record in records:
             put(replace(record, ts=ts, load=load))
@@ -278,7 +280,7 @@ class Feed:
     # reports
 
     def _first(self, table: dict[int, _Reports], provider: int) -> _Reports | None:
-        """The new entry of a provider in that table; None if the provider never offered anything."""
+        """Create the entry of a provider in that table; None if the provider never offered anything."""
         known = self._providers.get(provider)
         if known is None:
             return None
@@ -287,11 +289,11 @@ class Feed:
         return reports
 
     def _beat_records(self, beats: _Reports) -> Sequence[Record]:
-        """Make the ``records`` of heartbeats."""
+        """Create the record templates of heartbeats."""
         return beats.use([replace(record, event="hb") for _, record in beats.offers])
 
     def _load_records(self, loads: _Reports) -> Sequence[Record]:
-        """Make the ``records`` of loads."""
+        """Create the record templates of loads."""
         full = self._full_loads.of
         return loads.use(
             [
@@ -300,12 +302,13 @@ class Feed:
             ]
         )
 
-    # what comes too fast
+    # rate limit
 
     def _wait(self, provider: int, reports: _Reports, ts: int, value: float | None) -> None:
-        """Have a report wait for its turn, in the place of the one that waits."""
+        """Make a report wait for its turn, in place of the one that waits."""
         before = 0
         if reports.waiting is None:
+            # A ``next`` beyond all times sends later reports here, where they coalesce.
             reports.from_, reports.next = reports.next, _NEVER
         else:
             before = reports.waiting[2]
@@ -342,7 +345,7 @@ def _has_turn(reports: _Reports | None, ts: int) -> bool:
 
 
 def _turn(reports: _Reports, waiting: tuple[int, float | None, int]) -> tuple[int, float | None, int | None]:
-    """Take the report that waits: its time, its value, and how many others it stands for."""
+    """Remove the waiting report. Returns its time, its value, and the number of reports that it replaces."""
     ts, value, count = waiting
     reports.waiting = None
     reports.next = max(reports.from_, ts - _AHEAD) + reports.step

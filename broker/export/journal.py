@@ -1,19 +1,20 @@
-"""The metrics journal as the reactor sees it: `Journal.put`, and nothing to wait for.
+"""Metrics journal, the reactor's side: `Journal.put` is non-blocking, and a thread writes.
 
 Rules:
-- A record that is put waits in a queue of bounded length. Every `FLUSH_SECONDS` the whole queue goes to the thread,
-  which makes lines of the records and appends them; every `SYNC_SECONDS` it has them on the disk. One job at a time.
-- Records are numbered when they go to the thread, in the order in which they were put. A number is never used again.
-- What finds the queue full is lost, and takes its numbers just after those of the queue that was full. What the disk
-  refused is lost too: the records from the first that is not a good line to the last that was handed over.
-- So the lost ones are always the last numbers that were given, and each hand-over that finds some begins with a
-  ``drop`` record that says how many. If a ``drop`` is lost itself, the next one counts it, and what it told of.
-- A disk that fails is tried again after a wait that doubles; meanwhile the queue fills. It is logged when that begins
-  and when it ends. Sealing and retention have waits and log lines of their own: that they fail costs no record.
-- The thread appends what is due before it goes on with a sealing, or a look for what is to be deleted.
-- The thread rests after every fraction of a millisecond of work: the reactor does not wait for more than that.
-- A clock that was set back is noticed by the next call for the time of a record, or one that finds the queue full: then
-  the timers are set again (`broker.export.timers`).
+- Records wait in a bounded queue. Every `FLUSH_SECONDS` the whole queue goes to the thread, which encodes the records
+  and appends the lines; every `SYNC_SECONDS` it syncs them to the disk. There is one job at a time.
+- Records are numbered when they go to the thread, in the order of `Journal.put`. A number is never reused.
+- Records that find the queue full are lost, and get the numbers just after those of the full queue. Records that the
+  disk refused are lost too: from the first that is not a good line to the last that was handed over.
+- So the lost records always have the last numbers that were assigned, and the next hand-over begins with a ``drop``
+  record with their number. If a ``drop`` is lost itself, the next one counts it, and the losses that it reported.
+- A failed write is retried with exponential back-off; meanwhile the queue fills. The log has the begin and the end of
+  such a period. Sealing and retention have back-offs and log lines of their own: their failures cost no record.
+- The thread appends due records before it continues with sealing or retention.
+- The thread pauses after every fraction of a millisecond of work: the reactor waits for no more than that
+  (`broker.export.pauses`).
+- A clock that was set back is detected by the next call for the time of a record, or by one that finds the queue full:
+  then the timers are set again (`broker.export.timers`).
 
 The states, and the events that lead from one to another, are in `broker.export.journal_states`.
 """
@@ -32,44 +33,44 @@ from twisted.python.failure import Failure
 from broker.core.disk_errors import DiskErrors, LogLimit
 from broker.core.disk_reserve import is_full
 from broker.export.journal_states import STOPPING, TRANSITIONS, JournalEvent, JournalState, JournalWork, JournalWorker
+from broker.export.pauses import pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
-from broker.export.rest import rest
 from broker.export.segments import Segments
 from broker.export.timers import Timers
 
 FLUSH_SECONDS = 1.0
-"""Seconds for which records gather before they are appended: a kill of the broker loses no more than these."""
+"""Seconds for which records are collected before they are appended: a kill of the broker loses no more than these."""
 
 SYNC_SECONDS = 5.0
-"""The time between two times that all is put on the disk: a power cut loses no more than these."""
+"""Seconds between two syncs: a power failure loses no more than these."""
 
 ALIVE_SECONDS = 60.0
-"""The time between two ``alive`` records; readers take 90 s without one for a broker that was not there."""
+"""Seconds between two ``alive`` records; readers take 90 s without one for an absence of the broker."""
 
 RETAIN_SECONDS = 3600.0
-"""The time between two looks for segments to delete: they are named by the hour."""
+"""Seconds between two sweeps of retention: segments are named by the hour."""
 
 STOP_TRIES = 2
-"""Attempts of the stop to write: the first time may be the one that finds the file removed."""
+"""Attempts of the stop to write: the first one may detect that the file was removed."""
 
 STOP_SECONDS = 10.0
-"""Seconds for which the stop waits for the disk. What is not sealed by then is sealed at the next start."""
+"""Deadline of the stop, in seconds. Files that are not sealed by then are sealed at the next start."""
 
 SET_BACK_SECONDS = 1.0
-"""By how much a clock is set back at least if that is logged. Less happens where it is kept right."""
+"""Smallest step back of the clock that is logged, in seconds. Smaller ones are corrections by a time service."""
 
 SLICE = 256
-"""Records made into lines at once: some 0.3 ms in which the thread has the interpreter."""
+"""Records encoded at once: some 0.3 ms in which the thread has the interpreter."""
 
 
 _log = Logger()
 
 
 class Journal:
-    """Writes what is put to ``segments``, over ``clock``.
+    """Metrics journal in ``segments``, on ``clock``.
 
-    ``in_thread`` runs a function with arguments in a worker thread and returns a Deferred of its result. Sealing keeps
-    the thread busy for some 50 ms at a time, so it should be the journal's own.
+    ``in_thread`` runs a function with arguments in a worker thread and returns a Deferred of its result. Sealing
+    occupies the thread for some 50 ms at a time, so it should be the journal's own.
     """
 
     def __init__(self, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]], segments: Segments) -> None:
@@ -79,34 +80,34 @@ class Journal:
         self._common = common(segments.broker, segments.boot)
 
         self.before_flush: Callable[[], None] = lambda: None
-        """Called each time before what waits is handed over: the last moment to put something."""
+        """Called before each hand-over: the last opportunity to put records."""
         self._queue: list[Record] = []
         self._room = segments.limits.queue
         self._turned_away = 0
         """Records that found the queue full, and have no number yet."""
         self._next_seq = 1
         self._lost = 0
-        """Numbers given to records that are in no file and never will be."""
+        """Numbers of records that are in no file and never will be."""
         self._lost_to = "queue"
-        """The cause of the losses that no ``drop`` record reports yet."""
+        """Cause of the losses that no ``drop`` record reports yet."""
         self._late = 0
         """Records that came after the stop."""
 
         self._state = JournalState.NEW
         self._worker = JournalWorker.IDLE
         self._due = {JournalWork.SEAL, JournalWork.DELETE}
-        """Sealing is always due but for the time after a failure."""
+        """Sealing is always due, except during the back-off after a failure."""
         self._timers = Timers(clock)
         self._patience: IDelayedCall | None = None
         self._synced_at = 0.0
         self._heard_at = 0.0
-        """The latest time that a record has."""
+        """The latest time of a record."""
         self._set_back = 0
-        """The number of times that the clock was set back."""
+        """Number of steps back of the clock."""
         self._mended = 0
-        """Records of which a text was changed. The thread counts them."""
+        """Records of which a text was changed. Counted by the thread."""
         self._mended_told = 0
-        """Those of them that the log tells of."""
+        """Those of them that are in the log already."""
         self._writing = _disk_errors(clock, "the metrics journal cannot be written: records are lost")
         self._sealing = _disk_errors(clock, "a segment of the metrics journal cannot be sealed")
         self._retaining = _disk_errors(clock, "old segments of the metrics journal cannot be deleted")
@@ -115,14 +116,14 @@ class Journal:
 
         self._stopped: Deferred[None] = Deferred()
         self._tries = STOP_TRIES
-        """Attempts to write that the stop still has."""
+        """Remaining attempts of the stop to write."""
 
-    # for all
+    # for all callers
 
     def put(self, record: Record) -> None:
-        """Keep a record, or count it as lost. For the reactor thread, also before `start`; it never fails.
+        """Queue a record, or count it as lost. For the reactor thread, also before `start`; it never fails.
 
-        What is put after `stop` is lost.
+        Records after `stop` are lost.
         """
         if len(self._queue) < self._room:
             self._queue.append(record)
@@ -133,7 +134,7 @@ class Journal:
             self._late += 1
 
     def now(self) -> int:
-        """The ``ts`` of a record that is made now."""
+        """Return the ``ts`` of a record that is created now."""
         now = self._clock.seconds()
         if now < self._heard_at:
             self._notice(self._heard_at - now)
@@ -141,7 +142,7 @@ class Journal:
         return int(now * 1_000_000)  # as `microseconds` does it, without the call
 
     def counts(self) -> Mapping[str, int]:
-        """Return the counters, for `Counters.include`. A record is written when it is on the disk."""
+        """Return the counters, for `Counters.include`. A record counts as written when it is on the disk."""
         return {
             "journal_records.written": self._segments.acknowledged,
             "journal_records.dropped": self._lost + self._turned_away + self._late,
@@ -158,16 +159,16 @@ class Journal:
 
     @property
     def failures(self) -> int:
-        """Writes that failed in a row, up to now; 0 while the disk takes them."""
+        """Consecutive failed writes; 0 while the disk works."""
         return self._writing.failures
 
     # for the wiring
 
     def start(self) -> None:
-        """Take the directory, and begin. To be called once.
+        """Take the directory, and start the thread's work. To be called once.
 
-        On a full disk the directory is taken by the first write that succeeds. Raises OSError where it cannot be taken
-        for any other reason; then nothing is held.
+        On a full disk the directory is taken by the first write that succeeds. Raises OSError if it cannot be taken for
+        any other reason; then nothing is held.
         """
         try:
             self._segments.open()
@@ -183,14 +184,14 @@ class Journal:
         self._go_on()
 
     def stop(self) -> Deferred[None]:
-        """Write, put on the disk and seal all that is there, and let go of the directory.
+        """Write, sync and seal all records, and release the directory.
 
-        The Deferred fires when that is done, or cannot be done, or has taken `STOP_SECONDS`; it never fails. To be
-        called once, after all that puts records has stopped.
+        The Deferred fires when that is done, has failed, or has taken `STOP_SECONDS`; it never fails. To be called
+        once, after all sources of records have stopped.
         """
         self._room = 0
         self._timers.stop()
-        self._due.add(JournalWork.SEAL)  # one more try
+        self._due.add(JournalWork.SEAL)  # one more attempt, even during a back-off
         self._change(JournalEvent.STOP)
         if self._state is not JournalState.CLOSED:
             self._patience = self._clock.callLater(STOP_SECONDS, self._stop_waiting)
@@ -200,23 +201,22 @@ class Journal:
     # states
 
     def _change(self, event: JournalEvent) -> None:
-        """Go to the state to which the event leads. Raises KeyError for an event that cannot come in this state."""
+        """Change the state by an event. Raises KeyError for an event that is illegal in this state."""
         before, self._state = self._state, TRANSITIONS[self._state, event]
         if self._state is JournalState.CLOSED and before is not JournalState.CLOSED:
             if self._patience is not None and self._patience.active():
                 self._patience.cancel()
             self._stopped.callback(None)
 
-    # what is due
+    # scheduling
 
     def _notice(self, seconds: float) -> None:
-        """The clock was set back by so much."""
+        """Process a clock that was set back by so many seconds."""
         self._timers.wake()
         if seconds >= SET_BACK_SECONDS:
             self._set_back += 1
             _log.warn(
-                "the clock was set back by {seconds:.3g} s: records of the metrics journal from now on have times that "
-                "others had before them",
+                "the clock was set back by {seconds:.3g} s: times of records in the metrics journal are not monotonic",
                 seconds=seconds,
             )
 
@@ -241,11 +241,11 @@ class Journal:
         self._due.add(JournalWork.SEAL)
         self._go_on()
 
-    # one job after the other
+    # jobs of the thread
 
     def _go_on(self) -> None:
-        """Have the thread do what is due, unless it does something."""
-        # A loop, and no recursion: where jobs end at once, a long sealing would nest as deep as it has pieces.
+        """Give the thread the next job, unless it is busy."""
+        # A loop, and no recursion: if jobs end at once, a long sealing would nest as deep as it has pieces.
         while self._worker is JournalWorker.IDLE and (job := self._choose()) is not None:
             job()
 
@@ -279,16 +279,16 @@ class Journal:
 
     @property
     def _untold(self) -> int:
-        """The number of losses that no ``drop`` record in a file reports. The thread does nothing."""
+        """The number of losses that no ``drop`` record in a file reports. Valid while the thread is idle."""
         return self._next_seq - 1 - self._segments.last_seq + self._turned_away
 
     def _run(self, done: Callable[[], None], failed: Callable[[Failure], None], *job: Any) -> None:
-        """Have the thread do the job, a function and its arguments; then call one of the two, and go on."""
+        """Run a job, a function and its arguments, in the thread; then call one of the two callbacks, and continue."""
 
         def ended(_: object) -> None:
             starting = self._worker is JournalWorker.STARTING
             self._worker = JournalWorker.IDLE
-            if not starting:  # else the loop in `_go_on` goes on
+            if not starting:  # otherwise the loop in `_go_on` continues
                 self._go_on()
 
         self._worker = JournalWorker.STARTING
@@ -319,10 +319,10 @@ class Journal:
         self._run(ended, failed, self._segments.recover)
 
     def _write(self) -> None:
-        """Hand over what waits."""
+        """Hand over the queue."""
         now = self._clock.seconds()
         stopping = self._state is JournalState.LAST_WRITE
-        # What was turned away has numbers behind those of the queue: then the record of the stop is in the next write.
+        # Records that found the queue full have numbers behind it: then the record of the stop is in the next write.
         last = stopping and not self._turned_away
         if last:
             self._queue.append(self._alive("stop"))
@@ -334,6 +334,7 @@ class Journal:
         self._next_seq += len(records)
         if self._turned_away:
             self._count_turned_away(now)
+        # The time since the last sync is negative after the clock was set back: then sync too.
         sync = stopping or not 0 <= now - self._synced_at < SYNC_SECONDS
         if sync:
             self._synced_at = now
@@ -374,19 +375,21 @@ class Journal:
         if new and self._mending.allows(now):
             self._mended_told = self._mended
             _log.warn(
-                "{count} records of the metrics journal had texts that are no Unicode: they are changed", count=new
+                "{count} records of the metrics journal had texts that are not valid Unicode: these were changed",
+                count=new,
             )
 
     def _append(self, records: list[Record], first: int, now: float, sync: bool, last: bool) -> None:
-        """In the thread: make lines, append them, and look after the file. Empties the list as it goes."""
+        """Encode and append records, in the thread, and rotate or sync the file. Empties the list as it goes."""
         segments = self._segments
         for begin in range(0, len(records), SLICE):
             end = min(begin + SLICE, len(records))
             lines, mended = encode_all(records[begin:end], self._common, first + begin)
             self._mended += mended
             segments.append(lines, first + end - 1, now)
-            rest()
-            records[begin:end] = repeat(None, end - begin)  # type: ignore[arg-type]  # or all are freed at once
+            pause()
+            # Frees these records now: to free all of them at the end takes the interpreter for too long.
+            records[begin:end] = repeat(None, end - begin)  # type: ignore[arg-type]
         if last or segments.due(now):
             segments.rotate()
         elif sync:
@@ -417,7 +420,7 @@ class Journal:
 
         self._run(done, failed, self._segments.retain_piece, self._clock.seconds())
 
-    # the end
+    # stop
 
     def _close(self) -> None:
         def done() -> None:
@@ -435,7 +438,7 @@ class Journal:
 
 
 def _disk_errors(clock: IReactorTime, text: str) -> DiskErrors:
-    """Failures of the disk at one kind of work; ``text`` says what fails."""
+    """Return a tracker of disk failures of one kind of work; ``text`` describes the failure."""
     return DiskErrors(
         _log,
         clock,
@@ -446,7 +449,7 @@ def _disk_errors(clock: IReactorTime, text: str) -> DiskErrors:
 
 
 def _log_failure(failure: Failure, text: str) -> None:
-    """Log a failure: the disk's in a sentence, in which ``{why}`` is the system's reason, any other as a defect."""
+    """Log a failure: of the disk as a sentence, with the system's reason as ``{why}``, any other as a defect."""
     if failure.check(OSError):
         _log.error(text, why=failure.value)
     else:

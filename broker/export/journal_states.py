@@ -1,17 +1,17 @@
-"""States of the journal (`broker.export.journal.Journal`), and the events that lead from one to another.
+"""State machine of the journal (`broker.export.journal.Journal`): states, events and transitions.
 
 A pair that is not in `TRANSITIONS` is a defect, and raises. ADR 0028 has the diagram.
 
-    NEW         until `start`: records wait in the queue
-    RECOVERING  the thread puts in order what an earlier start left
+    NEW         before `start`: records wait in the queue
+    RECOVERING  the thread repairs and seals the files of earlier starts
     RUNNING     the thread writes, seals and deletes
-    ENDING      `stop` came while the thread recovers
-    LAST_WRITE  the thread writes what is left, with the record of the stop
-    CLOSING     the thread seals what is there, and lets go of the directory
-    CLOSED      nothing is done any more; the Deferred of the stop has fired
+    ENDING      `stop` was called while the thread recovers
+    LAST_WRITE  the thread writes the rest, with the record of the stop
+    CLOSING     the thread seals all files, and releases the directory
+    CLOSED      terminal; the Deferred of the stop has fired
 
-The thread has a state of its own (`JournalWorker`), since it does one job at a time in each of them. The kinds of work
-that come again and again are `JournalWork`.
+The thread has states of its own (`JournalWorker`), since it does one job at a time in each state of the journal.
+`JournalWork` has the recurring kinds of work.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class JournalEvent(enum.Enum):
     START = enum.auto()
     STOP = enum.auto()
     RECOVERED = enum.auto()
-    """The thread has recovered what it could."""
+    """The thread has completed the recovery, as far as possible."""
     WRITTEN = enum.auto()
     """The last write succeeded, or failed for the last time."""
     RELEASED = enum.auto()
-    """The directory is free, or could not be closed in good order."""
+    """The directory was released, or could not be closed in good order."""
     TIMEOUT = enum.auto()
     """The stop has taken `STOP_SECONDS`."""
 
@@ -59,20 +59,20 @@ TRANSITIONS: Mapping[tuple[JournalState, JournalEvent], JournalState] = {
     (JournalState.LAST_WRITE, JournalEvent.TIMEOUT): JournalState.CLOSED,
     (JournalState.CLOSING, JournalEvent.RELEASED): JournalState.CLOSED,
     (JournalState.CLOSING, JournalEvent.TIMEOUT): JournalState.CLOSED,
-    # The thread may end a job after the stop has waited long enough.
+    # A job may end after the timeout of the stop.
     (JournalState.CLOSED, JournalEvent.RECOVERED): JournalState.CLOSED,
     (JournalState.CLOSED, JournalEvent.WRITTEN): JournalState.CLOSED,
     (JournalState.CLOSED, JournalEvent.RELEASED): JournalState.CLOSED,
 }
 
 STOPPING = frozenset((JournalState.ENDING, JournalState.LAST_WRITE, JournalState.CLOSING, JournalState.CLOSED))
-"""The states after the stop: no record is taken in them."""
+"""States after the stop: no record is accepted."""
 
 
 class JournalWorker(enum.Enum):
-    """State of the thread: IDLE, then STARTING while a job is handed over, then WORKING until it has ended.
+    """State of the thread: IDLE, then STARTING while a job is handed over, then WORKING until it ends.
 
-    A job may end while it is handed over: then the thread is IDLE again without having been WORKING.
+    A job may end during its hand-over: then the thread is IDLE again without having been WORKING.
     """
 
     IDLE = enum.auto()
@@ -81,7 +81,7 @@ class JournalWorker(enum.Enum):
 
 
 class JournalWork(enum.Enum):
-    """Kind of work that comes again and again."""
+    """Recurring kind of work."""
 
     WRITE = enum.auto()
     SEAL = enum.auto()

@@ -1,7 +1,8 @@
-"""The lock of a journal: one broker writes to it.
+"""Lock of a journal: only one broker writes to it.
 
-It is a lock on the file ``lock``, which the kernel releases when the process dies. If somebody removes that file,
-another broker could lock a new one, although we hold the old: so whoever holds it looks after it, and takes it again.
+It is an flock on the file ``lock``, which the kernel releases when the process dies. After a removal of that file
+another broker could lock a new one while this broker holds the old: so the holder checks the file, and takes the lock
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 from broker.export.disk import Disk, is_at
 
 NAME = "lock"
-"""The file's name in the journal's directory."""
+"""Name of the file in the journal's directory."""
 
 
 class JournalInUse(OSError):
@@ -22,7 +23,7 @@ class JournalInUse(OSError):
 
 
 class Lock:
-    """The lock of the journal in ``directory``."""
+    """Lock of the journal in ``directory``."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self._directory = directory
@@ -32,13 +33,13 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """We hold it, and it is where others look for it."""
+        """True if the lock is held on the file at its path, not on one that was removed or replaced."""
         return self._file is not None and is_at(self._file, self._path)
 
     def take(self) -> None:
-        """Take it, unless it is held; the directory is made if it is not there.
+        """Take the lock, unless it is held. Creates the directory if necessary.
 
-        Raises `JournalInUse` where another has it, and after any error holds nothing.
+        Raises `JournalInUse` if another broker has it; after any error nothing is held.
         """
         if self.held:
             return
@@ -56,12 +57,12 @@ class Lock:
             self._disk.close(file)
             raise
         self._file = file
-        with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
+        with contextlib.suppress(OSError):  # full disk: the lock holds even without a process id
             os.ftruncate(file, 0)
             os.write(file, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
-        """Let it go. Harmless when it is not held."""
+        """Release the lock. No-op if it is not held."""
         if self._file is not None:
             self._disk.close(self._file)
             self._file = None

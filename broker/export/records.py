@@ -1,7 +1,7 @@
-"""The records of the metrics journal, and their lines. docs/export.md says what each member means.
+"""Records of the metrics journal, and their encoding as lines of JSON. docs/export.md defines the members.
 
-What is the same in every record of a run (version, broker, boot) and its number are not in `Record`: they are added
-when its line is made, so that a record is small, and is made by the reactor in a fraction of a microsecond.
+The constant members of a run (version, broker, boot) and the number of a record are not in `Record`: the encoding adds
+them, so that a record is small, and the reactor creates it in a fraction of a microsecond.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 import msgspec
 
 VERSION = 1
-"""The version of the records, ``v`` in each."""
+"""Version of the records, ``v`` in each."""
 
 BROKER_WIRE = "elkobroker"
 """The ``wire`` of records of the broker itself."""
 
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Names of brokers and boots: they become parts of file names, where others cut them out again."""
+"""Names of brokers and boots. They become parts of file names, from which readers parse them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-# gc=False: records hold texts and numbers only, so the collector need not look at a full queue of them.
+# gc=False: records contain texts and numbers only, so the collector can skip a full queue of them.
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One thing that happened. None: there is nothing to say, and the member is left out."""
+    """One event. Members that are None are omitted."""
 
     ts: int
     event: str
@@ -52,14 +52,14 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def microseconds(seconds: float) -> int:
-    """The ``ts`` of a moment of the broker's clock."""
+    """Return the ``ts`` of a time of the broker's clock."""
     return int(seconds * 1_000_000)
 
 
 def boot_name(seconds: float, salt: bytes) -> str:
-    """A name for the start of a broker at that moment. Names sort by time.
+    """Return a name for the start of a broker at that time. Names sort by time.
 
-    ``salt``, some random bytes, keeps apart two starts at the same moment, as there are when a clock was set back.
+    ``salt``, some random bytes, distinguishes two starts at the same time, which occur after a clock was set back.
     """
     moment = _EPOCH + timedelta(milliseconds=int(seconds * 1_000))
     return f"{moment:%Y%m%dT%H%M%S}{moment.microsecond // 1_000:03d}Z{salt.hex()}"
@@ -75,15 +75,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(record: Record, common: bytes, seq: int) -> bytes:
-    """The line of a record, its newline included. ``common`` is what the function of that name gave.
+    """Encode a record as a line with its newline. ``common`` is the result of that function.
 
-    A number that is not finite is written as null. Raises UnicodeEncodeError for a text that UTF-8 cannot say.
+    A number that is not finite becomes null. Raises UnicodeEncodeError for a text that UTF-8 cannot represent.
     """
     return b"%b%d,%b\n" % (common, seq, _encode(record)[1:])
 
 
 def encode_all(records: Sequence[Record], common: bytes, first: int) -> tuple[list[bytes], int]:
-    """The lines of some records, numbered from ``first``; and of how many a text had to be changed to be written."""
+    """Encode records, numbered from ``first``. Returns the lines, and the number of records whose texts had to be
+    changed."""
+    # The usual case, all at once. A surrogate in any record costs a second pass, record by record.
     try:
         return [b"%b%d,%b\n" % (common, seq, _encode(record)[1:]) for seq, record in enumerate(records, first)], 0
     except UnicodeEncodeError:
@@ -100,7 +102,7 @@ def encode_all(records: Sequence[Record], common: bytes, first: int) -> tuple[li
 
 
 def _writable(record: Record) -> Record:
-    """The record without what UTF-8 cannot say: it came from a peer, and must not stop the rest."""
+    """Return a copy of the record without surrogates, which come from a peer and must not stop the other records."""
     return Record(**{name: _cleaned(getattr(record, name)) for name in Record.__struct_fields__})
 
 

@@ -1,10 +1,10 @@
 """Retention: deletion of old sealed segments of a journal.
 
 Rules:
-- Only what has the name of a segment is deleted, or of one that is not finished: files, in the directory of an hour;
-  nothing behind links.
-- The oldest go first: those of the earliest hour, and of one hour those that were written first.
-- There may be a great many. So a sweep is done a piece at a time, it never has all of them in its hands, and it rests.
+- Only regular files with the name of a segment, or of an unfinished one, are deleted, and only in the directory of an
+  hour. Links are not followed.
+- The oldest are deleted first: by hour, and within an hour by the time of writing.
+- There may be a great many. So a sweep is done in pieces, never has all entries in memory, and pauses.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from datetime import UTC, datetime
 import attrs
 
 from broker.export.disk import Disk, entries
-from broker.export.rest import rest
+from broker.export.pauses import pause
 
 SWEPT = 500
-"""Files and directories that a sweep looks at in one piece: some 20 ms in which nothing is appended."""
+"""Files and directories examined in one piece of a sweep: some 20 ms in which nothing is appended."""
 
 LOOKS = 10
-"""After how many of them it rests: some 0.3 ms."""
+"""Number of them between two pauses: some 0.3 ms."""
 
 DELETION = 10
-"""Cost of the deletion of one segment, in looks."""
+"""Cost of the deletion of one segment, in examined entries."""
 
 _SEALED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl\.gz")
 _UNFINISHED = re.compile(r"\..+\.jsonl\.gz\.tmp")
@@ -47,17 +47,17 @@ class Retention:
 
     @property
     def sweeping(self) -> bool:
-        """A sweep has begun, and is not at its end."""
+        """True while a sweep has begun and not ended."""
         return self._sweep is not None
 
     def sweep_piece(
         self, now: float, keep_seconds: float | None, keep_bytes: int | None, being_sealed: str | None
     ) -> None:
-        """Do the next piece of a sweep: it deletes what a kill or an error left unfinished; then the oldest segments,
-        those over the age, and those over the room that all may take. None: without a limit.
+        """Do the next piece of a sweep: delete unfinished files that a kill or an error left; then the oldest segments,
+        those over the age ``keep_seconds``, and those over the total size ``keep_bytes``. None: without a limit.
 
-        Time and limits are those of its beginning. What cannot be deleted keeps nothing else from it; at the end, the
-        first error is raised. ``being_sealed`` is the one file that is unfinished because somebody works on it.
+        Time and limits are those of its beginning. An error does not stop the sweep; at the end, the first one is
+        raised. ``being_sealed`` is the one unfinished file that is in use.
         """
         if self._sweep is None:
             self._sweep = self._sweep_all(now, keep_seconds, keep_bytes)
@@ -66,7 +66,7 @@ class Retention:
         try:
             for step in self._sweep:
                 for _ in range((steps + step) // LOOKS - steps // LOOKS):
-                    rest()
+                    pause()
                 steps += step
                 if steps >= SWEPT:
                     return
@@ -112,7 +112,7 @@ class Retention:
             raise failed
 
     def _remove(self, path: str) -> OSError | None:
-        """Delete a file, if it is still there. Returns what went wrong."""
+        """Delete a file, if it still exists. Returns the error, None on success."""
         try:
             self._disk.remove(path)
         except FileNotFoundError:
@@ -122,7 +122,7 @@ class Retention:
         return None
 
     def _hours(self) -> Iterator[_Hour]:
-        """The directories of an hour, the oldest first."""
+        """Iterate over the directories of hours, the oldest first."""
         for day in entries(self._directory):
             named = _DAY.fullmatch(day.name)
             if named is None or not day.is_dir(follow_symlinks=False):
@@ -139,7 +139,7 @@ class Retention:
 
 @attrs.frozen
 class _Hour:
-    """A directory of sealed segments, and when its hour begins."""
+    """Directory of sealed segments, and the beginning of its hour in seconds of the epoch."""
 
     path: str
     begins: float
@@ -147,7 +147,7 @@ class _Hour:
 
 @attrs.frozen(order=True)
 class _Segment:
-    """A sealed segment, and when it was written. They are in order of that."""
+    """Sealed segment, ordered by its modification time in nanoseconds."""
 
     written: int
     path: str
@@ -155,7 +155,7 @@ class _Segment:
 
 
 def _segment(entry: os.DirEntry[str]) -> _Segment | None:
-    """The segment of that name; None, if it is none, or gone."""
+    """Return the segment of an entry; None if it is not one, or gone."""
     if not _SEALED.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
         return None
     try:

@@ -1,10 +1,11 @@
-"""Sealing: compression of an open file of a journal into a segment that never changes.
+"""Sealing: compression of a finished file of a journal into a segment that never changes.
 
 Rules:
-- A file is sealed a piece at a time, so that the lines of the present need not wait: compressed to a name that begins
-  with ".", on the disk, renamed, and only then is the file itself gone. A kill at any moment leaves one of them whole.
-- A sealed segment never changes. Where one has the name already, a kill came between the renaming and the end of the
-  file: they have the same content, and the file goes. If they have not, both stay, and that is an error.
+- A file is sealed in pieces, so that new lines need not wait. It is compressed to a name that begins with ".", synced
+  to the disk, renamed, and only then is the original removed. A kill at any moment leaves one of them complete.
+- A sealed segment never changes. If one has the name already, a kill came between the renaming and the removal of the
+  original: they have the same content, and the original is removed. If the content differs, both stay, and that is an
+  error.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ import msgspec
 from broker.export.disk import Disk, about
 
 PIECE = 2 * 1024 * 1024
-"""Bytes of a file that are compressed at a time: some 50 ms in which nothing is appended."""
+"""Bytes of a file that are compressed in one piece: some 50 ms in which nothing is appended."""
 
 CHUNK = 128 * 1024
-"""Bytes that are given to zlib at once. It releases the interpreter meanwhile, so this bounds memory, not stalls."""
+"""Bytes for one call of zlib. It releases the interpreter during the call, so this bounds memory, not stalls."""
 
 LEVEL = 6
-"""Of compression. Level 9 takes three times as long for a few percent."""
+"""Compression level. Level 9 takes three times as long for a few percent."""
 
 FIRST_LINE = 64 * 1024
 """Bytes of a file that are read to find the time of its first record; lines are some hundred bytes long."""
 
 CHECKED = 1024 * 1024
-"""Bytes of a file that are checked at once: some 0.5 ms in which the interpreter is free."""
+"""Bytes of a file for one checksum call: some 0.5 ms in which the interpreter is free."""
 
 TRAILER = 8
-"""Bytes at the end of a gzip file: the checksum and the length of what is compressed in it."""
+"""Bytes at the end of a gzip file: CRC and length of the uncompressed content (RFC 1952)."""
 
 SUFFIX = ".gz"
 """Suffix of the name of a sealed segment."""
@@ -44,7 +45,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Sealing:
-    """Seals files, one after the other, into ``directory``."""
+    """Sealing of files, one after the other, into ``directory``."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self._directory = directory
@@ -54,14 +55,13 @@ class Sealing:
 
     @property
     def unfinished(self) -> str | None:
-        """The path of what is being sealed now."""
+        """Path of the unfinished output, None while nothing is being sealed."""
         return None if self._compression is None else self._compression.unfinished
 
     def piece(self, path: str) -> bool:
-        """Do the next piece of the sealing of a file. Returns whether that was all: then the file is gone.
+        """Seal the next piece of a file. Returns True when the file is sealed and removed.
 
-        After an error it begins from the start, and there is nothing of it that takes room. Until one file is sealed no
-        other may be begun.
+        After an error the sealing starts over, and its output is removed. Files are sealed one at a time.
         """
         try:
             if self._compression is None:
@@ -82,7 +82,7 @@ class Sealing:
         return True
 
     def _replace(self, path: str, target: str) -> None:
-        """The sealed file is whole: the other one goes, once the name of this is on the disk."""
+        """Remove the original, once the name of the sealed segment is on the disk."""
         self._disk.sync_directory(os.path.dirname(target))
         with contextlib.suppress(FileNotFoundError):
             self._disk.remove(path)
@@ -90,7 +90,7 @@ class Sealing:
         self._disk.sync_directory(os.path.dirname(path))
 
     def abandon(self) -> None:
-        """Leave nothing behind of what is not sealed yet."""
+        """Remove the unfinished output."""
         if self._compression is not None:
             self._compression.abandon()
             self._compression = None
@@ -103,13 +103,13 @@ class Sealing:
 
 
 class _Compression:
-    """The compression of one file, a piece at a time."""
+    """Compression of one file, in pieces."""
 
     def __init__(self, disk: Disk, source: str, target: str) -> None:
         self._disk = disk
         self.target = target
         self.unfinished = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.tmp")
-        # zlib's own gzip header has no time and no name in it, so the same lines give the same bytes.
+        # zlib's own gzip header contains no time and no name, so the same lines give the same bytes.
         self._compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         self._source_path = source
         self._source: int | None = disk.open(source, os.O_RDONLY)
@@ -121,7 +121,7 @@ class _Compression:
             raise
 
     def piece(self) -> bool:
-        """Compress the next piece. Returns whether that was all."""
+        """Compress the next piece. Returns whether it was the last."""
         assert self._source is not None
         assert self._file is not None
         for _ in range(PIECE // CHUNK):
@@ -134,7 +134,7 @@ class _Compression:
         return False
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Sync the output, and rename it to its final name."""
         assert self._file is not None
         with about(self.unfinished):
             self._disk.sync(self._file)
@@ -142,7 +142,7 @@ class _Compression:
         self._disk.rename(self.unfinished, self.target)
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove the output."""
         self._close()
         with contextlib.suppress(OSError):
             self._disk.remove(self.unfinished)
@@ -160,7 +160,7 @@ class _Stamped(msgspec.Struct):
 
 
 def _first_moment(disk: Disk, path: str) -> datetime:
-    """When the first record of a file happened; where it does not say so, when the file was last written."""
+    """Return the time of the first record of a file; without one, the file's modification time."""
     file = disk.open(path, os.O_RDONLY)
     try:
         with about(path):
@@ -175,7 +175,7 @@ def _first_moment(disk: Disk, path: str) -> datetime:
 
 
 def _is_sealed(disk: Disk, path: str, target: str) -> bool:
-    """Return whether the file is sealed there already. Raises FileExistsError if that is another one."""
+    """Return whether the file is sealed there already. Raises FileExistsError if the target has other content."""
     try:
         file = disk.open(target, os.O_RDONLY)
     except FileNotFoundError:
@@ -185,13 +185,14 @@ def _is_sealed(disk: Disk, path: str, target: str) -> bool:
             trailer = os.pread(file, TRAILER, max(0, os.fstat(file).st_size - TRAILER))
     finally:
         disk.close(file)
+    # CRC and length identify the content without decompressing the segment.
     if trailer != _trailer(disk, path):
         raise FileExistsError(errno.EEXIST, "another segment has this name", target)
     return True
 
 
 def _trailer(disk: Disk, path: str) -> bytes:
-    """Return the last bytes of a gzip file with that content."""
+    """Return the gzip trailer that a file would have: CRC and length, little endian (RFC 1952)."""
     checksum = size = 0
     file = disk.open(path, os.O_RDONLY)
     try:

@@ -1,19 +1,19 @@
-"""The files of the metrics journal: the one that is written, and what earlier starts left.
+"""Files of the metrics journal: the open one, and those that earlier starts left.
 
-How they are sealed is in `sealing`, how they are deleted in `retention`.
+Sealing is in `broker.export.sealing`, deletion in `broker.export.retention`.
 
-Everything here blocks on the disk, and is for one worker thread at a time.
+All functions block on the disk, and are for one worker thread at a time.
 
 Rules:
-- Lines are appended to one open file. They are *good* when they are in it whole, and *acknowledged* when they are on
-  the disk (`Segments.sync`). ``last_seq`` and ``lines`` tell of good ones, ``acknowledged`` of acknowledged ones.
-- After an append that failed, the good lines are those before it; after a sync that failed, the acknowledged ones, as
-  nobody knows what became of the others. What lies behind them is cut off before anything else is written: a file never
-  has a line in its middle that is not whole, nor one that was said to be lost.
-- If somebody removes the open file, with or without the directories, a sync notices. All of its lines are lost then,
-  acknowledged or not; and the next ones find what is missing made again.
-- An open file that is large or old enough is rotated: on the disk whole, and never written again. It is to be sealed.
-- A name that is taken is left alone. Only files that are ours by their name are touched.
+- Lines are appended to one open file. They are *good* when they are in it completely, and *acknowledged* when they are
+  on the disk (`Segments.sync`). ``last_seq`` and ``lines`` refer to good ones, ``acknowledged`` to acknowledged ones.
+- After a failed append, the good lines are those before it; after a failed sync, the acknowledged ones, as the state of
+  the others is unknown. Data behind the good lines is truncated before any further write: a file never has an
+  incomplete line in its middle, nor one that was reported as lost.
+- If the open file is removed, with or without the directories, a sync detects it. All of its lines are lost then,
+  acknowledged or not; the next append creates what is missing.
+- An open file that is large or old enough is rotated: synced completely, never written again, and queued for sealing.
+- Existing files with foreign names are left alone. Only files of this broker, by their names, are touched.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ from broker.export.retention import Retention
 from broker.export.sealing import Sealing
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""The size at which a file is rotated: some 300,000 records. A reader of many small files is far slower."""
+"""Size at which a file is rotated, in bytes: some 300,000 records. Many small files are far slower to read."""
 
 SEGMENT_SECONDS = 3600.0
-"""The age at which a file is rotated: the oldest record that a reader of sealed files lacks is not much older."""
+"""Age at which a file is rotated, in seconds: the oldest record that is not in a sealed segment is not much older."""
 
 KEEP_SECONDS = 35 * 86_400.0
-"""Seconds for which sealed segments are kept: a month, and some days to notice and repeat a failed job."""
+"""Default age up to which sealed segments are kept, in seconds: a month, and some days to notice and repeat a failed
+job."""
 
 KEEP_BYTES = 4 * 1024 * 1024 * 1024
-"""Bytes that sealed segments may take: some 180 million records, a month of 2,000 heartbeats in 30 seconds."""
+"""Default limit of all sealed segments, in bytes: some 180 million records, a month of 2,000 heartbeats in 30
+seconds."""
 
 QUEUE = 200_000
-"""Records that may wait for the thread: some 60 MB, and 200 seconds of 1,000 a second while the disk does not answer.
-As many again may be in the thread's hands."""
+"""Default capacity of the queue, in records: some 60 MB, and 200 seconds of 1,000 a second on a disk that hangs. The
+thread may hold as many again."""
 
 CHUNK = 128 * 1024
-"""Bytes of a file that are searched at once for the end of its last whole line."""
+"""Bytes of a file that are searched at once for the end of its last complete line."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl")
 
@@ -67,9 +69,9 @@ class JournalLimits:
 
 
 class Segments:
-    """The files in ``directory`` of this start, ``boot``, of the broker of that name.
+    """Files in ``directory`` of this start, ``boot``, of the broker of that name.
 
-    All methods raise OSError with the path that it is about, and can be tried again after that.
+    All methods raise OSError with the path in question, and can be retried after that.
     """
 
     def __init__(self, directory: str, broker: str, boot: str, limits: JournalLimits, disk: Disk | None = None) -> None:
@@ -93,34 +95,34 @@ class Segments:
         self._number = 0
         self._opened = 0.0
         self._good = 0
-        """Bytes of the open file that are good lines."""
+        """Bytes of good lines in the open file."""
         self._torn = False
-        """There may be something behind them, to be cut off."""
+        """True if there may be data behind them, to be truncated."""
         self._named = True
-        """The open file's name is on the disk."""
+        """True if the open file's name is on the disk."""
         self._before = (0, 0)
-        """``last_seq`` and ``lines`` when the open file was begun."""
+        """``last_seq`` and ``lines`` when the open file was created."""
         self._synced = (0, 0, 0)
-        """Bytes of the open file, ``last_seq`` and ``lines`` when it was last on the disk."""
+        """Size of the open file, ``last_seq`` and ``lines`` at the last sync."""
         self._to_seal: deque[str] = deque()
 
         self.last_seq = 0
-        """The number of the last good record."""
+        """Number of the last good record."""
         self.lines = 0
         """Good records, in all files of this start."""
         self.acknowledged = 0
-        """Those that are on the disk."""
+        """Records that are on the disk."""
         self.recovered = 0
-        """Files of earlier starts that were there to be sealed."""
+        """Files of earlier starts that were found and queued for sealing."""
         self.torn = 0
-        """Those of them of which something was cut off."""
+        """Those of them with a torn last line."""
 
     # start and end
 
     def open(self) -> None:
-        """Take the lock, and make the directories that are not there yet.
+        """Take the lock, and create missing directories.
 
-        Raises `JournalInUse` where another has it, and after any error holds nothing.
+        Raises `JournalInUse` if another broker has the lock; after any error nothing is held.
         """
         self._disk.hold_spares()
         try:
@@ -133,12 +135,12 @@ class Segments:
             raise
 
     def recover(self) -> None:
-        """Clear up what earlier starts left open: cut torn lines, and have the rest sealed.
+        """Recover open files of earlier starts: cut torn lines, and queue the files for sealing.
 
         A file that cannot be recovered stays as it is, for the next start; after the others, the first error is raised.
         """
         self._disk.hold_spares()
-        self._lock.take()  # which a full disk may have kept `open` from
+        self._lock.take()  # `open` may have failed to take it on a full disk
         failed: OSError | None = None
         for entry in entries(self._open_directory):
             if not _SEGMENT.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
@@ -155,7 +157,7 @@ class Segments:
             raise failed
 
     def close(self) -> None:
-        """Release everything; what is not sealed is left to the next start. Harmless when not open."""
+        """Release all resources; unsealed files are left to the next start. Idempotent."""
         self._sealing.abandon()
         self._drop_file()
         self._lock.release()
@@ -170,6 +172,7 @@ class Segments:
         if file is None:
             file = self._create(now)
         data = b"".join(lines)
+        # Set before the write, cleared after it: an error in between leaves a tail to truncate.
         self._torn = True
         self._disk.write_all(file, self._path, data)
         self._torn = False
@@ -178,7 +181,7 @@ class Segments:
         self.lines += len(lines)
 
     def sync(self) -> None:
-        """Have all good lines on the disk."""
+        """Sync all good lines to the disk."""
         self._repair()
         if self._file is None or self._synced[0] == self._good:
             return
@@ -198,25 +201,25 @@ class Segments:
 
     @property
     def unsynced(self) -> bool:
-        """There are good lines that are not acknowledged."""
+        """True if there are good lines that are not acknowledged."""
         return self._file is not None and self._synced[0] != self._good
 
     def due(self, now: float) -> bool:
-        """Return whether to rotate the open file: it is large or old, or the clock was set back since its start."""
+        """Return whether to rotate the open file: it is large or old, or the clock was set back since its creation."""
         if self._file is None or not self._good:
             return False
         age = now - self._opened
         return self._good >= self.limits.segment_bytes or not 0 <= age < self.limits.segment_seconds
 
     def rotate(self) -> None:
-        """Have all on the disk and begin another file with the next line; this one is to be sealed."""
+        """Sync the open file and queue it for sealing; the next append creates another one."""
         self.sync()
         if self._file is None:
             return
         self._look()
         if self._good:
             self._to_seal.append(self._path)
-        else:  # all that was in it was lost
+        else:  # all of its lines were lost
             self._disk.remove(self._path)
         self._drop_file()
 
@@ -227,7 +230,7 @@ class Segments:
         while file is None:
             self._number += 1
             path = os.path.join(self._open_directory, f"{self._stem}-{self._number}.jsonl")
-            with contextlib.suppress(FileExistsError):  # not ours: the next number, then
+            with contextlib.suppress(FileExistsError):  # a foreign file: take the next number
                 file = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
         self._file, self._path, self._opened = file, path, now
         self._good = 0
@@ -237,7 +240,7 @@ class Segments:
         return file
 
     def _look(self) -> None:
-        """Notice that somebody removed the open file, or the lock."""
+        """Detect a removal of the open file, or of the lock."""
         assert self._file is not None
         if not is_at(self._file, self._path):
             path = self._path
@@ -248,7 +251,7 @@ class Segments:
         self._lock.take()
 
     def _repair(self) -> None:
-        """Cut off what lies behind the good lines."""
+        """Truncate the data behind the good lines."""
         if self._torn and self._file is not None:
             with about(self._path):
                 self._disk.truncate(self._file, self._good)
@@ -256,12 +259,13 @@ class Segments:
 
     def _drop_file(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # whether its lines are on the disk was settled by sync
+            with contextlib.suppress(OSError):  # sync has settled already whether its lines are on the disk
                 self._disk.close(self._file)
         self._file, self._path, self._good, self._torn = None, "", 0, False
 
     def _cut(self, path: str) -> bool:
-        """Cut a torn last line off a file of an earlier start. Returns whether anything is left; else it is gone."""
+        """Cut a torn last line off a file of an earlier start. Returns whether anything is left; otherwise it is
+        removed."""
         file = self._disk.open(path, os.O_RDWR)
         try:
             with about(path):
@@ -281,29 +285,29 @@ class Segments:
 
     @property
     def waiting(self) -> int:
-        """Files that are to be sealed."""
+        """Number of files that wait for sealing."""
         return len(self._to_seal)
 
     @property
     def sealed(self) -> int:
-        """Files that were sealed."""
+        """Number of files that were sealed."""
         return self._sealing.sealed
 
     @property
     def deleted(self) -> int:
-        """Sealed ones that were deleted."""
+        """Number of sealed segments that were deleted."""
         return self._retention.deleted
 
     def seal(self) -> None:
-        """Rotate, and seal all that waits for it."""
+        """Rotate, and seal all waiting files."""
         self.rotate()
         while self.waiting:
             self.seal_piece()
 
     def seal_piece(self) -> None:
-        """Do the next piece of the sealing of the oldest file that waits for it.
+        """Seal the next piece of the oldest waiting file.
 
-        After an error the file waits behind the others; but not if somebody took it away.
+        After an error the file waits behind the others, unless it was removed.
         """
         if not self._to_seal:
             return
@@ -319,23 +323,23 @@ class Segments:
 
     @property
     def retaining(self) -> bool:
-        """A look for what is to be deleted has begun, and is not at its end."""
+        """True while a sweep of retention has begun and not ended."""
         return self._retention.sweeping
 
     def retain(self, now: float) -> None:
-        """Delete the oldest sealed segments, and what was left unfinished."""
+        """Delete the oldest sealed segments, and unfinished files."""
         self.retain_piece(now)
         while self.retaining:
             self.retain_piece(now)
 
     def retain_piece(self, now: float) -> None:
-        """Do the next piece of that; see `Retention.sweep_piece`."""
+        """Do the next piece of `retain`; see `Retention.sweep_piece`."""
         limits = self.limits
         self._retention.sweep_piece(now, limits.keep_seconds, limits.keep_bytes, self._sealing.unfinished)
 
 
 def _end_of_lines(file: int, size: int) -> int:
-    """Return the number of bytes of a file that are whole lines."""
+    """Return the number of bytes of a file that are complete lines."""
     end = size
     while end > 0:
         begin = max(0, end - CHUNK)

@@ -1,6 +1,6 @@
-"""Timers of the journal: one call for each function, which run on time although the clock was set back.
+"""Timers of the journal: one call for each function, on time even after the clock was set back.
 
-Timers of Twisted stand still while a clock that was set back catches up. `Timers.wake` sets them again.
+Timers of Twisted do not run until a clock that was set back has caught up. `Timers.wake` sets them again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class _Timer:
 
 
 class Timers:
-    """Calls that are due later, at most one for each function."""
+    """Delayed calls, at most one for each function."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class Timers:
         """None after `stop`."""
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function later. No-op if that call is due already, or after `stop`."""
+        """Call a function after some seconds. No-op if that call is pending already, or after `stop`."""
         timers = self._timers
         if timers is None or function in timers:
             return
@@ -38,14 +38,14 @@ class Timers:
         timers[function] = _Timer(self._clock.callLater(seconds, call), seconds)
 
     def wake(self) -> None:
-        """Set each timer again that has longer to go than it was set for: the clock was set back meanwhile."""
+        """Reset each timer whose remaining time exceeds its interval, since the clock was set back."""
         now = self._clock.seconds()
         for timer in (self._timers or {}).values():
             if timer.call.getTime() - now > timer.seconds:
                 timer.call.reset(timer.seconds)
 
     def stop(self) -> None:
-        """Cancel all calls, and take no more."""
+        """Cancel all calls, and accept no more."""
         for timer in (self._timers or {}).values():
             timer.call.cancel()
         self._timers = None

@@ -1,4 +1,4 @@
-"""The launcher table: its statuses, and what is switched on when."""
+"""Launchers: status texts, and switches across starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE = (
 
 
 class Machine:
-    """An environment in which launchers run programs and store switches; it lacks some programs."""
+    """Fake process spawner and store of switches. Some programs do not exist."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, list[str]]] = []
@@ -41,7 +41,7 @@ class Machine:
         self.writes += 1
 
     def launchers(self) -> Launchers:
-        """Those of a broker that starts here."""
+        """Launchers of a broker that starts in this environment."""
         return Launchers(TABLE, self.stored, self.spawn, self.remember)
 
 

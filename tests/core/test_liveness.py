@@ -1,4 +1,4 @@
-"""Leases: when they are checked, what a broker that stood still costs them, and what is left of those that are over."""
+"""Leases: times of checks, effects of stalls of the broker, and cleanup of ended leases."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from broker.core.liveness import (
 DAY = 86_400.0
 
 STEP = 0.005
-"""Seconds of a turn of the loop."""
+"""Duration of one turn of the loop in seconds."""
 
 
 class Thing:
-    """Something leased: keeps the times of its checks, and answers each as it is told to."""
+    """Leased object that records the times of its checks, and answers each as scripted."""
 
     def __init__(self, answer: Callable[[float], float | None] = lambda now: None) -> None:
         self.answer = answer
@@ -49,7 +49,7 @@ class Thing:
 
 
 class Peer:
-    """A peer that must be heard every ``interval`` seconds, as a session keeps it."""
+    """Peer with a heartbeat every ``interval`` seconds, supervised like a session's peer."""
 
     def __init__(self, leases: Leases, interval: float, slack: float = 0.0) -> None:
         self.leases = leases
@@ -80,14 +80,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def leases(clock: Clock) -> Iterator[Leases]:
-    """Leases whose checks may not fail: they would log it, and go on."""
+    """Leases whose checks must not raise: exceptions would only be logged."""
     with capturedLogs() as logs:
         yield Leases(clock)
     assert [event["log_failure"] for event in logs if "log_failure" in event] == []
 
 
 def turn(clock: Clock, seconds: float, step: float = STEP) -> None:
-    """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
+    """Advance the clock like a loop that is never busy for longer than ``step``."""
     clock.pump([step] * round(seconds / step))
 
 
@@ -272,7 +272,7 @@ def test_the_last_check_may_end_all_and_begin_again(leases: Leases, clock: Clock
     assert clock.getDelayedCalls() == []
 
 
-# a broker that stands still
+# stalls of the broker
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10.0, DAY])
@@ -353,7 +353,7 @@ def test_at_a_late_tick_what_may_lie_unread_is_not_held_against_a_peer(leases: L
 
 
 def stalls(leases: Leases, clock: Clock, *seconds: float) -> Sequence[LogEvent]:
-    """The log when the broker stands still so often, for so long, with a second between."""
+    """Return the log of a broker that stalls so often, for so long, with a second between."""
     if not len(leases):
         leases.hold(Thing(lambda now: now), 0.0)
     with capturedLogs() as logs:
@@ -397,9 +397,9 @@ def test_a_clock_that_was_set_back_does_not_silence_the_log(leases: Leases, cloc
 
 
 def in_time(turns: list[tuple[float, float]], interval: float, slack: float) -> bool:
-    """True if a peer that sends every ``interval`` seconds, to the point, is thought alive to the end.
+    """Return whether a peer with exact heartbeats every ``interval`` seconds is considered alive to the end.
 
-    In each turn of the loop time passes, then the timers run, then time passes again, then what has arrived is read.
+    In each turn of the loop time passes, then the timers run, then time passes again, then the input is read.
     """
     clock = Clock()
     leases = Leases(clock)
@@ -476,7 +476,7 @@ def test_a_clock_that_is_set_back_is_noticed_and_life_goes_on(
 
 
 class OneLook(Clock):
-    """A clock that is looked at once in a turn to find out which timers are due, as the reactor does."""
+    """Clock that is read once in a turn to find the due timers, as the reactor does."""
 
     def advance(self, amount: float) -> None:
         self.rightNow += amount
@@ -569,7 +569,7 @@ def test_a_moment_does_not_fall_when_the_clock_is_set_back(leases: Leases, clock
 
 
 def at_a_tick_nothing_falls(leases: Leases, moments: list[float]) -> Callable[[float], float]:
-    """The answer of a check at every tick, which asserts that life time never decreases."""
+    """Check that is repeated at every tick, and asserts that lifetime never decreases."""
 
     def check(now: float) -> float:
         assert leases.moment() >= moments[-1]
@@ -726,7 +726,7 @@ def test_a_check_that_fails_ends_its_lease_and_no_other(clock: Clock, answer: fl
     assert len(leases) == 2
     [event] = logs
     assert event["log_level"] is LogLevel.critical
-    assert formatEvent(event) == "a check of a Thing failed, and was its last"
+    assert formatEvent(event) == "the check of a Thing failed; its lease ends"
 
 
 @pytest.mark.parametrize("due", [float("inf"), float("nan")])
@@ -746,7 +746,7 @@ TIMES = st.one_of(st.sampled_from([-1.0, 0.0, TICK, 0.1, 1.0, 30.0]), st.floats(
 
 
 class Planned:
-    """Something leased that answers its checks as it was planned: with a time from now, a failure, or its end."""
+    """Leased object that answers its checks as planned: with a time from now, an exception, or its end."""
 
     def __init__(self, plan: list[float | str]) -> None:
         self.plan = deque(plan)
@@ -763,7 +763,7 @@ class Planned:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever is held, cancelled and checked, in whichever steps the clock goes."""
+    """Property: leases in any order of hold, cancel and check, in clock steps of any size."""
 
     held: Bundle[tuple[Lease, Planned]] = Bundle("held")
 
@@ -802,7 +802,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(turns=st.integers(20, 60))
     def turn_on_time(self, turns: int) -> None:
-        """In a loop that is punctual everything is checked a tick after it was due, or two after a stall."""
+        """Assert that a punctual loop checks everything a tick after it was due, or two after a stall."""
         self.look()
         until = self.leases.now + (turns - 20) * STEP
         before = {thing: len(thing.checks) for thing in self.due}
@@ -822,7 +822,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.leases.look()
 
     def compare(self) -> None:
-        """The checks since then were due, and at most one at a tick."""
+        """Assert that the checks since then were due, and at most one at a tick."""
         for thing in self.seen:
             for until in thing.checks[self.seen[thing] :]:
                 assert self.due[thing] <= until <= self.leases.now

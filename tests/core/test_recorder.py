@@ -1,4 +1,4 @@
-"""The recorder: what a restart finds at each moment, what the reactor thread is spared, and which ids are given out."""
+"""Recorder: state after a restart at each moment, work of the reactor thread, and provider ids."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Run:
         self.registry.offer(services, Rights())
 
     def flush(self) -> None:
-        """Let the time until a write pass, and the thread do its work."""
+        """Advance the clock past the delay of a write, and run the thread."""
         self.clock.advance(FLUSH_SECONDS)
         self.thread.work_all()
 
@@ -80,7 +80,7 @@ class Run:
 
 
 class Subscriber:
-    """A session that is described when it is asked for; not at all while ``topics`` is None."""
+    """Session that is described on demand; None while ``topics`` is None."""
 
     def __init__(self, identity: bytes) -> None:
         self.identity = identity
@@ -104,7 +104,7 @@ class RecorderTests(SynchronousTestCase):
         return run
 
     def after_a_kill(self, run: Run) -> Snapshot:
-        """The state that the next run would find if this one were killed now."""
+        """Return the state that the next run would read after a kill."""
         with tempfile.TemporaryDirectory(dir=self.directory) as copy:
             shutil.copytree(run.directory, copy, dirs_exist_ok=True)
             store = Store(copy)
@@ -113,7 +113,7 @@ class RecorderTests(SynchronousTestCase):
             return snapshot
 
     def remembered(self, run: Run) -> dict[int, list[str]]:
-        """The names of the services that would be found after a kill, by provider."""
+        """Return the names of the services that would be read after a kill, by provider."""
         return {p.id: [s.name for s in p.services] for p in self.after_a_kill(run).providers}
 
     # what is written, and when
@@ -199,7 +199,7 @@ class RecorderTests(SynchronousTestCase):
             run.clock.advance(FLUSH_SECONDS)
             for _ in range(8):
                 run.thread.fail(StateUnusable("the disk is full"))
-                run.offer(kept, "more")  # a change does not make it try sooner
+                run.offer(kept, "more")  # a change does not shorten the back-off
                 (timer,) = run.clock.getDelayedCalls()
                 waits.append(timer.getTime() - run.clock.seconds())
                 run.clock.advance(waits[-1])
@@ -349,7 +349,8 @@ class RecorderTests(SynchronousTestCase):
     # from before the restart
 
     def restarted(self) -> Run:
-        """A second run, after a first with the providers 1 (service ``a``) and 2 (service ``b``) was killed."""
+        """Start a second run, after a kill of a first one with the providers 1 (service ``a``) and 2 (service
+        ``b``)."""
         run = self.run_
         run.join("a")
         run.join("b")
@@ -381,7 +382,7 @@ class RecorderTests(SynchronousTestCase):
     # sessions
 
     def known(self, run: Run) -> dict[bytes, tuple[bytes, ...]]:
-        """The topics of the sessions that would be found after a kill."""
+        """Return the topics of the sessions that would be read after a kill."""
         return {session.identity: session.topics for session in self.after_a_kill(run).sessions}
 
     def test_sessions_are_gathered_described_when_they_are_written_and_stored(self) -> None:
@@ -483,7 +484,7 @@ class RecorderTests(SynchronousTestCase):
     # the stop
 
     def stopped(self, run: Run) -> Deferred[None]:
-        """Stop, while the thread does all that it is given."""
+        """Stop, while the thread runs all of its jobs."""
         done = run.recorder.stop()
         run.thread.work_all()
         return done

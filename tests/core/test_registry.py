@@ -1,4 +1,4 @@
-"""The registry: ids, services and their index, loads, finds that wait, and the order in which all are told."""
+"""Registry: ids, services and their index, loads, waiting finds, and the order of notifications."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def offer(registry: Registry, provider: int, *names: str, rights: Rights = FREE)
 
 
 def refusals(registry: Registry, services: list[Service], rights: Rights) -> tuple[Refusal, ...]:
-    """Offer services of which some are refused; the refusals."""
+    """Offer services of which some are refused. Returns the refusals."""
     with pytest.raises(Refusals) as refused:
         registry.offer(services, rights)
     return refused.value.each
@@ -52,7 +52,7 @@ def recorded(registry: Registry, *kinds: Kind) -> list[Change]:
 
 
 def outcome(found: Deferred[Service]) -> list[object]:
-    """A list to which the Deferred's result is added when it fires: the service, or the exception."""
+    """Return a list to which the Deferred's result is added when it fires: the service, or the exception."""
     results: list[object] = []
     found.addBoth(lambda result: results.append(getattr(result, "value", result)))
     return results
@@ -223,7 +223,7 @@ def test_an_offer_of_nothing_is_no_change() -> None:
     assert registry.revision == revision
 
 
-# why services go
+# reasons of withdrawals
 
 
 def test_a_service_that_is_withdrawn_goes_for_another_reason_than_one_whose_provider_leaves() -> None:
@@ -566,7 +566,7 @@ def test_a_service_with_an_empty_hostport_is_refused_and_the_others_are_added() 
     nowhere, somewhere = Service("bank", "", id), Service("post", "h:1", id)
     [refusal] = refusals(registry, [nowhere, somewhere], Rights())
     assert refusal.reason is Reason.PARAMETER
-    assert refusal.text == "service 'bank' has an empty hostport: nobody could connect to it"
+    assert refusal.text == "service 'bank' has an empty hostport: no peer could connect to it"
     assert registry.services() == [somewhere]
     with pytest.raises(Refusal, match=refusal.text):
         registry.check(nowhere, Rights())
@@ -637,7 +637,7 @@ def test_a_find_does_not_hear_of_what_is_there_already() -> None:
     assert outcome(registry.wait("bank", None)) == []
 
 
-# the order of telling
+# order of notifications
 
 
 def test_for_each_service_waits_hear_first_in_their_order_and_then_the_watchers() -> None:

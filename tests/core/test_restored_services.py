@@ -1,4 +1,4 @@
-"""Entries restored after a restart: their answers and their end."""
+"""Restored services: answers of finds, and removal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def service(provider: int, hostport: str, name: str = "bank", protocol: str = "t
 
 
 class Broker:
-    """A registry that has just been started."""
+    """Return a registry after a start with a stored state."""
 
     def __init__(self, *providers: Provider, grace: float = GRACE) -> None:
         self.clock = Clock()
@@ -38,14 +38,14 @@ class Broker:
         self.forgotten.append(set(ids))
 
     def offer(self, *services: tuple[str, str, str], label: str = "new", wire: str = "elko") -> int:
-        """A live provider joins with services of these names, hostports and protocols."""
+        """Register a live provider with services of these names, hostports and protocols."""
         id = self.registry.join(label, wire, "192.0.2.1:1")
         offered = [Service(name, hostport, id, protocol) for name, hostport, protocol in services]
         self.registry.offer(offered, Rights())
         return id
 
     def old(self, name: str = "bank", protocol: str = "tcp") -> list[str]:
-        """The hostports of the restored services of that name."""
+        """Return the hostports of the restored services of that name."""
         found = self.registry.find(name, protocol, restored=True)
         return [service.hostport for service in found if service.restored]
 

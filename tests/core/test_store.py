@@ -1,4 +1,4 @@
-"""The store: what comes back after a clean stop and after a kill, and what each unusable state directory is told."""
+"""Store: content after a clean stop and after a kill, and errors for unusable state directories."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def store(directory: Path) -> Iterator[Store]:
 
 
 def reopened(store: Store, directory: Path, next_provider: int = 1) -> Snapshot:
-    """The state that the next run finds after a clean stop of this one."""
+    """Stop cleanly, and return the state that the next run reads."""
     store.close(next_provider)
     return store.open()
 
@@ -157,7 +157,7 @@ def test_no_text_or_load_of_a_peer_stops_a_write(store: Store, directory: Path, 
 
 
 def test_a_row_of_an_older_version_is_read(store: Store, directory: Path) -> None:
-    """Those lacked what a wire gives besides, and whether a service lasts."""
+    """Older rows lack ``info`` and ``lasting``."""
     service = '{"name":"bank","hostport":"h:1","protocol":"tcp","label":null,"auth":null}'
     row = f'{{"label":"old","wire":"elko","address":"h:9","load":0.5,"heard":1.0,"services":[{service}]}}'
     with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
@@ -237,7 +237,7 @@ def test_a_second_broker_is_told_which_one_has_the_directory(store: Store, direc
         Store(str(directory)).open()
     assert str(directory) in str(refused.value)
     assert f"process {os.getpid()}" in str(refused.value)
-    store.reserve(2)  # the first one is not disturbed
+    store.reserve(2)  # the first one is not affected
     store.close(2)
     second = Store(str(directory))
     assert second.open().next_provider == 2
@@ -256,7 +256,7 @@ def test_not_a_directory(tmp_path: Path) -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Lets the kernel apply file modes, which it does not for root."""
+    """Make the kernel apply file modes, which it does not do for root."""
     if os.geteuid() != 0:
         yield
         return
@@ -292,7 +292,7 @@ def test_a_database_that_cannot_be_written() -> None:
 
 
 def refused(directory: Path) -> str:
-    """The reason for which this state cannot be used. The database is left as it was, and the lock is not kept."""
+    """Return the error text of this state. Asserts that the database is unchanged and the lock released."""
     path = directory / DATABASE
     before = path.read_bytes()
     for _ in range(2):
@@ -304,7 +304,7 @@ def refused(directory: Path) -> str:
 
 
 def filled(directory: Path, *statements: str) -> None:
-    """A state directory as a clean stop leaves it, with some providers, and then changed."""
+    """Create a state directory as after a clean stop, with some providers, then apply a change."""
     store = Store(str(directory))
     store.open()
     store.record([attrs.evolve(PROVIDER, id=n) for n in range(1, 500)], [], 501, SESSIONS)

@@ -1,4 +1,4 @@
-"""Topics: who gets what, in which order, what changes while a message is on its way, and what is left behind."""
+"""Topics: recipients and their order, changes during a delivery, and cleanup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nothing() -> None:
 
 
 class Recorder:
-    """An outlet that keeps what it is given, and then does something."""
+    """Outlet that records its messages, and then runs an action."""
 
     def __init__(self, then: Callable[[], object] = nothing) -> None:
         self.then = then
@@ -51,7 +51,7 @@ class Recorder:
 
 @pytest.fixture
 def topics() -> Iterator[Topics]:
-    """Topics in which nothing may fail: they would log what an outlet or an owner of the test asserts, and go on."""
+    """Topics in which nothing may raise: assertions in an outlet or an owner would only be logged."""
     with capturedLogs() as logs:
         yield Topics()
     assert [event["log_failure"] for event in logs if "log_failure" in event] == []
@@ -65,7 +65,7 @@ def test_topics_are_what_wires_are_promised(topics: Topics) -> None:
     assert verifyObject(ITopics, topics)
 
 
-# who gets what
+# recipients
 
 
 def test_a_message_is_handed_over_once_for_all_subscribers_in_the_order_in_which_they_came(topics: Topics) -> None:
@@ -152,7 +152,7 @@ def test_all_who_subscribe_to_a_topic_share_one_name(topics: Topics) -> None:
     assert outlet.given[0][1] is names[0]
 
 
-# what is left behind
+# cleanup
 
 
 def test_messages_that_nobody_wants_leave_nothing_behind(topics: Topics) -> None:
@@ -191,7 +191,7 @@ def test_topics_are_described_in_order_of_their_names(topics: Topics) -> None:
     assert topics.subscriptions == 4
 
 
-# while a message is on its way
+# changes during a delivery
 
 
 def test_what_is_published_while_delivering_is_delivered_after_the_present_message(topics: Topics) -> None:
@@ -275,7 +275,7 @@ def test_a_message_published_while_delivering_goes_to_those_who_are_there_when_i
 
 def test_the_subscribers_that_an_outlet_is_given_stay_as_they_are_while_it_delivers(topics: Topics) -> None:
     class Leaving:
-        """An outlet that cannot reach every second one, and has it leave; a new one comes for each."""
+        """Outlet that cannot reach every second subscriber, and unsubscribes it; a new one subscribes for each."""
 
         def deliver(
             self, subscribers: Collection[int], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
@@ -484,12 +484,12 @@ def test_names_of_topics_that_are_too_long_together_are_refused_until_one_goes()
     refused(lambda: topics.subscribe(b"x", outlet, "a"))
 
 
-# beside a simple one
+# comparison with a reference model
 
 
 @attrs.define
 class Simple:
-    """The same as `Topics`, made in the simplest way: everything is copied, and looked for from the beginning."""
+    """Reference model of `Topics` in the simplest form: everything is copied, and searched from the beginning."""
 
     table: list[tuple[bytes, Outlet, list[Hashable]]] = attrs.field(factory=list)
     queue: list[tuple[bytes, Sequence[bytes], Sequence[bytes]]] = attrs.field(factory=list)
@@ -546,7 +546,7 @@ actions = st.lists(
 
 
 class Player:
-    """Plays a script on some topics, and a part of it in each delivery; keeps a record of what happened."""
+    """Player of a script on some topics, with a part of it in each delivery; records the events."""
 
     def __init__(self, topics: Topics | Simple, reactions: list[list[Action]]) -> None:
         self.record: list[object] = []

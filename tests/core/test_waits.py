@@ -1,4 +1,4 @@
-"""Waits and monitors: who hears, for how long, how often, and how many there may be."""
+"""Waits and monitors: recipients, deadlines, repetition and limits."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.model import Change, Kind, Load, Rights, Service
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.watches import RING, Watches
@@ -21,7 +21,7 @@ def registry() -> Registry:
 
 
 def history(registry: Registry) -> list[tuple[int, Kind, int, object]]:
-    """Make one change of each kind; what they are."""
+    """Make one change of each kind. Returns the changes."""
     id = registry.join("one", "elko", "")
     service = Service("bank", "h:1", id)
     registry.offer([service], Rights())
@@ -140,7 +140,7 @@ def test_a_failing_watcher_keeps_no_one_from_hearing(registry: Registry) -> None
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError] * 6
 
 
-# taking up
+# resuming
 
 
 def test_changes_since_a_revision_are_exactly_those_after_it(registry: Registry) -> None:
@@ -201,7 +201,7 @@ def test_there_is_no_future_and_nothing_before_the_beginning(registry: Registry,
 
 
 def test_what_fell_out_of_the_ring_is_not_known_any_more() -> None:
-    watches = Watches(Telling())
+    watches = Watches(Notifier())
     for number in range(RING + 10):
         watches.record_load(1, "one", float(number))
     changes = watches.since(10, tuple(Kind))

@@ -1,4 +1,4 @@
-"""For the tests of the journal: writing one, a disk that fails, and reading one back."""
+"""Fixtures for the journal's tests: writing a journal, a failing disk, and reading a journal back."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from broker.export.segments import JournalLimits, Segments
 HOUR = 3600.0
 
 NOON = 1_700_000_000.0 // 86_400 * 86_400 + 12 * HOUR
-"""2023-11-14 at 12 o'clock."""
+"""2023-11-14 at 12 o'clock, in seconds of the epoch."""
 
 
 def lines(first: int, count: int, ts: float = NOON) -> list[bytes]:
-    """So many lines, numbered from ``first``."""
+    """Return that many lines, numbered from ``first``."""
     record = Record(int(ts * 1e6), "hb", "dbp", service="s")
     return [encode(record, common("b", "boot"), seq) for seq in range(first, first + count)]
 
 
 def opened(directory: Path, boot: str = "boot", disk: Disk | None = None, **limits: Any) -> Segments:
-    """The segments of a start of a broker there."""
+    """Return the segments of one start of a broker in that directory."""
     segments = Segments(str(directory), "b", boot, JournalLimits(**limits), disk)
     segments.open()
     return segments
@@ -38,7 +38,7 @@ def seal_all(segments: Segments) -> None:
 
 
 def left(directory: Path, *contents: bytes) -> list[Path]:
-    """The segments that an earlier start left open: files with these contents."""
+    """Create open segments of an earlier start: files with these contents."""
     opened(directory, "old").close()
     paths = []
     for n, content in enumerate(contents, 1):
@@ -48,7 +48,7 @@ def left(directory: Path, *contents: bytes) -> list[Path]:
 
 
 class FailingDisk(Disk):
-    """A real disk that has ``room`` bytes left, and fails to do some things while told so."""
+    """Real disk with ``room`` bytes left, on which chosen operations fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ class FailingDisk(Disk):
 
 
 class WatchedDisk(Disk):
-    """A real disk that tells what was done, and to which file: what a power cut leaves depends on the order."""
+    """Real disk that records the calls, and their files: their order decides what a power failure leaves."""
 
     def __init__(self) -> None:
         super().__init__()
         self.did: list[tuple[str, int]] = []
-        """Names of calls, with the inodes that they were about."""
+        """Names of calls, with the inodes of their files."""
 
     def sync(self, file: int) -> None:
         self.did.append(("sync", os.fstat(file).st_ino))
@@ -109,7 +109,7 @@ class WatchedDisk(Disk):
 
 
 def sealed_in(directory: Path) -> list[Path]:
-    """The sealed segments, by their numbers."""
+    """Return the sealed segments by their numbers."""
     return sorted(
         directory.glob("segments/date=*/hour=*/[!.]*.jsonl.gz"), key=lambda p: (p.name.rsplit("-", 1)[0], number(p))
     )
@@ -120,7 +120,7 @@ def number(path: Path) -> int:
 
 
 def lines_in(directory: Path) -> list[bytes]:
-    """All lines, sealed ones first."""
+    """Return all lines, sealed ones first."""
     lines = []
     for path in sealed_in(directory):
         lines += gzip.decompress(path.read_bytes()).splitlines(keepends=True)
@@ -130,7 +130,7 @@ def lines_in(directory: Path) -> list[bytes]:
 
 
 def records_in(directory: Path) -> list[dict[str, Any]]:
-    """All records; fails for a line that is not whole."""
+    """Return all records; fails for an incomplete line."""
     return [json.loads(line) for line in lines_in(directory) if line.endswith(b"\n") or torn(line)]
 
 
@@ -139,7 +139,7 @@ def torn(line: bytes) -> bool:
 
 
 def check_losses(records: list[dict[str, Any]]) -> int:
-    """Numbers rise by one, but before a ``drop``, which says by how many more. Returns how many were lost."""
+    """Assert that numbers rise by one, except before a ``drop``, which has the size of the gap. Returns the losses."""
     last = lost = 0
     for record in records:
         gap = record["seq"] - last - 1

@@ -1,4 +1,4 @@
-"""Records for the journal: the real registry, and a list of the records that are put."""
+"""Feed of the journal: the real registry, and a list of the records that are put."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from broker.export.records import Record, microseconds
 from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25
-"""The clock's time at the beginning: seconds of the epoch."""
+"""The clock's time at the beginning, in seconds of the epoch."""
 
 AT = 1_795_246_600_250_000
-"""The same as a ``ts``."""
+"""That time as a ``ts``."""
 
 BALANCED = {"register": 1, "unregister": -1, "expire": -1}
 
 
 class Fed:
-    """A registry and its feed; ``records`` are those put so far."""
+    """Registry and its feed; ``records`` are those put so far."""
 
     def __init__(self, full_loads: FullLoads | None = None) -> None:
         self.clock = Clock()
@@ -41,7 +41,7 @@ class Fed:
         self.feed = self.follow(full_loads)
 
     def follow(self, full_loads: FullLoads | None = None) -> Feed:
-        """Another feed of the same registry."""
+        """Create another feed of the same registry."""
         return Feed(
             self.registry,
             self.records.append,
@@ -50,17 +50,17 @@ class Fed:
         )
 
     def join(self, label: str = "", wire: str = "elko") -> int:
-        """A provider."""
+        """Register a provider."""
         return self.registry.join(label, wire, "192.0.2.1:1")
 
     def offer(self, provider: int, *names: str, **more: Any) -> list[Service]:
-        """Its services, at the host h1 the first, at h2 the next."""
+        """Offer its services, at the host h1 the first, at h2 the next."""
         services = [Service(name, f"h{number}:1", provider, **more) for number, name in enumerate(names, 1)]
         self.registry.offer(services, Rights(services=10_000))
         return services
 
     def take(self) -> list[Record]:
-        """The records since the last call."""
+        """Return the records since the last call."""
         taken = list(self.records)
         self.records.clear()
         return taken
@@ -75,7 +75,7 @@ def brief(records: list[Record]) -> list[tuple[str, str | None, str | None]]:
     return [(record.event, record.service, record.why) for record in records]
 
 
-# coming and going
+# registration and withdrawal
 
 
 def test_a_service_that_is_offered_is_a_registration_with_all_that_is_known(fed: Fed) -> None:
@@ -176,7 +176,7 @@ def test_a_provider_that_is_gone_before_it_is_told_of_was_never_there() -> None:
 
     with nothing_fails():
         fed.registry.watch(end, (Kind.OFFERED,))
-        fed.follow()  # hears after the one that ends it
+        fed.follow()  # notified after the watcher that ends it
         fed.offer(fed.join(), "bank", "shop")
     assert fed.take() == []
 
@@ -365,7 +365,7 @@ def test_the_table_keeps_a_bounded_number_of_names_and_goes_on_being_right() -> 
             assert len(table._kept) <= KEPT
 
 
-# the end
+# stop
 
 
 def test_a_feed_that_was_stopped_tells_nothing_and_the_registry_tells_nobody(fed: Fed) -> None:
@@ -379,7 +379,7 @@ def test_a_feed_that_was_stopped_tells_nothing_and_the_registry_tells_nobody(fed
     assert fed.take() == []
 
 
-# any sequence
+# random sequences
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PROVIDERS = st.integers(1, 3)
@@ -396,7 +396,7 @@ CALLS = st.one_of(
 
 
 def call(fed: Fed, name: str, *arguments: Any) -> None:
-    """Do one thing to the registry: to the provider of that number from the last, if it is there."""
+    """Apply one operation to the registry: to the provider of that number from the last, if it exists."""
     registry = fed.registry
     if name == "join":
         fed.join()
@@ -509,7 +509,7 @@ def test_a_heartbeat_tells_of_just_the_services_that_the_registry_has(calls: lis
 
 
 def told(records: list[Record]) -> list[tuple[str, float | int | None, int | None]]:
-    """Of loads and heartbeats: which, what they say, and how many others they stand for."""
+    """Reduce records of loads and heartbeats to their event, value and number of coalesced reports."""
     return [(r.event, r.hb_seq if r.event == "hb" else r.load, r.coalesced) for r in records]
 
 

@@ -1,4 +1,4 @@
-"""The journal in the reactor: what is lost is told exactly, and nothing else is lost."""
+"""Journal in the reactor: losses are counted exactly, and only counted records are lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.threads import Thread, immediately
 
 
 class Run:
-    """A journal in a directory, its clock, its disk and its thread."""
+    """Journal in a directory, with its clock, its disk and its thread."""
 
     def __init__(self, directory: Path, in_thread: Any = immediately, boot: str = "boot", **limits: Any) -> None:
         self.directory = directory
@@ -64,7 +64,7 @@ class Run:
         return [record["hb_seq"] for record in records_in(self.directory) if record["event"] == "hb"]
 
     def stop(self) -> bool:
-        """True if that was one write."""
+        """Return whether that was one write."""
         done: list[None] = []
         self.journal.stop().addCallback(done.append)
         return bool(done)
@@ -402,7 +402,7 @@ def test_what_is_written_before_and_after_a_clock_was_set_back_is_in_the_folders
     assert check_losses(records_in(tmp_path)) == 0
 
 
-# what cannot be written
+# records that cannot be written
 
 
 def test_texts_that_are_no_unicode_are_changed_and_told_of_once_a_minute(tmp_path):
@@ -467,7 +467,7 @@ def test_a_directory_that_is_removed_meanwhile_costs_what_was_in_it_and_the_jour
     assert "somebody removed the open file" in str(events[0]["why"])
 
 
-# looking after sealed ones
+# maintenance of sealed segments
 
 
 def test_old_segments_are_deleted_each_hour(tmp_path):
@@ -526,7 +526,7 @@ def test_whatever_happens_each_record_is_there_once_or_told_of(tmp_path_factory,
             run.disk.room = value
         elif step == "fail":
             run.disk.fails_to = value
-        elif step == "remove":  # only what is being written: of a segment that is whole nobody can tell
+        elif step == "remove":  # only the open file: the loss of a sealed segment is undetectable
             if run.segments.waiting == 0:
                 removed = True
                 for path in (directory / "open").glob(f"b-{run.segments.boot}-*.jsonl"):
@@ -563,7 +563,7 @@ def test_whatever_happens_each_record_is_there_once_or_told_of(tmp_path_factory,
 
 
 class InARealThread(TestCase):
-    """With Twisted's threads and its clock."""
+    """Journal with Twisted's threads and clock."""
 
     def test_the_reactor_thread_touches_no_file(self) -> Deferred[None]:
         temporary = TemporaryDirectory()
@@ -577,7 +577,7 @@ class InARealThread(TestCase):
         clock: Any = reactor
         journal = Journal(clock, partial(deferToThreadPool, clock, threads), segments)
         journal.start()
-        disk.used_in.clear()  # the start makes the directories itself
+        disk.used_in.clear()  # the start creates the directories itself
         for n in range(10_000):
             journal.put(Record(journal.now(), "hb", "dbp", hb_seq=n))
 
@@ -592,7 +592,7 @@ class InARealThread(TestCase):
 
 
 class ThreadNotingDisk(FailingDisk):
-    """Notes which threads use it."""
+    """Disk that records the threads that use it."""
 
     def __init__(self) -> None:
         super().__init__()

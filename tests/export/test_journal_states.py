@@ -1,4 +1,4 @@
-"""The table of the journal's states."""
+"""State machine of the journal: its table of transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records and their lines: what docs/export.md promises of each."""
+"""Records and their lines, against their definitions in docs/export.md."""
 
 from __future__ import annotations
 

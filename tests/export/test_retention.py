@@ -1,4 +1,4 @@
-"""The sealed segments that retention deletes, and those that it keeps."""
+"""Retention: deleted and kept segments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_of_one_hour_the_first_that_were_written_are_deleted(tmp_path):
 
 
 def of_one_hour(directory: Path, count: int) -> tuple[Segments, list[int]]:
-    """Segments of one hour, which are of different sizes, and these."""
+    """Return the segments of one hour, of different sizes, and the sizes."""
     segments = opened(directory, keep_seconds=None, keep_bytes=None)
     sizes = []
     for seq in range(1, count + 1):
@@ -178,7 +178,7 @@ def test_nothing_behind_a_link_is_deleted(tmp_path):
     assert len([path for path in (tmp_path / "journal").rglob("*") if path.is_symlink()]) == 3
 
 
-# what is not finished
+# unfinished files
 
 
 def test_what_a_kill_left_unfinished_is_deleted_and_what_is_not_ours_is_not(tmp_path):

@@ -1,4 +1,4 @@
-"""Sealing: what each thing that can go wrong leaves of a segment."""
+"""Sealing: consistency of segments after each possible failure."""
 
 from __future__ import annotations
 

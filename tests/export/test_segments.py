@@ -1,4 +1,4 @@
-"""The open file, and what a start finds: what is in them after each thing that can go wrong."""
+"""Open file of a journal, and recovery at a start: their content after each possible failure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_file_is_due_when_it_is_large(tmp_path):
 
 
 class QuickDisk(Disk):
-    """A disk that keeps nothing over a power cut."""
+    """Disk without syncs, which makes the test fast; only a power failure would show the difference."""
 
     def sync(self, file: int) -> None:
         pass
@@ -169,7 +169,7 @@ def test_only_what_is_ours_by_its_name_is_recovered(tmp_path):
     assert all(path.read_text() == "mine" for path in others)
 
 
-# somebody removes things
+# removed files
 
 
 def test_the_lines_of_an_open_file_that_somebody_removed_are_lost_and_the_next_are_kept(tmp_path):
@@ -231,7 +231,7 @@ def test_a_directory_that_somebody_removed_is_made_again_with_its_lock(tmp_path)
     assert lines_in(directory) == lines(3, 1)
 
 
-# a disk that fails
+# failing disk
 
 
 def test_an_append_that_fails_in_the_middle_leaves_the_lines_before_it(tmp_path):
@@ -295,7 +295,7 @@ def test_a_file_that_lost_all_its_lines_is_not_sealed(tmp_path):
     assert [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"] == []
 
 
-# one broker
+# exclusive use
 
 
 def test_a_second_broker_is_told_who_has_the_journal(tmp_path):
@@ -355,7 +355,7 @@ def test_names_that_make_no_file_names_are_refused(tmp_path, name):
         Segments(str(tmp_path), name, "boot", JournalLimits())
 
 
-# killed
+# kills
 
 
 _APPENDER = textwrap.dedent("""
@@ -473,12 +473,12 @@ def test_a_full_disk_keeps_no_broker_from_its_start(tmp_path):
     assert lines_in(tmp_path) == [b"2\n"]
 
 
-# few descriptors
+# file descriptors
 
 
 @contextmanager
 def no_descriptors():
-    """The process has no file descriptor left, as with very many connections."""
+    """Use up all file descriptors of the process, as very many connections do."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, before[1]))
     taken = []

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.director.watch_table import WatchTable
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 MAX_UNBATCHED = 64
 """Places up to which each change sends a notice: 2 KB, encoded in some ten microseconds."""
@@ -31,9 +31,9 @@ BATCH_INTERVAL = 1.0
 class BatchedNotices:
     """Pending notices of large names, and the timer that sends them."""
 
-    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
+    def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
         self._clock = clock
-        self._telling = telling
+        self._notifier = notifier
         self._due: dict[tuple[WatchTable, str], Callable[[str], object]] = {}
         self._now: list[tuple[WatchTable, str]] = []
         """The batch that is being sent, one notice in each turn of the reactor; the next one is last."""
@@ -62,7 +62,7 @@ class BatchedNotices:
             find = self._due.pop(key, None)
             if find is not None:
                 self._tell(*key, find)
-                self._telling.tell()
+                self._notifier.deliver()
                 break
         self._running = bool(self._now or self._due)
         if self._running:
@@ -75,4 +75,4 @@ class BatchedNotices:
             # One object for all watchers, which is encoded once (see `interfaces`).
             place = find(name)
             for watcher in watchers:
-                self._telling.add(watcher, place)
+                self._notifier.add(watcher, place)

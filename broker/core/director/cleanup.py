@@ -18,7 +18,7 @@ from itertools import islice
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 STEPS_PER_TURN = 1_500
 """Users, contexts and reservations that are removed in one turn: 3 to 8 ms, and some more for their notices."""
@@ -29,9 +29,9 @@ class Cleanup:
 
     log = Logger()
 
-    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
+    def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
         self._clock = clock
-        self._telling = telling
+        self._notifier = notifier
         self._work: deque[Iterator[None]] = deque()
         self._left = STEPS_PER_TURN
         """Steps that the present turn may still execute."""
@@ -66,4 +66,4 @@ class Cleanup:
         if self._due:
             self._clock.callLater(0, self._turn)
             self._go_on()
-            self._telling.tell()
+            self._notifier.deliver()

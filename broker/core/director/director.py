@@ -41,7 +41,7 @@ from broker.core.director.server_link import ServerLink
 from broker.core.director.state import Server
 from broker.core.director.targets import targets
 from broker.core.errors import Reason, Refusal
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 
 @implementer(IDirector)
@@ -51,9 +51,9 @@ class Director:
     def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None) -> None:
         settings = DirectorSettings() if settings is None else settings
         self._max_links = settings.providers
-        self._telling = Telling()
+        self._notifier = Notifier()
         self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
-        self._farm = Farm(clock, self._telling, self._reservations, settings.load_bump)
+        self._farm = Farm(clock, self._notifier, self._reservations, settings.load_bump)
         self._presence = self._farm.presence
         self._placer = Placer(self._farm, self._reservations)
 
@@ -160,6 +160,6 @@ class Director:
 
     def _tell(self, servers: Sequence[Server], order: Order) -> int:
         for server in servers:
-            self._telling.add(server.newest, order)
-        self._telling.tell()
+            self._notifier.add(server.newest, order)
+        self._notifier.deliver()
         return len(servers)

@@ -29,17 +29,17 @@ from broker.core.director.reservations import Reservations
 from broker.core.director.server_selection import ServerSelection
 from broker.core.director.state import LinkReport, OpenContext, Server
 from broker.core.errors import Reason, Refusal
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 
 class Farm:
-    """All servers and the tables about them. Notices are only queued: the caller delivers them by `Telling.tell`."""
+    """All servers and the tables about them. Notices are only queued: the caller delivers them by `Notifier.tell`."""
 
-    def __init__(self, clock: IReactorTime, telling: Telling, reservations: Reservations, load_bump: float) -> None:
-        self.telling = telling
+    def __init__(self, clock: IReactorTime, notifier: Notifier, reservations: Reservations, load_bump: float) -> None:
+        self.notifier = notifier
         self.reservations = reservations
-        self.presence = Presence(clock, telling)
-        self._cleanup = Cleanup(clock, telling)
+        self.presence = Presence(clock, notifier)
+        self._cleanup = Cleanup(clock, notifier)
         self.selection = ServerSelection(load_bump)
         self.servers: dict[Server, None] = {}
         self.links = 0
@@ -121,7 +121,7 @@ class Farm:
         """Queue `Close` for a hidden context that this director had opened and whose server is known to be distinct."""
         if context.hidden and context.yours and not context.closing and context.server.addresses:
             context.closing = True
-            self.telling.add(context.server.newest, Close(context.name, None, dup=True))
+            self.notifier.add(context.server.newest, Close(context.name, None, dup=True))
 
     def taken_back(self, context: OpenContext, bit: int) -> None:
         """Withdraw the report of one link (``bit``) about a context and its users."""

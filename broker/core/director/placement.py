@@ -65,15 +65,15 @@ class Placer:
         except Denied:
             self.denied += 1
             # `open_context` may have closed a context of a departed server: its notices are due.
-            self._farm.telling.tell()
+            self._farm.notifier.deliver()
             raise
         self.granted += 1
         self._reservations.book(place, context, user, holder, requester)
         # Decimal text: see "reserve" in docs/protocols/elko-director.md.
         token = str(secrets.randbits(TOKEN_BITS))
         server = place.server
-        self._farm.telling.add(server.newest, DoReserve(place.name, user, token))
-        self._farm.telling.tell()
+        self._farm.notifier.add(server.newest, DoReserve(place.name, user, token))
+        self._farm.notifier.deliver()
         return Granted(place.name, server.addresses[protocol], token)
 
     def _choose(

@@ -23,14 +23,14 @@ from broker.core.director.multimap import CountedMultiMap, MultiMap
 from broker.core.director.names import context_set, user_set
 from broker.core.director.state import OpenContext
 from broker.core.director.watch_table import WatchTable
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 
 
 class Presence:
     """Tables of open contexts, clone sets and users."""
 
-    def __init__(self, clock: IReactorTime, telling: Telling) -> None:
-        self._batched_notices = BatchedNotices(clock, telling)
+    def __init__(self, clock: IReactorTime, notifier: Notifier) -> None:
+        self._batched_notices = BatchedNotices(clock, notifier)
         self.watched_contexts = WatchTable()
         self.watched_users = WatchTable()
         self.contexts: dict[str, OpenContext] = {}

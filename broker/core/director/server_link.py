@@ -60,7 +60,7 @@ class ServerLink:
             else:
                 addresses[protocol] = before
             raise
-        self._farm.telling.tell()
+        self._farm.notifier.deliver()
 
     def will_serve(self, family: str, capacity: int, restricted: bool) -> None:
         check_name("family", family)
@@ -103,11 +103,11 @@ class ServerLink:
         else:
             found.changed()
             farm.end_duplicate(found)
-        farm.telling.tell()
+        farm.notifier.deliver()
 
     def closed(self, context: str) -> None:
         self._farm.taken_back(self._own(context), self._report.bit)
-        self._farm.telling.tell()
+        self._farm.notifier.deliver()
 
     def gate(self, context: str, open: bool, reason: str | None) -> None:
         check_text("a reason", reason or "")
@@ -132,7 +132,7 @@ class ServerLink:
         if found.server.users >= MAX_USERS:
             raise Refusal(Reason.LIMIT, f"a server may have {MAX_USERS} users, and this is one more")
         self._farm.entered(found, user, bit)
-        self._farm.telling.tell()
+        self._farm.notifier.deliver()
 
     def exited(self, context: str, user: str) -> None:
         found = self._own(context)
@@ -141,13 +141,13 @@ class ServerLink:
             check_name("user", user)
             raise Refusal(Reason.NOT_REGISTERED, f"user {user!r} is not in context {context!r}")
         self._farm.exited(found, user, bit)
-        self._farm.telling.tell()
+        self._farm.notifier.deliver()
 
     def leave(self) -> None:
         if not self._gone:
             self._gone = True
             self._farm.leave(self.server, self._report)
-            self._farm.telling.tell()
+            self._farm.notifier.deliver()
 
     # Internals
 

@@ -1,6 +1,6 @@
-"""Neighbours of queues: takers and authors of messages, the keeper of durable ones, and its store.
+"""Interfaces of queues: receivers and authors of messages, the keeper of durable messages, and its store.
 
-And what goes between them: messages from before a restart, and what is known of a queue.
+The values that they exchange are here too: restored messages, batches of the store, and descriptions of queues.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ class Taker(Protocol):
     """Receiver of messages. It is hashable, and may consume several queues."""
 
     room: bool
-    """True if it can be given a message now. When that has become true, call `Queues.serve`."""
+    """True if it can be given a message now. After a change to True, call `Queues.serve`."""
 
     parked: dict[Any, None]
-    """For the queues: its consumers that wait for room."""
+    """For the queues' use: its consumers that wait for room."""
 
     def take(self, message: Any) -> bool:
-        """Be given a message. False: it is not taken, and not counted as given out; ``room`` must be False then."""
+        """Receive a message. False: the message is not taken, and does not count as delivered; then ``room`` must be
+        False."""
 
 
 class Author(Protocol):
-    """Sender of durable messages, which is told their outcome."""
+    """Publisher of durable messages, which is notified of their outcome (publisher confirms)."""
 
     def kept(self, tokens: Sequence[Any]) -> None:
-        """The messages with these tokens are safe."""
+        """Confirm: the messages with these tokens are safe."""
 
     def not_kept(self, tokens: Sequence[Any]) -> None:
-        """These could not be made safe, and are not in the queue any more."""
+        """Negative confirm: these messages could not be made safe, and have been removed from the queue."""
 
 
 class MessageKeeper(Protocol):
@@ -47,20 +48,21 @@ class MessageKeeper(Protocol):
     """True if messages can be added now."""
 
     def add(self, message: Message, author: Author | None, token: Any) -> None:
-        """A message is to be kept. Its author is told. One without an author is tried until it succeeds."""
+        """Keep a message, and notify its author of the outcome. A message without an author is tried until it
+        succeeds."""
 
     def remove(self, message: Message) -> None:
-        """A message is gone."""
+        """Remove a message that left its queue."""
 
     def amend(self, message: Message) -> None:
-        """The count of a message changed."""
+        """Store the changed delivery count of a message."""
 
     def forget(self, queue: Any) -> None:
-        """A queue is gone. All its messages were removed before."""
+        """Remove a deleted queue. All its messages were removed before."""
 
 
 class QueueTable(Protocol):
-    """The table that a queue is in, with the totals and bounds of all queues: `broker.core.queues.queues.Queues`."""
+    """Table of queues, with the totals and bounds of all: `broker.core.queues.queues.Queues`."""
 
     leases: ILeases
     keeper: MessageKeeper | None
@@ -76,25 +78,25 @@ class QueueTable(Protocol):
     deaths: Counter[Death]
     lost: Counter[Death]
 
-    def graveyard(self, queue: Any) -> Any:
-        """Return the queue of the dead messages of a queue."""
+    def dead_letter_queue(self, queue: Any) -> Any:
+        """Return the dead-letter queue of a queue."""
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is room for one more message of that size."""
+        """Return whether there is room for one more message of that size, in bytes."""
 
     def room_for_ids(self) -> int:
         """Return the number of ids that may still be remembered."""
 
     def next_order(self) -> int:
-        """Return a place behind all that were given before."""
+        """Return an order number higher than all before."""
 
     def forget(self, queue: Any) -> None:
-        """Remove a queue that is not needed any more."""
+        """Delete a queue that is no longer needed."""
 
 
 @attrs.frozen
 class QueueInfo:
-    """One queue, as it is at one moment. ``ready`` messages wait; ``out`` are given out and not confirmed."""
+    """Snapshot of a queue. ``ready`` messages wait; ``out`` are delivered and not confirmed."""
 
     space: str
     name: str
@@ -107,9 +109,9 @@ class QueueInfo:
 
 @attrs.frozen
 class RestoredMessage:
-    """A durable message from before a restart. ``number`` is the keeper's for its queue.
+    """Durable message from before a restart. ``number`` is the keeper's number of its queue.
 
-    ``seconds`` is how long its time still is; infinite for most.
+    ``seconds`` is its remaining TTL; infinite for most.
     """
 
     space: str
@@ -124,16 +126,16 @@ class RestoredMessage:
 
 
 Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
-"""A message: its order, the number of its queue, its count, when its time is over in seconds of the epoch (None for
-never), why it died, head and body."""
+"""Row of a message: order, number of the queue, delivery count, deadline in seconds of the epoch (None: never), death,
+head and body."""
 
 
 @attrs.frozen
 class Batch:
     """Transaction of the store. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
 
-    ``gone`` are orders of messages that are gone, ``queues_gone`` numbers of queues. ``urgent`` says that no author
-    waits for these rows: they move from one queue to another.
+    ``gone`` are orders of messages to delete, ``queues_gone`` numbers of queues. ``urgent``: no author waits for these
+    rows, which are dead letters that move from one queue to another.
     """
 
     queues: Sequence[tuple[int, str, str]]
@@ -145,7 +147,7 @@ class Batch:
 
 
 class IQueueStore(Interface):
-    """The durable messages of all queues, in a store of their own.
+    """Store of the durable messages of all queues, separate from `IStore`.
 
     Methods block on the disk or the network, and any thread may call them. They raise
     `broker.core.database.StateError`; then nothing has changed.
@@ -161,10 +163,10 @@ class IQueueStore(Interface):
         """
 
     def write(batch: Batch) -> None:
-        """Write a batch in one transaction, which is safe when this returns."""
+        """Write a batch in one transaction, which is durable when this returns."""
 
     def probe() -> None:
-        """Write something that changes nothing. Raises where a batch with new messages would."""
+        """Execute a write that changes nothing. Raises if a batch with new messages would fail."""
 
     def close() -> None:
-        """Let go of the store. No-op when it is not open."""
+        """Close the store. Idempotent."""

@@ -1,4 +1,4 @@
-"""Parts of a queue: messages, those that are ready or set aside, and the ids that came lately."""
+"""Parts of a queue: messages, collections of ready and of delayed ones, and recent ids for deduplication."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 from broker.core.queues.settings import Death
 
 OVERHEAD = 400
-"""Bytes that a message takes beside its own: four objects, and its places in tables."""
+"""Memory that a message takes beside its content, in bytes: four objects, and its places in tables."""
 
 DUPLICATES_FOR = 120.0
-"""Seconds in which a message with the same id is a duplicate: longer than clients go on trying to send one."""
+"""Window of deduplication in seconds: longer than clients retry."""
 
 MAX_REMEMBERED = 50_000
-"""Ids that one queue remembers, some 15 MB: two minutes of 400 messages a second. Beyond, the oldest are forgotten."""
+"""Limit of the ids that one queue remembers, some 15 MB: two minutes of 400 messages a second. Beyond it the oldest are
+discarded."""
 
 READY, OUT, GONE = range(3)
-"""Place of a message: in the queue, with a taker, or neither."""
+"""State of a message: in the queue, delivered to a taker, or removed."""
 
 NOT_KEPT, WAITING, WRITING, KEPT = range(4)
-"""Progress of a message on its way to the disk: it is not meant for it, it is to be written, it is being written, or it
-is there."""
+"""State of a message on its way to the disk: not durable, to be written, being written, or written."""
 
 
 class Message:
-    """One message. ``head`` and ``body`` are for the wire, and are empty once it is gone.
+    """Message of a queue. ``head`` and ``body`` belong to the wire, and are empty once the message is gone.
 
-    ``queue`` is where it is. ``order`` is its place; ``count`` how often it was given out; ``deadline`` when its time
-    is over. ``death`` says why it is in a queue of dead messages; of one that is gone, why it was not confirmed.
+    ``order`` is its position in ``queue``; ``count`` the number of its deliveries; ``deadline`` the end of its TTL, in
+    lifetime. ``death`` is the reason why it is in a dead-letter queue, or why a removed message was not confirmed.
     """
 
     __slots__ = (
@@ -64,39 +64,40 @@ class Message:
         self.state = READY
         self.kept = NOT_KEPT
         self.refused = False
-        """Its author was told that it is not kept, and sends it again: it must not come back."""
+        """Its author got a negative confirm and sends it again: it must not return to the queue."""
         self.avoid: Any = None
-        """The taker that rejected it, while it is set aside."""
+        """Taker that rejected it, while it is set aside."""
         self.again = 0.0
-        """Until when it is set aside."""
+        """Lifetime until which it is set aside."""
 
 
 class ReadyMessages:
-    """Messages that can be given out, the oldest first. Those that are gone stay until they come to the front."""
+    """Deliverable messages, the oldest first. Removed messages stay until they reach the front (lazy deletion)."""
 
     def __init__(self) -> None:
         self._fresh: deque[Message] = deque()
-        """Those that were never given out, in their order."""
+        """Messages without a delivery, in their order."""
         self._returned: list[tuple[int, Message]] = []
-        """Those that came back: a heap by order."""
+        """Returned messages: a heap by order."""
 
     def __bool__(self) -> bool:
-        """Return whether there is any, be it gone or not."""
+        """Return whether there are entries, removed messages included."""
         return bool(self._fresh or self._returned)
 
     def add(self, message: Message) -> None:
-        """Take one that came after all others."""
+        """Append a new message."""
         self._fresh.append(message)
 
     def put_back(self, message: Message) -> None:
-        """Take back one that was given out or taken, to its place."""
+        """Return a message to its place after a delivery, or after a pop."""
+        # Without a delivery it came from the front of ``_fresh``, and is older than all others there.
         if message.count:
             heappush(self._returned, (message.order, message))
         else:
             self._fresh.appendleft(message)
 
     def pop(self) -> Message | None:
-        """Take out the oldest one."""
+        """Remove and return the oldest one."""
         fresh, returned = self._fresh, self._returned
         while True:
             if returned and (not fresh or returned[0][0] < fresh[0].order):
@@ -109,7 +110,7 @@ class ReadyMessages:
                 return message
 
     def front(self) -> Message | None:
-        """The oldest one."""
+        """Return the oldest one."""
         fresh, returned = self._fresh, self._returned
         while fresh and fresh[0].state != READY:
             fresh.popleft()
@@ -121,7 +122,7 @@ class ReadyMessages:
 
 
 class AsideMessages:
-    """Messages that were rejected, and wait for a while. The heaps may have entries that are over."""
+    """Rejected messages during their back-off. The heaps may have stale entries (lazy deletion)."""
 
     def __init__(self) -> None:
         self._messages: dict[int, Message] = {}
@@ -132,11 +133,12 @@ class AsideMessages:
         return len(self._messages)
 
     def add(self, message: Message, avoid: object, again: float) -> None:
-        """Set a message aside until ``again``."""
+        """Delay a message until ``again``."""
         message.avoid = avoid
         message.again = again
         messages = self._messages
         messages[message.order] = message
+        # Rebuilding when most entries are stale bounds the heaps, at a constant cost for each message.
         if len(self._by_time) > 2 * len(messages) + 100 or len(self._by_order) > 2 * len(messages) + 100:
             self._by_order = sorted(messages)
             self._by_time = [(each.again, order) for order, each in messages.items()]
@@ -146,12 +148,12 @@ class AsideMessages:
             heappush(self._by_time, (again, message.order))
 
     def discard(self, message: Message) -> None:
-        """It is not set aside any longer; or never was."""
+        """Remove a message. No-op if it is not set aside."""
         self._messages.pop(message.order, None)
         message.avoid = None
 
     def oldest(self) -> Message | None:
-        """The one that came first of all."""
+        """Return the one with the lowest order."""
         by_order = self._by_order
         while by_order:
             message = self._messages.get(by_order[0])
@@ -161,16 +163,16 @@ class AsideMessages:
         return None
 
     def over(self, now: float) -> Message | None:
-        """One that has waited for long enough."""
+        """Return one whose back-off is over, None if there is none."""
         return self._first() if self.due() <= now else None
 
     def due(self) -> float:
-        """When the first one has waited for long enough."""
+        """Return the earliest end of a back-off."""
         message = self._first()
         return inf if message is None else message.again
 
     def _first(self) -> Message | None:
-        """The one that has to wait least."""
+        """Return the message with the earliest end of its back-off."""
         by_time = self._by_time
         while by_time:
             again, order = by_time[0]
@@ -181,29 +183,30 @@ class AsideMessages:
         return None
 
 
-class Ids:
-    """Which messages came lately, by what their users call them. Kept as hashes, so that long ones take no more."""
+class RecentIds:
+    """Recent message ids of all users, for deduplication. Only hashes are kept, so that long ids take no more room."""
 
     def __init__(self) -> None:
         self._ids: OrderedDict[bytes, tuple[float, Message | None]] = OrderedDict()
-        """When each came, and the message where it is not safe at once."""
+        """Time of each id, and its message if it is not safe at once."""
 
     def __len__(self) -> int:
         return len(self._ids)
 
     @staticmethod
     def key(user: str, id: str) -> bytes:
-        """Return the form in which an id is kept."""
-        # Users and ids are UTF-8 where they come from, and so have no surrogates; and names of users have no NUL.
+        """Return the hash under which an id is kept."""
+        # Ids are valid UTF-8 on their wires and so have no surrogates; names of users have no NUL, so the hash is
+        # unambiguous.
         return blake2b(f"{user}\0{id}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def find(self, key: bytes, now: float) -> tuple[float, Message | None] | None:
-        """When it came, if that was lately, and with which message."""
+        """Return the time and the message of an id within the window, None if there is none."""
         known = self._ids.get(key)
         return known if known is not None and known[0] + DUPLICATES_FOR > now else None
 
     def add(self, key: bytes, now: float, message: Message | None, room: int) -> None:
-        """Remember one. ``room`` is how many more may be remembered in all."""
+        """Remember an id. ``room`` is the number of further ids that may be remembered in all."""
         ids = self._ids
         ids.pop(key, None)
         while ids and (len(ids) >= MAX_REMEMBERED or room < 1):
@@ -211,7 +214,7 @@ class Ids:
             room += 1
         if room > 0:
             ids[key] = (now, message)
-            # Two for one: so those whose time is over go sooner than they came.
+            # Two removals for each addition, so that expired ids go faster than new ones come.
             for _ in range(2):
                 oldest = next(iter(ids))
                 if ids[oldest][0] + DUPLICATES_FOR > now:
@@ -219,5 +222,5 @@ class Ids:
                 del ids[oldest]
 
     def until(self) -> float:
-        """When none of them counts any more."""
+        """Return the end of the window of the newest id; minus infinity without ids."""
         return next(reversed(self._ids.values()))[0] + DUPLICATES_FOR if self._ids else -inf

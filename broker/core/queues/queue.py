@@ -1,24 +1,24 @@
-"""One work queue: each message is given to one consumer after the other, until one of them confirms it.
+"""Work queue: at-least-once delivery to competing consumers, until one of them confirms.
 
 Rules:
-- A queue is there from its first use on, until it was empty and without consumers for a while.
-- Messages are numbered in the order in which they came, and given out in that order, in turns, to the consumers that
-  have room. Whether one has room is for its taker to say, for all that it consumes together.
-- A message that was given out is the taker's until it is confirmed, rejected or given back: also when the taker does
-  not consume the queue any more.
-- What comes back goes to its old place: it is given out before all that came after it.
-- What is rejected to be given out again goes to another consumer that has room, at once. If there is none, and who
-  rejected it goes on consuming, it is set aside for a while, longer each time, so that a message that nobody can work
-  with does not go round and round. Others overtake it meanwhile; and another consumer that gets room may have it.
-- A message that was given out as often as it may be dies when it comes back. So does one that is rejected for good, one
-  whose time is over when it comes back or it is its turn, and the oldest where a new one pushes it out. Which deaths
-  lead to the queue of dead messages is set (`broker.core.queues.settings`); there it is the newest, and is counted
-  afresh.
-- A durable message is in the queue at once, and its author is told later that it is safe (`MessageKeeper`). If it
-  cannot be kept it is taken out again; one that is with a taker by then may still be confirmed, but does not come back.
-- Of a message for which there is no room nothing is kept.
+- A queue exists from its first use until it has been empty and without consumers for a while.
+- Messages are numbered in order of arrival, and delivered in that order, round-robin, to the consumers that have room.
+  The taker decides whether it has room (backpressure), for all queues that it consumes together.
+- A delivered message belongs to the taker until it is confirmed, rejected or given back, even if the taker no longer
+  consumes the queue.
+- A returned message goes to its old position: it is delivered before all later ones.
+- A message that is rejected for redelivery goes to another consumer with room at once. If there is none, and the
+  rejecting consumer stays, the message is set aside with an exponential back-off, so that a message that no worker can
+  process does not circulate. Others overtake it meanwhile, and another consumer that gets room may have it.
+- A message that has reached the limit of deliveries dies when it returns. So does a message that is rejected without
+  requeueing, one whose TTL is over when it returns or reaches the front, and the oldest one when a new one displaces
+  it. After the deaths in `QueueSettings.dead_letters` it goes to the dead-letter queue; there it is the newest message,
+  and its deliveries are counted from 0.
+- A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
+  cannot be kept it is removed; if it is with a taker by then it may still be confirmed, but does not return.
+- Nothing is kept of a message that is refused for lack of room.
 
-Times are in life time (`broker.core.liveness`). A step costs the logarithm of the messages that came back at most.
+Times are in lifetime (`broker.core.liveness`). A step costs at most the logarithm of the number of returned messages.
 
 The file is longer than others: the rules above concern one state, that of a queue, and each method keeps several of
 them.
@@ -32,7 +32,7 @@ from typing import Any
 from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
-from broker.core.queues.consumer_turns import Consumer, ConsumerRing
+from broker.core.queues.consumer_ring import Consumer, ConsumerRing
 from broker.core.queues.interfaces import Author, MessageKeeper, QueueTable, RestoredMessage, Taker
 from broker.core.queues.messages import (
     GONE,
@@ -43,35 +43,35 @@ from broker.core.queues.messages import (
     WAITING,
     WRITING,
     AsideMessages,
-    Ids,
     Message,
     ReadyMessages,
+    RecentIds,
 )
 from broker.core.queues.settings import Death, QueueSettings
 
 FIRST_PAUSE = 0.1
-"""Seconds for which a message that was rejected once is set aside. It doubles with each delivery."""
+"""First back-off of a rejected message, in seconds. It doubles with each delivery."""
 
 LONGEST_PAUSE = 30.0
-"""Seconds; see `FIRST_PAUSE`. Whatever a worker waits for may be back by then."""
+"""Longest back-off, in seconds: enough for a worker's resource to recover."""
 
 _BACKOFF = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
 EXPIRE_AT_ONCE = 500
-"""Messages that die in one go because their time is over: a few milliseconds' work. More follow with the next tick."""
+"""Messages that expire in one step: a few milliseconds' work. The rest follows at the next tick."""
 
 
 class Queue:
-    """One queue. `broker.core.queues.queues.Queues.open` makes it."""
+    """Work queue. Created by `broker.core.queues.queues.Queues.open`."""
 
     def __init__(self, queues: QueueTable, space: str, name: str, settings: QueueSettings) -> None:
         self.space = space
         self.name = name
         self.settings = settings
         self.number = 0
-        """Its number at the keeper; 0 if it has none yet."""
+        """Number of the queue at the keeper; 0 if it has none yet."""
         self.messages = 0
-        """Those that are given out, too."""
+        """Messages, the delivered ones included."""
         self.out = 0
         self.bytes = 0
         self.consumers: dict[Taker, Consumer] = {}
@@ -80,17 +80,17 @@ class Queue:
         self._serving = False
         self._ready = ReadyMessages()
         self._aside = AsideMessages()
-        self._ids = Ids()
+        self._ids = RecentIds()
         self._idle_since = 0.0
         self._lease: ILease | None = None
         self._due = inf
-        """When it will be checked."""
+        """Lifetime of the next check."""
         self._rest()
 
     def __repr__(self) -> str:
         return f"<queue {self.name!r} of {self.space!r}>"
 
-    # messages come
+    # publishing
 
     def put(
         self,
@@ -102,16 +102,18 @@ class Queue:
         author: Author | None = None,
         token: Any = None,
     ) -> bool:
-        """Queue a message. Returns whether it is as safe as it gets; if not, ``author`` will hear of ``token``.
+        """Queue a message. Returns True if it is as safe as it gets; if False, ``author`` is notified of ``token``
+        later.
 
-        ``body`` are bytes, or what has a length and can be turned into bytes. ``id`` is what ``user`` calls the
-        message. Raises `Refusal`: LIMIT if it cannot be taken now, PARAMETER if it never can be.
+        ``body`` is bytes, or an object with a length that can be turned into bytes. ``ttl`` is in seconds. ``id`` is
+        the message id of ``user``. Raises `Refusal`: LIMIT if the message cannot be taken now, PARAMETER if it never
+        can be.
         """
         queues = self._queues
         settings = self.settings
         key = None
         if id is not None and settings.duplicates:
-            key = Ids.key(user, id)
+            key = RecentIds.key(user, id)
             if self._is_known(key):
                 queues.duplicates += 1
                 return True
@@ -141,12 +143,12 @@ class Queue:
         return keeper is None
 
     def bury(self, message: Message, death: Death) -> None:
-        """Take a message that died in another queue."""
+        """Add a dead letter of another queue."""
         settings = self.settings
         while self.messages >= settings.max_messages or self.bytes + message.size > settings.max_bytes:
             oldest = self._pop_oldest()
             if oldest is None:
-                break  # takers have them all
+                break  # all are delivered
             self._die(oldest, Death.TOO_MANY)
         queues = self._queues
         letter = Message(self, queues.next_order(), message.head, message.body, inf, death)
@@ -156,7 +158,7 @@ class Queue:
         self.serve()
 
     def restore(self, row: RestoredMessage) -> None:
-        """Take a message from before a restart, after those before it."""
+        """Add a message from before a restart, behind the earlier ones."""
         message = Message(self, row.order, row.head, row.body, self._queues.leases.now + row.seconds, row.death)
         message.count = row.count
         message.kept = KEPT
@@ -172,7 +174,8 @@ class Queue:
         queues.bytes += message.size
 
     def _make_room(self, size: int) -> None:
-        """Let old messages go, if that is how it is set. Raises `Refusal` if there is no room for one of that size."""
+        """Displace old messages if `drop_oldest` is set. Raises `Refusal` if there is no room for a message of that
+        size."""
         settings = self.settings
         if size > settings.max_bytes:
             raise self._refusal("large", Reason.PARAMETER, "the message is larger than the queue may be")
@@ -185,7 +188,8 @@ class Queue:
             self._die(oldest, Death.TOO_MANY)
 
     def _is_known(self, key: bytes) -> bool:
-        """Return whether a message with that id came lately and is safe. Raises `Refusal` while this is undecided."""
+        """Return whether a message with that id came lately and is safe. Raises `Refusal` while the outcome is
+        pending."""
         known = self._ids.find(key, self._queues.leases.now)
         if known is None:
             return False
@@ -201,21 +205,21 @@ class Queue:
         self._queues.refused[why] += 1
         return Refusal(reason, text)
 
-    # answers of takers
+    # acknowledgements
 
     def settle(self, message: Message) -> None:
-        """A message that was given out is confirmed."""
+        """Confirm a delivered message."""
         self.out -= 1
         self._queues.settled += 1
         self._drop(message)
 
     def reject(self, message: Message) -> None:
-        """A message that was given out is not wanted, and never again."""
+        """Reject a delivered message without requeueing."""
         self.out -= 1
         self._die(message, Death.REJECTED)
 
     def recycle(self, message: Message, taker: Taker) -> None:
-        """A message that was given out is not wanted by that taker now."""
+        """Reject a delivered message for redelivery."""
         if not self._is_back(message) or self._hand_on(message, taker):
             return
         if taker in self.consumers:
@@ -227,15 +231,16 @@ class Queue:
             self.serve()
 
     def give_back(self, message: Message) -> None:
-        """Take back a message whose taker is gone. When all are given back, call `serve`."""
+        """Take back a message whose taker is gone. Call `serve` after the last one."""
         if self._is_back(message):
             self._ready.put_back(message)
 
     def _is_back(self, message: Message) -> bool:
-        """A message was returned. Returns whether it may be given out again."""
+        """Process the return of a message. Returns whether it may be delivered again."""
         self.out -= 1
         self._queues.returned += 1
         most = self.settings.max_deliveries
+        # Its author publishes it again after the negative confirm: a redelivery would be a duplicate.
         if message.refused:
             self._drop(message)
             return False
@@ -253,7 +258,7 @@ class Queue:
     # from the keeper
 
     def withdraw(self, message: Message) -> None:
-        """Take out a message that could not be kept, and whose author hears so."""
+        """Remove a message that could not be kept, and whose author gets a negative confirm."""
         message.refused = True
         if message.state == READY:
             self._aside.discard(message)
@@ -263,14 +268,14 @@ class Queue:
     # consumers
 
     def join(self, taker: Taker) -> Consumer:
-        """From now on the taker is given messages, the first ones before this returns. Once for each taker."""
+        """Add a consumer for a taker. The first messages are delivered before this returns. Once for each taker."""
         consumer = self.consumers[taker] = Consumer(self, taker)
         if not self.settings.single or len(self.consumers) == 1:
             self.resume(consumer)
         return consumer
 
     def leave(self, consumer: Consumer) -> None:
-        """It is given no more messages. What it was given, it keeps."""
+        """Remove a consumer. Its delivered messages stay with it."""
         del self.consumers[consumer.taker]
         self._ring.discard(consumer)
         if self.settings.single and self.consumers:
@@ -280,8 +285,9 @@ class Queue:
         self._rest()
 
     def resume(self, consumer: Consumer) -> None:
-        """A consumer that was out of the ring may have room."""
+        """Return a consumer to the ring: it may have room again."""
         taker = consumer.taker
+        # First the messages that are set aside because of other takers, in order with the ready ones.
         for _ in range(EXPIRE_AT_ONCE):
             aside = self._aside.oldest()
             if aside is None or aside.avoid is taker or not taker.room:
@@ -297,7 +303,7 @@ class Queue:
         self.serve()
 
     def use(self, settings: QueueSettings) -> None:
-        """Take new settings. What is in the queue already stays there."""
+        """Apply new settings. Messages in the queue stay."""
         before, self.settings = self.settings, settings
         if settings.single and not before.single:
             for consumer in list(self.consumers.values())[1:]:
@@ -308,12 +314,12 @@ class Queue:
                     self.resume(consumer)
         self._rest()
 
-    # giving out
+    # delivery
 
     def serve(self) -> None:
-        """Give out messages until there are none, or no consumers with room."""
+        """Deliver messages until none are left, or no consumer has room."""
         if self._serving:
-            return  # a taker led here: the loop below goes on
+            return  # a nested call from a taker: the loop below continues
         self._serving = True
         ready = self._ready
         try:
@@ -333,7 +339,7 @@ class Queue:
             self._wake(self._first_deadline())
 
     def _pop_oldest(self) -> Message | None:
-        """Take out the oldest message that no taker has, be it set aside or not."""
+        """Remove and return the oldest message that is not delivered, ready or set aside."""
         aside = self._aside.oldest()
         message = self._ready.pop()
         if aside is None or (message is not None and message.order < aside.order):
@@ -344,7 +350,7 @@ class Queue:
         return aside
 
     def _give(self, message: Message, taker: Taker) -> bool:
-        """Give out a message that was ready, or put it back if it is not taken. Returns False if it expires instead."""
+        """Deliver a ready message, or put it back if it is not taken. Returns False if it expires instead."""
         if message.deadline != inf and message.deadline < self._queues.leases.now:
             self._die(message, Death.EXPIRED)
             return False
@@ -353,7 +359,8 @@ class Queue:
         return True
 
     def _hand(self, message: Message, taker: Taker) -> bool:
-        """Give a message out. If it is not taken, which this returns, it is in none of the collections."""
+        """Deliver a message. Returns whether it was taken; if not, it is in no collection."""
+        # The state changes first: the taker may confirm or reject the message before `take` returns.
         message.state = OUT
         message.count += 1
         self.out += 1
@@ -376,16 +383,16 @@ class Queue:
         self.out -= 1
 
     def _hand_on(self, message: Message, but: Taker) -> bool:
-        """Give a message to the next consumer that has room and is not that one; returns whether there was any."""
+        """Deliver a message to the next consumer with room, except that taker. Returns whether there was one."""
         while (other := self._ring.next(but)) is not None:
             if self._hand(message, other.taker):
                 return True
         return False
 
-    # the end of messages
+    # removal
 
     def _drop(self, message: Message) -> None:
-        """A message is gone."""
+        """Remove a message for good."""
         message.state = GONE
         self.messages -= 1
         self.bytes -= message.size
@@ -399,15 +406,17 @@ class Queue:
             self._rest()
 
     def _die(self, message: Message, death: Death) -> None:
-        """The end of a message that is in none of the collections any more."""
+        """Process the death of a message that is in no collection."""
         queues = self._queues
         queues.deaths[death] += 1
         try:
+            # The dead letter is added before the message is removed, so that the keeper writes both in one transaction.
             if death in self.settings.dead_letters:
-                queues.graveyard(self).bury(message, death)
+                queues.dead_letter_queue(self).bury(message, death)
             else:
                 queues.lost[death] += 1
         finally:
+            # Also if the dead-letter queue fails: the message is in no collection, so its place must be freed.
             message.death = death
             self._drop(message)
 
@@ -417,11 +426,11 @@ class Queue:
         assert keeper is not None
         return keeper
 
-    # times
+    # deadlines
 
     def check(self, now: float) -> float | None:
-        """Do what is due. Returns when to be checked again; None if there is nothing to wait for."""
-        self._due = -inf  # no need to be woken meanwhile
+        """Process what is due. Returns the next deadline; None if there is none."""
+        self._due = -inf  # `_wake` is a no-op during the check
         due = inf
         try:
             self._look(now)
@@ -436,7 +445,7 @@ class Queue:
         return None if due == inf else due
 
     def _look(self, now: float) -> None:
-        """See to the messages whose time has come."""
+        """Return messages whose back-off is over, and expire messages."""
         while (message := self._aside.over(now)) is not None:
             avoid = message.avoid
             self._aside.discard(message)
@@ -451,24 +460,25 @@ class Queue:
         self.serve()
 
     def _first_deadline(self) -> float:
-        """When the time of that message is over."""
+        """Return the deadline of the message at the front."""
         front = self._ready.front()
         return inf if front is None else front.deadline
 
     def _rest(self) -> None:
-        """If there is nothing in the queue, and nobody who waits for it: it is not needed from now on."""
+        """Start the idle time if the queue is empty and without consumers."""
         if not self.messages and not self.consumers:
             self._idle_since = self._queues.leases.now
             self._wake(self._end_of_rest())
 
     def _end_of_rest(self) -> float:
-        """When the queue is to be forgotten, as things are."""
+        """Return the time at which an idle queue is to be deleted; infinity if it is in use."""
         if self.messages or self.consumers:
             return inf
+        # Not before the window of deduplication ends: a new queue of this name would accept duplicates.
         return max(self._idle_since + self.settings.expires, self._ids.until())
 
     def _wake(self, due: float) -> None:
-        """Be checked at that time, if not before."""
+        """Set the lease to that time, unless an earlier check is due."""
         if due < self._due:
             if self._lease is not None:
                 self._lease.cancel()
@@ -476,7 +486,7 @@ class Queue:
             self._lease = self._queues.leases.hold(self, due)
 
     def close(self) -> int:
-        """It is not there any more. Returns how many ids it remembered."""
+        """End the lease of a deleted queue. Returns the number of ids that it remembered."""
         if self._lease is not None:
             self._lease.cancel()
             self._lease = None

@@ -1,8 +1,8 @@
-"""All work queues: they are made by their first use, forgotten when nobody needs them, and bounded together.
+"""Table of all work queues: created by first use, deleted when unused, and bounded together.
 
 Rules (those of one queue are in `broker.core.queues.queue`):
-- Queues of different spaces have nothing to do with each other, whatever they are called.
-- A queue of dead messages is made by the first one, whatever the number of queues.
+- Spaces are separate namespaces of queues.
+- A dead-letter queue is created by its first message, whatever the number of queues.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from broker.core.queues.queue import Queue
 from broker.core.queues.settings import DEAD, Death, QueueRule, settings_of
 
 MAX_QUEUES = 10_000
-"""Queues of all spaces together, but for those of dead messages: each takes some 3 KB, and is there as long as it has
-messages or consumers. A farm has some hundred."""
+"""Limit of queues of all spaces together, without dead-letter queues: each takes some 3 KB, and exists as long as it
+has messages or consumers. A farm has some hundred."""
 
 MAX_ALL_MESSAGES = 1_000_000
-"""Messages of all queues together: half a gigabyte if they are small."""
+"""Limit of messages in all queues together: half a gigabyte if they are small."""
 
 MAX_ALL_BYTES = 512 * 1024 * 1024
-"""Bytes of all queues together: they are in memory, the durable ones too."""
+"""Limit of bytes in all queues together: all messages are in memory, the durable ones too."""
 
 MAX_ALL_REMEMBERED = 500_000
-"""Ids that all queues remember, some 150 MB: ten busy queues' worth. When there are so many, a queue forgets one of its
-own for each new one."""
+"""Limit of the ids that all queues remember, some 150 MB: ten busy queues' worth. At the limit a queue discards one of
+its own ids for each new one."""
 
 
 class Queues:
-    """All queues. ``keeper`` is where durable ones are kept; without one, none is durable."""
+    """All queues. ``keeper`` keeps durable messages; without one, no queue is durable."""
 
     def __init__(self, leases: ILeases, rules: Iterable[QueueRule] = (), keeper: MessageKeeper | None = None) -> None:
         self.leases = leases
@@ -50,32 +50,32 @@ class Queues:
         self.refused: Counter[str] = Counter()
         self.deaths: Counter[Death] = Counter()
         self.lost: Counter[Death] = Counter()
-        """Of the deaths, those that led to no queue of dead messages."""
+        """Deaths that led to no dead-letter queue."""
         self._rules = tuple(rules)
         self._order = 0
         self._queues: dict[tuple[str, str], Queue] = {}
-        self._graveyards = 0
+        self._dead_letter_queues = 0
 
     def __len__(self) -> int:
         return len(self._queues)
 
     def open(self, space: str, name: str) -> Queue:
-        """The queue of that name, a new one if need be. Raises `Refusal` LIMIT if there are too many."""
+        """Return the queue of that name, creating it on first use. Raises `Refusal` LIMIT if there are too many."""
         queue = self._queues.get((space, name))
         if queue is None:
-            if len(self._queues) - self._graveyards >= MAX_QUEUES:
+            if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:
                 self.refused["queues"] += 1
                 raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")
             queue = self._make(space, name)
         return queue
 
-    def graveyard(self, queue: Queue) -> Queue:
-        """The queue of the dead messages of another one."""
+    def dead_letter_queue(self, queue: Queue) -> Queue:
+        """Return the dead-letter queue of a queue, creating it on first use."""
         name = queue.name + DEAD
         return self._queues.get((queue.space, name)) or self._make(queue.space, name)
 
     def serve(self, taker: Taker) -> None:
-        """A taker has room again: give it what waits for it, from each of its queues in turns."""
+        """Deliver to a taker that has room again, from each of its queues in turn."""
         parked = taker.parked
         while parked and taker.room:
             consumer = next(iter(parked))
@@ -89,11 +89,12 @@ class Queues:
             queue = message.queue
             queue.give_back(message)
             queues[queue] = None
+        # Only now: a queue served in between would deliver a later message before an earlier one.
         for queue in queues:
             queue.serve()
 
     def restore(self, rows: Iterable[RestoredMessage]) -> None:
-        """Take the messages from before a restart, by their order. To be called before anything else."""
+        """Add the messages from before a restart, by their order. To be called before any other method."""
         for row in rows:
             queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
             queue.restore(row)
@@ -102,14 +103,14 @@ class Queues:
             queue.serve()
 
     def use(self, rules: Iterable[QueueRule]) -> None:
-        """Take new rules, for the queues that are there too."""
-        self.leases.look()  # a reload is no quantum
+        """Apply new rules, also to existing queues."""
+        self.leases.look()  # a reload runs outside of a quantum
         self._rules = tuple(rules)
         for queue in list(self._queues.values()):
             queue.use(settings_of(queue.name, self._rules))
 
     def describe(self) -> list[QueueInfo]:
-        """All queues, in the order of their spaces and names."""
+        """Return all queues, in the order of their spaces and names."""
         return [
             QueueInfo(
                 space, name, queue.messages - queue.out, queue.out, queue.bytes, len(queue.consumers),
@@ -119,7 +120,7 @@ class Queues:
         ]  # fmt: skip
 
     def counts(self) -> Mapping[str, int]:
-        """Return the counters by their names."""
+        """Return the counters by name."""
         return {
             "put": self.put,
             "duplicates": self.duplicates,
@@ -142,15 +143,15 @@ class Queues:
         return MAX_ALL_REMEMBERED - self.remembered
 
     def next_order(self) -> int:
-        """A place behind all that were given before."""
+        """Return an order number higher than all before."""
         self._order += 1
         return self._order
 
     def forget(self, queue: Queue) -> None:
-        """A queue is not needed any more."""
+        """Delete a queue that is no longer needed."""
         del self._queues[queue.space, queue.name]
         if queue.name.endswith(DEAD):
-            self._graveyards -= 1
+            self._dead_letter_queues -= 1
         self.remembered -= queue.close()
         if queue.number and self.keeper is not None:
             self.keeper.forget(queue)
@@ -158,5 +159,5 @@ class Queues:
     def _make(self, space: str, name: str) -> Queue:
         queue = self._queues[space, name] = Queue(self, space, name, settings_of(name, self._rules))
         if name.endswith(DEAD):
-            self._graveyards += 1
+            self._dead_letter_queues += 1
         return queue

@@ -1,16 +1,16 @@
-"""Writes the durable messages of queues to their store, many at a time, without disk work in the reactor thread.
+"""Group commit of the durable messages of queues, without disk I/O in the reactor thread.
 
 Rules:
-- What is to be written is gathered for `COMMIT_SECONDS`, or until there are `COMMIT_MESSAGES`, and goes into one
-  transaction, in a thread. One at a time: what comes meanwhile is in the next ones, each of a bounded size.
-- An author hears of a message when the transaction that it is in is on the disk, and of all of its messages in that
-  transaction together. Authors hear in the order of their messages.
-- A message that is gone before it is written is not written. One that was dead gave way to another one in its queue's
-  graveyard, which is in the same transaction.
-- If a transaction fails, the authors whose messages were in it, or were gathered for the next one, hear that they are
-  not kept. No further ones are taken until a transaction succeeds, which is tried again and again. What is not from an
-  author, dead messages above all, and what is gone, is written then. So nothing that an author was told of is lost.
-- A message that was confirmed by a reader is safe, whatever the disk does.
+- Messages are collected for `COMMIT_SECONDS`, or until there are `COMMIT_MESSAGES`, and written in one transaction, in
+  a thread. There is one transaction at a time, each of a bounded size; later messages go into the next ones.
+- An author is notified of a message when its transaction is on the disk, once for all of its messages in that
+  transaction. Notifications are in the order of the messages.
+- A message that is removed before it is written is not written. A message that died is replaced by a dead letter in
+  another queue, which is in the same transaction.
+- If a transaction fails, the authors of its messages, and of those collected for the next one, get negative confirms.
+  No further messages are accepted until a transaction succeeds, which is retried with back-off. Messages without an
+  author, dead letters above all, and removals are written then. So no confirmed message is lost.
+- A message that a reader has confirmed counts as safe, whatever happens to the disk.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from broker.core.queues.queue import Queue
 from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
 
 COMMIT_SECONDS = 0.005
-"""Seconds for which messages are gathered: about as long as a disk takes to write them."""
+"""Seconds for which messages are collected: about as long as a disk takes to write them."""
 
 COMMIT_MESSAGES = 100
-"""Messages that are not kept waiting for more."""
+"""Number of messages at which a transaction begins at once."""
 
 MOST_GATHERED = 10_000
-"""Messages that are gathered while a transaction takes long. When there are more, writers are told to wait."""
+"""Limit of the messages that are collected during a slow transaction. Beyond it authors are refused (backpressure)."""
 
 MOST_GATHERED_BYTES = 64 * 1024 * 1024
-"""Bytes of those: what a disk writes in a second or so."""
+"""Limit of the collected messages in bytes: what a disk writes in a second or so."""
 
 _Gathered = tuple[Message, Author | None, Any]
 
 
 class QueueRecorder:
-    """See `broker.core.queues.interfaces.Keeper`.
+    """`broker.core.queues.interfaces.MessageKeeper` over a store.
 
-    ``in_thread`` runs a function with arguments in a worker thread, and returns a Deferred of its result. ``rows`` are
-    what the store had when it was opened, or looked at: ``full`` says why it could not be opened.
+    ``in_thread`` runs a function with arguments in a worker thread, and returns a Deferred of its result. ``rows`` is
+    the content of the store when it was opened or looked at; ``full`` is the reason why it could not be opened, if any.
     """
 
     log = Logger()
@@ -80,7 +80,7 @@ class QueueRecorder:
         self._counts: dict[int, int] = {}
         self._gone: list[int] = []
         self._queues: dict[int, tuple[int, str, str]] = {}
-        """Queues that the store does not know yet."""
+        """Queues that are not in the store yet."""
         self._queues_gone: list[int] = []
         self._timer: IDelayedCall | None = None
         self._writing = False
@@ -89,12 +89,12 @@ class QueueRecorder:
             clock,
             StateError,
             "messages of durable queues could not be kept: {why}. It is tried again, every {most:g} seconds at the "
-            "latest; until it succeeds writers to these queues are told to wait",
+            "latest; until it succeeds, these queues accept no messages",
             "messages of queues are kept again, after {failures} failures",
         )
         self._stopped: Deferred[None] | None = None
         self._gave_up = False
-        """The last transaction, the one of the stop, failed."""
+        """True if the last transaction of the stop failed."""
         if full is not None:
             self.takes = False
             self._errors.add(Failure(full))
@@ -103,7 +103,7 @@ class QueueRecorder:
     # from queues
 
     def add(self, message: Message, author: Author | None, token: Any) -> None:
-        """See `Keeper`."""
+        """See `MessageKeeper`."""
         message.kept = WAITING
         self._gathered.append((message, author, token))
         self._bytes += message.size
@@ -113,33 +113,33 @@ class QueueRecorder:
         if self._timer is None:
             self._schedule()
         elif gathered == COMMIT_MESSAGES and not self._errors.failures:
-            self._timer.reset(0)  # not here and now: an author is never told while it puts
+            self._timer.reset(0)  # not here and now: an author is never notified while it publishes
 
     def remove(self, message: Message) -> None:
-        """See `Keeper`."""
+        """See `MessageKeeper`."""
         if message.kept == KEPT:
             self._gone.append(message.order)
             self._schedule()
-        # Of the others, one that waits will not be written, and one that is being written is looked at afterwards.
+        # Of the others, a waiting one will not be written, and one that is being written is examined afterwards.
 
     def amend(self, message: Message) -> None:
-        """See `Keeper`."""
+        """See `MessageKeeper`."""
         self._counts[message.order] = message.count
         self._schedule()
 
     def forget(self, queue: Queue) -> None:
-        """See `Keeper`."""
+        """See `MessageKeeper`."""
         self._queues.pop(queue.number, None)
         self._queues_gone.append(queue.number)
         self._schedule()
 
-    # from the wiring
+    # for the wiring
 
     def stop(self) -> Deferred[None]:
-        """Write what is gathered, then close the store. Nothing is taken from now on.
+        """Write the collected messages, then close the store. No message is accepted from now on.
 
-        The Deferred fires when the store is closed, whether or not all could be written (the log tells), and never
-        fails. To be called once.
+        The Deferred fires when the store is closed, even if a write failed, which is logged; it never fails. To be
+        called once.
         """
         self._stopped = Deferred()
         self.takes = False
@@ -151,7 +151,7 @@ class QueueRecorder:
         return self._stopped
 
     def counts(self) -> Mapping[str, int]:
-        """Return the counters by their names."""
+        """Return the counters by name."""
         return {
             "batches": self.batches,
             "kept": self.kept,
@@ -175,7 +175,7 @@ class QueueRecorder:
         self._commit()
 
     def _commit(self) -> None:
-        """Write what is gathered, if there is anything, or if it is time to see whether that works again."""
+        """Write the collected messages; without any, test the store if it is due after a failure."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -197,6 +197,7 @@ class QueueRecorder:
         writing.addBoth(self._next)
 
     def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
+        # Deadlines are in lifetime, which begins at 0 with each start: on the disk they are in seconds of the epoch.
         epoch = self._clock.seconds() - self._leases.moment()
         rows: list[Row] = []
         for message, _ in messages:
@@ -209,7 +210,8 @@ class QueueRecorder:
             expires = None if message.deadline == inf else message.deadline + epoch
             body = message.body if type(message.body) is bytes else bytes(message.body)
             rows.append((message.order, queue.number, message.count, expires, message.death, message.head, body))
-        # One that died is gone for the sake of one that is gathered: it is not taken away before that is written.
+        # A dead message is replaced by a letter that may still be collected: it must not be deleted before that is
+        # written.
         most = 0 if self._gathered else COMMIT_GONE
         gone, self._gone = self._gone[:most], self._gone[most:]
         queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
@@ -219,7 +221,7 @@ class QueueRecorder:
         return batch
 
     def _next_part(self) -> list[_Gathered]:
-        """Take what goes into one transaction of what is gathered."""
+        """Remove and return the collected messages for one transaction."""
         count = size = 0
         for message, _, _ in self._gathered:
             if size >= COMMIT_BYTES:
@@ -231,7 +233,7 @@ class QueueRecorder:
         return part
 
     def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
-        self._leases.look()  # the result of a thread is no quantum
+        self._leases.look()  # the result of a thread comes outside of a quantum
         self.batches += 1
         for number, _, _ in batch.queues:
             self._queues.pop(number, None)
@@ -241,14 +243,14 @@ class QueueRecorder:
                 if message.state == GONE:
                     self._gone.append(message.order)
             else:
-                message.kept = NOT_KEPT  # it was gone before
+                message.kept = NOT_KEPT  # it was removed before it was written
         if self._errors.failures:
             self._errors.over()
             self.takes = self._stopped is None
         self._tell(gathered)
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
-        self._leases.look()  # the result of a thread is no quantum
+        self._leases.look()  # the result of a thread comes outside of a quantum
         self._errors.add(failure)
         self._gave_up = self._stopped is not None
         self.takes = False
@@ -274,7 +276,7 @@ class QueueRecorder:
             self._schedule()
 
     def _finish(self) -> None:
-        """The recorder stops and nothing is being written: write what is left, or close."""
+        """Continue the stop while no write runs: write the rest, or close."""
         while (self._gathered or self._gone or self._counts or self._queues_gone) and not self._gave_up:
             self._commit()
             if self._writing:
@@ -292,7 +294,7 @@ class QueueRecorder:
     # authors
 
     def _tell(self, gathered: list[_Gathered]) -> None:
-        """These are safe: on the disk, or confirmed by a reader."""
+        """Send confirms: these messages are on the disk, or confirmed by a reader."""
         told: dict[Author, list[Any]] = {}
         for _, author, token in gathered:
             if author is not None:
@@ -302,10 +304,10 @@ class QueueRecorder:
             try:
                 author.kept(tokens)
             except Exception:
-                self.log.failure("an author failed to hear of its messages")
+                self.log.failure("an author failed to process the confirms of its messages")
 
     def _refuse(self, gathered: Iterable[_Gathered]) -> None:
-        """These could not be written: all but those that a reader has confirmed are to be sent again."""
+        """Process a failed write: negative confirms for all but the messages that a reader has confirmed."""
         told: dict[Author, tuple[list[Any], list[Any]]] = {}
         for message, author, token in gathered:
             assert author is not None
@@ -326,4 +328,4 @@ class QueueRecorder:
                 if not_kept:
                     author.not_kept(not_kept)
             except Exception:
-                self.log.failure("an author failed to hear of its messages")
+                self.log.failure("an author failed to process the confirms of its messages")

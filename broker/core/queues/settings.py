@@ -1,9 +1,9 @@
-"""Settings of queues, and the rules that give each queue its own by its name.
+"""Settings of queues, and the rules that assign them by queue name.
 
 Rules:
-- The first rule that has a pattern for the name counts, and no other. Where none has, the defaults do.
-- ``NAME.dead`` is where the messages of ``NAME`` go when they die. It has the settings of ``NAME``, but its messages
-  neither expire nor die of too many deliveries, and the oldest of them makes room for a new one.
+- The first rule with a pattern that matches the name applies, and no other. Without a match the defaults apply.
+- ``NAME.dead`` is the dead-letter queue of ``NAME``. It has the settings of ``NAME``, except that its messages neither
+  expire nor die of too many deliveries, and a new one displaces the oldest.
 """
 
 from __future__ import annotations
@@ -15,48 +15,51 @@ from fnmatch import fnmatchcase
 import attrs
 
 DEAD = ".dead"
-"""Suffix of the names of queues of dead messages."""
+"""Suffix of the names of dead-letter queues."""
 
 MAX_MESSAGES = 100_000
-"""Messages of one queue, unless set: some 40 MB if they are small, and a tenth of what all queues may hold."""
+"""Default limit of messages in a queue: some 40 MB if they are small, and a tenth of the limit of all queues."""
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of one queue, unless set: an eighth of what all may take, so that one that nobody reads leaves the others
-room."""
+"""Default limit of bytes in a queue: an eighth of the limit of all queues, so that a queue without readers leaves room
+for the others."""
 
 MAX_DELIVERIES = 20
-"""Deliveries of a message, unless set: whatever would succeed does by then, and what breaks every worker that
-takes it has broken few."""
+"""Default limit of deliveries of a message: enough for temporary failures, and few enough that a message that crashes
+its workers crashes few."""
 
 EXPIRES = 300.0
-"""Seconds after which a queue that is empty, and that nobody reads, is forgotten, unless set. It comes back with its
-first use; so the only thing lost is the memory of duplicates."""
+"""Default time in seconds after which an unused queue, empty and without readers, is deleted. Its next use creates it
+again, so only its memory of duplicates is lost."""
 
 
 class Death(enum.StrEnum):
-    """Reason for which a message left a queue without being confirmed."""
+    """Reason for which a message leaves a queue without confirmation."""
 
     REJECTED = "rejected"
-    """A reader refused it for good."""
+    """A reader rejected it without requeueing."""
     DELIVERIES = "deliveries"
-    """It was given out as often as it may be, and always came back."""
+    """It was delivered as often as allowed, and always returned."""
     EXPIRED = "expired"
-    """Its time was over before anybody took it."""
+    """Its TTL ended before a delivery."""
     TOO_MANY = "too many"
-    """It made room for a newer one."""
+    """It was displaced by a newer message."""
 
 
 @attrs.frozen
 class QueueSettings:
     """Settings of a queue. Times are in seconds.
 
-    ``durable``: its messages survive a restart. ``max_messages`` and ``max_bytes`` count what is given out and not
-    confirmed, too. ``max_deliveries``: 0 is any number. ``dead_letters`` are the deaths after which a message goes to
-    ``NAME.dead``; after others it is gone. ``ttl``: how long a message that says nothing else, or more, may wait.
-    ``expires``: how long the queue is kept while it is empty and nobody reads it, which may be infinite. ``single``:
-    only the consumer that came first gets messages, and the next one when it leaves. ``duplicates``: a message whose id
-    its user has sent lately is not queued again. ``drop_oldest``: the oldest message makes room for a new one, which
-    else is refused.
+    - ``durable``: its messages survive a restart.
+    - ``max_messages`` and ``max_bytes`` include messages that are delivered and not confirmed.
+    - ``max_deliveries``: 0 is any number.
+    - ``dead_letters``: deaths after which a message goes to ``NAME.dead``; after other deaths it is discarded.
+    - ``ttl``: upper bound, and default, of the TTL of a message; None is none.
+    - ``expires``: time for which a queue that is empty and without readers is kept, which may be infinite.
+    - ``single``: single active consumer. Only the consumer that came first gets messages, and the next one when it
+      leaves.
+    - ``duplicates``: deduplication. A message with an id that its user has sent lately is not queued again.
+    - ``drop_oldest``: a new message displaces the oldest one of a full queue; otherwise it is refused.
     """
 
     durable: bool = False
@@ -73,7 +76,7 @@ class QueueSettings:
 
 @attrs.frozen
 class QueueRule:
-    """The settings of the queues whose name fits one of the shell patterns (``*``, ``?``, ``[...]``), with case."""
+    """Settings of all queues whose name matches one of the shell patterns (``*``, ``?``, ``[...]``, case-sensitive)."""
 
     names: tuple[str, ...]
     settings: QueueSettings
@@ -83,7 +86,7 @@ DEFAULTS = QueueSettings()
 
 
 def settings_of(name: str, rules: Iterable[QueueRule]) -> QueueSettings:
-    """The settings of the queue of that name."""
+    """Return the settings of the queue of that name."""
     living = name.removesuffix(DEAD)
     settings = next((rule.settings for rule in rules if any(fnmatchcase(living, p) for p in rule.names)), DEFAULTS)
     if living == name:

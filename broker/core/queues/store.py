@@ -1,11 +1,11 @@
-"""Durable messages of queues, in an SQLite database of their own in the state directory (`broker.core.database`).
+"""Store of the durable messages of queues: an SQLite database in the state directory (`broker.core.database`).
 
 Rules:
-- A batch is one transaction, on the disk when `QueueStore.write` returns: what an author is told of it afterwards is
-  true, also if the broker is killed, or the machine stops.
-- A message is written once, with the place and the count that it had then. Its count is written again when it comes
-  back from a consumer, and not when it is given out: after a kill it may be a little too low.
-- The directory is the state directory, which `broker.core.store` keeps for one broker.
+- A batch is one transaction, durable when `QueueStore.write` returns: a confirm that an author gets afterwards is true
+  even if the broker is killed or the machine stops.
+- A message is written once, with its order and delivery count. The count is written again when the message returns from
+  a consumer, and not at its delivery: after a kill it may be a little too low.
+- The directory is the state directory, which `broker.core.store` locks for one broker.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from broker.core.queues.settings import Death
 DATABASE = "queues.sqlite3"
 
 LOG_BYTES = 64 * 1024 * 1024
-"""The write-ahead log is cut back to this when it was longer: a batch may be as long."""
+"""Length to which the write-ahead log is truncated, in bytes: a batch may be as long."""
 
 COMMIT_BYTES = 4 * 1024 * 1024
-"""Bytes of messages in one batch, but for the last message: what the reserve has room for, when the disk is full
-(`broker.core.disk_reserve`)."""
+"""Limit of the messages in one batch, in bytes, without the last message: the reserve has room for as much on a full
+disk (`broker.core.disk_reserve`)."""
 
 COMMIT_GONE = 1_000
-"""Messages that one batch takes away, for the same reason: each may cost a page of 4 KiB in SQLite's log."""
+"""Limit of the messages that one batch deletes, for the same reason: each may cost a page of 4 KiB in SQLite's log."""
 
 ROWS = (256, 64, 16, 4, 1)
-"""Numbers of rows that go into one statement. Each statement lets other threads run, and has to wait for its turn
-afterwards: with a row each, a batch would take seconds beside a busy reactor."""
+"""Numbers of rows for one statement, the largest first. Each statement releases the interpreter and has to acquire it
+again: with one row each, a batch would take seconds beside a busy reactor."""
 
 _TABLES = """
 CREATE TABLE queue (id INTEGER PRIMARY KEY, space TEXT NOT NULL, name TEXT NOT NULL);
@@ -55,10 +55,10 @@ WHERE message.id = json_extract(new.value, '$[0]')
 """
 
 STEPS = (_TABLES,)
-"""The tables of version 1, and what makes each further version out of the one before."""
+"""Migrations: the tables of version 1, then the step to each further version."""
 
 SCHEMA = len(STEPS)
-"""The version of the tables, kept in ``PRAGMA user_version``."""
+"""Version of the tables, in ``PRAGMA user_version``."""
 
 _DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
 
@@ -71,9 +71,10 @@ class QueueStore:
         self._database = Database(directory, _DESIGN)
 
     def open(self, now: float) -> list[RestoredMessage]:
-        """Make what is not there yet, and return all messages by their order. ``now`` is in seconds of the epoch.
+        """Create or migrate the database, and return all messages by their order. ``now`` is in seconds of the epoch.
 
-        Raises `StateUnusable`, where only room is lacking `StateFull`; then nothing that was there has changed.
+        Raises `StateUnusable`, its subclass `StateFull` if only room is lacking; then the existing content is
+        unchanged.
         """
 
         def read(connection: sqlite3.Connection) -> list[RestoredMessage]:
@@ -111,11 +112,11 @@ class QueueStore:
         self._database.write(work, sum(len(row[-1]) + len(row[-2]) for row in batch.rows) if grows else None)
 
     def probe(self) -> None:
-        """Write something that changes nothing. Raises `StateUnusable` where a batch with new messages would."""
+        """Execute a write that changes nothing. Raises `StateUnusable` if a batch with new messages would fail."""
         self._database.probe(COMMIT_BYTES)
 
     def close(self) -> None:
-        """The end. Harmless when not open."""
+        """Close the store. Idempotent."""
         self._database.close()
 
     def _read(self, connection: sqlite3.Connection, now: float) -> list[RestoredMessage]:
@@ -130,7 +131,7 @@ class QueueStore:
 
 
 def _restored(row: Sequence[Any], queues: dict[int, tuple[Any, Any]], now: float) -> RestoredMessage:
-    """A message as it was read. Raises one of the built-in errors for what was never written."""
+    """Decode a row. Raises a built-in exception for one that this module did not write."""
     order, number, count, expires, death, head, body = row
     space, name = queues[number]
     if not (isinstance(count, int) and all(isinstance(text, str) for text in (space, name))):

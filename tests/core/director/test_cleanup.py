@@ -10,7 +10,7 @@ from broker.core.director import cleanup
 from broker.core.director.cleanup import STEPS_PER_TURN, Cleanup
 from broker.core.director.interfaces import ContextPlace, Say, UserPlace
 from broker.core.errors import Reason, Refusal
-from broker.core.notifier import Telling
+from broker.core.notifier import Notifier
 from tests.core.director.rig import Rig, Side, check
 
 
@@ -172,7 +172,7 @@ def test_what_goes_wrong_with_one_does_not_keep_the_others() -> None:
             yield
 
     clock = Clock()
-    work = Cleanup(clock, Telling())
+    work = Cleanup(clock, Notifier())
     with capturedLogs() as logs:
         work.add(broken())
         work.add(steps())

@@ -1,4 +1,4 @@
-"""Queues with a clock that tests turn, and workers that do with messages what tests say."""
+"""Fixtures for queues: a manual clock, and workers under a test's control."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
-from broker.core.queues.consumer_turns import Consumer
+from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.interfaces import QueueInfo, RestoredMessage
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
@@ -24,7 +24,7 @@ DURABLE = QueueSettings(durable=True, dead_letters=frozenset(Death))
 
 
 class Worker:
-    """A taker with a window, which may be stuck. It keeps what it was given, in that order."""
+    """Taker with a window, which may be stuck. It keeps its messages in order."""
 
     def __init__(self, window: int = 100) -> None:
         self.window = window
@@ -32,7 +32,7 @@ class Worker:
         self.room = True
         self.stuck = False
         self.tried = 0
-        """The number of offers while it was stuck."""
+        """Number of offers while it was stuck."""
         self.held: list[Message] = []
         self.got: list[bytes] = []
 
@@ -48,7 +48,7 @@ class Worker:
         return True
 
     def release(self, index: int = 0) -> Message:
-        """Answer for something that it has."""
+        """Answer a message that it has."""
         message = self.held.pop(index)
         self.room = not self.stuck and len(self.held) < self.window
         return message
@@ -59,7 +59,7 @@ class Worker:
 
 
 class Farm:
-    """Queues, a clock, and short words for what is done with them."""
+    """Queues, a clock, and short methods for their operations."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Farm:
         self.queues.serve(worker)
 
     def gone(self, worker: Worker, *consumers: Consumer) -> None:
-        """The worker dies."""
+        """Disconnect: give back all messages."""
         worker.room = False
         worker.stuck = True
         for consumer in consumers:
@@ -105,7 +105,7 @@ class Farm:
         self.queues.give_back(held)
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass in steps of the leases'."""
+        """Advance the clock in steps of the leases' ticks."""
         for _ in range(round(seconds / TICK)):
             self.clock.advance(TICK)
         self.leases.look()  # as the scheduler does before it serves a connection
@@ -114,7 +114,7 @@ class Farm:
         return next((info for info in self.queues.describe() if info.name == name), None)
 
     def load(self, name: str = "q") -> tuple[int, int]:
-        """The number of ready messages of a queue, and of delivered ones."""
+        """Return the numbers of ready and of delivered messages of a queue."""
         info = self.info(name)
         return (0, 0) if info is None else (info.ready, info.out)
 
@@ -129,7 +129,7 @@ class Farm:
 
 
 class Author:
-    """Records the notices of its messages."""
+    """Author that records its confirms."""
 
     def __init__(self) -> None:
         self.safe: list[Any] = []
@@ -143,7 +143,7 @@ class Author:
 
 
 class DurableFarm(Farm):
-    """Queues that are kept in ``directory``. It begins with what is there."""
+    """Queues over a store in ``directory``, with its content at the start."""
 
     def __init__(self, directory: str, settings: QueueSettings = DURABLE) -> None:
         self.directory = directory
@@ -159,25 +159,25 @@ class DurableFarm(Farm):
         self.author = Author()
 
     def send(self, *bodies: bytes, name: str = "q", **more: Any) -> None:
-        """Put messages by the author, whose tokens are the bodies."""
+        """Put messages by the author; the tokens are the bodies."""
         for body in bodies:
             assert not self.queue(name).put(b"head", body, author=self.author, token=body, **more)
 
     def timers(self) -> list[float]:
-        """In how many seconds the recorder will do something."""
+        """Return the seconds until the recorder's next action."""
         every: Any = self.clock.getDelayedCalls()
         calls = [call for call in every if getattr(call.func, "__self__", None) is self.recorder]
         return [call.getTime() - self.clock.seconds() for call in calls]
 
     def commit(self) -> None:
-        """Let the time until a write pass, and the thread do its work."""
+        """Advance the clock past the delay of a write, and run the thread."""
         self.clock.advance(COMMIT_SECONDS)
         while self.thread.jobs:
             self.thread.work()
             self.clock.advance(COMMIT_SECONDS)
 
     def stored(self) -> list[RestoredMessage]:
-        """What the next run would find if this one were killed now."""
+        """Return the state that the next run would read after a kill."""
         with tempfile.TemporaryDirectory() as copy:
             shutil.copytree(self.directory, copy, dirs_exist_ok=True)
             store = QueueStore(copy)
@@ -186,5 +186,5 @@ class DurableFarm(Farm):
             return rows
 
     def bodies(self, name: str = "q") -> list[bytes]:
-        """The messages of a queue that the next run would find."""
+        """Return the messages of a queue that the next run would read."""
         return [row.body for row in self.stored() if row.name == name]

@@ -1,6 +1,7 @@
-"""Queues against a model that has a plain list of messages: nothing is lost, or given out twice, too early or too late.
+"""Model-based test of queues: the model is a plain list of messages. No message is lost, delivered twice, too early or
+too late.
 
-``ELKOBROKER_QUEUE_EXAMPLES`` says how many runs there are.
+``ELKOBROKER_QUEUE_EXAMPLES`` is the number of runs.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
-from broker.core.queues.consumer_turns import Consumer
+from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.messages import OVERHEAD, Message
 from broker.core.queues.queue import FIRST_PAUSE, LONGEST_PAUSE
 from broker.core.queues.settings import Death, QueueRule, QueueSettings, settings_of
 from tests.core.queues.farm import Farm, Worker
 
 EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))
-"""Runs of the machine: few every day, more where somebody asks for them."""
+"""Runs of the state machine: few by default, more on request."""
 
 LATE = 3 * TICK
-"""Seconds by which the queues may do later what is due: a lease is checked at the end of its slot, and a clock that
-goes on in ticks adds up to two to that."""
+"""Tolerated delay of due work in seconds: a lease is checked at the end of its slot, and a clock that advances in ticks
+adds up to two to that."""
 
 MOST_TICKS = 1_000
 """Ticks until nothing is due any more; messages are due once each, and again after each delivery."""
@@ -36,7 +37,7 @@ MOST_TICKS = 1_000
 
 @attrs.define(eq=False)
 class Entry:
-    """A message, as the model has it."""
+    """Message of the model."""
 
     body: bytes
     queue: str
@@ -49,7 +50,8 @@ class Entry:
 
 
 class Model(RuleBasedStateMachine):
-    """Two queues and their graveyards, three workers, and a plain list of what must be where."""
+    """State machine: two queues and their dead-letter queues, three workers, and a plain list of the expected
+    places."""
 
     NAMES = ("a", "b", "a.dead", "b.dead")
 
@@ -89,18 +91,18 @@ class Model(RuleBasedStateMachine):
         return [entry for entry in self.entries.values() if entry.queue == name]
 
     def held_by_none(self, name: str) -> list[Entry]:
-        """The messages of the queue, in order."""
+        """Return the messages of the queue, in order."""
         return sorted((e for e in self.of(name) if e.holder is None), key=lambda entry: entry.place)
 
     def ready(self, name: str) -> list[Entry]:
-        """The messages of the queue that are not set aside, in order."""
+        """Return the messages of the queue that are not set aside, in order."""
         return [e for e in self.held_by_none(name) if e.avoid is None or e.again <= self.now]
 
     def eligible(self, name: str) -> list[Worker]:
         consumers = list(self.consumers[name])
         return consumers[:1] if self.settings[name].single else consumers
 
-    # what the model says
+    # the model
 
     def end(self, entry: Entry) -> None:
         del self.entries[entry.body]
@@ -117,7 +119,7 @@ class Model(RuleBasedStateMachine):
         entry.deadline, entry.count, entry.holder, entry.avoid = inf, 0, None, None
 
     def returned(self, entry: Entry) -> bool:
-        """A delivered message comes back. Returns False if it is dead."""
+        """Process the return of a delivered message. Returns False if it is dead."""
         entry.holder = None
         most = self.settings[entry.queue].max_deliveries
         if most and entry.count >= most:
@@ -129,7 +131,7 @@ class Model(RuleBasedStateMachine):
         return False
 
     def taken(self, worker: Worker, message: Message) -> None:
-        """A worker is given a message by the queues."""
+        """Process a delivery by the queues."""
         entry = self.entries[bytes(message.body)]
         assert entry.holder is None, "given to two"
         while entry.queue != message.queue.name:  # it has just expired, and those before it
@@ -139,7 +141,7 @@ class Model(RuleBasedStateMachine):
         assert worker in self.eligible(entry.queue)
         assert entry.deadline >= self.now
         for older in self.ready(entry.queue):
-            if older.avoid is None:  # or its pause ends with this very tick
+            if older.avoid is None:  # or its back-off ends with this very tick
                 assert older.place >= entry.place or older.deadline < self.now, "given out before an older one"
         entry.holder, entry.avoid = worker, None
         entry.count += 1
@@ -147,7 +149,7 @@ class Model(RuleBasedStateMachine):
         assert (message.death is not None) == entry.queue.endswith(".dead")
 
     def settle_times(self) -> None:
-        """Let the queues do what is due by now, and the model too. It goes on until nothing was due just now."""
+        """Process due work of the queues and of the model, until nothing was due just now."""
         self.farm.clock.advance(TICK)
         for _ in range(MOST_TICKS):
             if not self.just_due():
@@ -162,13 +164,13 @@ class Model(RuleBasedStateMachine):
                 self.die(ready[0], Death.EXPIRED)
 
     def just_due(self) -> bool:
-        """Return True if something was due of late: a message's deadline, or the end of its pause."""
+        """Return whether something was due lately: a message's deadline, or the end of its back-off."""
         now, since = self.now, self.now - LATE
         times = [each.deadline for each in self.entries.values()]
         times += [each.again for each in self.entries.values() if each.avoid is not None]
         return any(since <= time <= now for time in times)
 
-    # what is done
+    # rules
 
     @rule(name=st.sampled_from(["a", "b"]), ttl=st.none() | st.sampled_from([0.1, 0.5]))
     def put(self, name: str, ttl: float | None) -> None:
@@ -179,7 +181,7 @@ class Model(RuleBasedStateMachine):
         if len(self.of(name)) >= settings.max_messages:
             waiting = self.held_by_none(name)
             wanted = settings.drop_oldest and bool(waiting)
-            if wanted:  # one is enough: there are never more than allowed but in graveyards
+            if wanted:  # one is enough: only dead-letter queues exceed the limit
                 self.die(waiting[0], Death.TOO_MANY)
         if not wanted:
             with pytest.raises(Refusal) as refused:
@@ -280,7 +282,7 @@ class Model(RuleBasedStateMachine):
         for _ in range(round(seconds / TICK)):
             self.settle_times()
 
-    # what must be so
+    # invariants
 
     @invariant()
     def all_are_where_they_must_be(self) -> None:
@@ -312,7 +314,7 @@ class Model(RuleBasedStateMachine):
                 assert all(worker is oldest.avoid for worker in idle)
 
     def teardown(self) -> None:
-        """In the end everything comes out, once, and in order."""
+        """Assert that at the end everything is delivered, once, and in order."""
         if not hasattr(self, "farm"):
             return
         for which in range(3):
@@ -333,7 +335,7 @@ class Model(RuleBasedStateMachine):
 
 
 class Recorded(Worker):
-    """A worker that the model hears from."""
+    """Worker that reports to the model."""
 
     def __init__(self, model: Model, window: int) -> None:
         super().__init__(window)

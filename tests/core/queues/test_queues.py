@@ -1,4 +1,4 @@
-"""Queues: what is given to whom and in which order, what comes back, what dies, and that nothing is lost or kept."""
+"""Queues: recipients and order of deliveries, returns, deaths, and conservation of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.core.queues import queues as core
 from broker.core.queues.interfaces import QueueInfo
-from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Ids, Message
+from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Message, RecentIds
 from broker.core.queues.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from broker.core.queues.settings import (
     DEFAULTS,
@@ -30,7 +30,7 @@ from tests.core.queues.farm import Farm, Worker
 
 @pytest.fixture(autouse=True)
 def no_defects() -> Iterator[None]:
-    """Nothing that leases or queues do may fail, which would only be logged."""
+    """Leases and queues in which nothing may raise: exceptions would only be logged."""
     with capturedLogs() as logs:
         yield
     assert [event["log_failure"] for event in logs if "log_failure" in event] == []
@@ -47,7 +47,7 @@ def refusal_of(queue: Queue, body: bytes = b"x", **more: Any) -> Reason:
     return refused.value.reason
 
 
-# who gets what
+# deliveries
 
 
 def test_messages_wait_for_a_consumer_in_their_order(farm: Farm) -> None:
@@ -148,7 +148,7 @@ def test_a_single_queue_whose_first_consumer_has_no_room_waits_for_it() -> None:
     assert second.got == [b"2"]
 
 
-# what comes back
+# returns
 
 
 def test_K09_who_consumes_no_longer_keeps_what_it_was_given(farm: Farm) -> None:
@@ -376,7 +376,7 @@ def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: Farm) -> Non
     assert worker.got == [b"1", b"again", b"again", b"2"]
 
 
-# what dies
+# deaths
 
 
 def all_deaths(**more: Any) -> Farm:
@@ -384,7 +384,7 @@ def all_deaths(**more: Any) -> Farm:
 
 
 def letters(farm: Farm, name: str = "q.dead") -> list[tuple[bytes, Death | None]]:
-    """The messages of a dead-letter queue."""
+    """Return the messages of a dead-letter queue."""
     worker = Worker(1_000_000)
     farm.consume(worker, name)
     return [(bytes(message.body), message.death) for message in worker.held]
@@ -404,7 +404,7 @@ def test_K06_what_is_rejected_for_good_is_gone(farm: Farm) -> None:
     assert farm.queues.counts()["lost.rejected"] == 1
 
 
-def test_each_death_leads_to_the_graveyard_if_that_is_set() -> None:
+def test_each_death_leads_to_the_dead_letter_queue_if_that_is_set() -> None:
     farm = all_deaths(max_deliveries=1, max_messages=2, drop_oldest=True)
     worker = Worker(1)
     consumer = farm.consume(worker)
@@ -719,18 +719,18 @@ def test_the_id_of_a_message_that_was_refused_is_not_remembered() -> None:
 
 
 def test_ids_are_bounded_and_forgotten_in_time() -> None:
-    ids = Ids()
+    ids = RecentIds()
     for n in range(MAX_REMEMBERED + 10):
-        ids.add(Ids.key("ann", str(n)), 1.0, None, 1_000_000)
+        ids.add(RecentIds.key("ann", str(n)), 1.0, None, 1_000_000)
     assert len(ids) == MAX_REMEMBERED
-    assert ids.find(Ids.key("ann", "9"), 1.0) is None
-    assert ids.find(Ids.key("ann", "10"), 1.0) == (1.0, None)
+    assert ids.find(RecentIds.key("ann", "9"), 1.0) is None
+    assert ids.find(RecentIds.key("ann", "10"), 1.0) == (1.0, None)
     assert ids.until() == 1.0 + DUPLICATES_FOR
     for n in range(MAX_REMEMBERED):
-        ids.add(Ids.key("bob", str(n)), 2.0 + DUPLICATES_FOR, None, 1_000_000)
+        ids.add(RecentIds.key("bob", str(n)), 2.0 + DUPLICATES_FOR, None, 1_000_000)
         assert len(ids) <= MAX_REMEMBERED
-    assert ids.find(Ids.key("bob", "0"), 2.0 + DUPLICATES_FOR) is not None
-    ids.add(Ids.key("eve", "1"), 2.0 + DUPLICATES_FOR, None, 0)
+    assert ids.find(RecentIds.key("bob", "0"), 2.0 + DUPLICATES_FOR) is not None
+    ids.add(RecentIds.key("eve", "1"), 2.0 + DUPLICATES_FOR, None, 0)
     assert len(ids) == MAX_REMEMBERED
 
 
@@ -752,11 +752,11 @@ def test_ids_of_all_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_ids_take_no_more_than_short_ones() -> None:
-    assert len(Ids.key("ann", "x" * 60_000)) == len(Ids.key("ann", "x")) == 16
-    assert Ids.key("a", "bc") != Ids.key("ab", "c")
+    assert len(RecentIds.key("ann", "x" * 60_000)) == len(RecentIds.key("ann", "x")) == 16
+    assert RecentIds.key("a", "bc") != RecentIds.key("ab", "c")
 
 
-# the end of queues, and settings
+# deletion of queues, and settings
 
 
 def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
@@ -827,7 +827,7 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert settings_of("a", []) == DEFAULTS
 
 
-def test_a_graveyard_has_the_settings_of_its_queue_but_for_what_makes_it_one() -> None:
+def test_a_dead_letter_queue_has_the_settings_of_its_queue_except_its_own() -> None:
     set_so = QueueSettings(
         durable=True, max_messages=7, max_bytes=700, max_deliveries=5, dead_letters=frozenset(Death), ttl=1.0,
         expires=2.0, single=True, duplicates=True,

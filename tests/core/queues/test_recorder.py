@@ -1,4 +1,4 @@
-"""The recorder of queues: what is on the disk at each moment, what authors hear and when, and what a bad disk costs."""
+"""Recorder of queues: content of the disk at each moment, confirms of authors and their time, and failing disks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def farm(directory: str) -> Iterator[DurableFarm]:
 
 
 def restarted(farm: DurableFarm, settings: QueueSettings = DURABLE) -> DurableFarm:
-    """The next run, after this one was killed."""
+    """Start the next run after a kill of this one."""
     farm.store.close()
     return DurableFarm(farm.directory, settings)
 
@@ -54,7 +54,7 @@ def refusal_of(farm: Farm, body: bytes = b"x", name: str = "q", **more: object) 
     return refused.value.reason
 
 
-# when what is written
+# time of writes
 
 
 def test_K03_an_author_hears_of_a_durable_message_when_it_is_on_the_disk(farm: DurableFarm) -> None:
@@ -322,7 +322,7 @@ def test_a_message_that_dies_while_it_is_written_is_buried_by_the_next_write(far
     assert (farm.bodies(), farm.bodies("q.dead")) == ([], [b"1"])
 
 
-# a bad disk
+# failing disks
 
 
 def test_what_cannot_be_written_is_taken_back_and_its_author_told(farm: DurableFarm) -> None:
@@ -590,7 +590,7 @@ def test_a_duplicate_is_not_called_safe_before_the_first_one_is(directory: str) 
     farm.thread.fail(FULL)
     farm.clock.advance(RETRY_SECONDS)
     farm.thread.work()
-    farm.send(b"3", id="y")  # what could not be kept is none to be a duplicate of
+    farm.send(b"3", id="y")  # a message with a negative confirm is no reason to call another one a duplicate
     farm.commit()
     assert farm.bodies() == [b"1", b"3"]
     farm.wait(DUPLICATES_FOR + 1)
@@ -649,7 +649,7 @@ def test_an_author_that_fails_keeps_nothing_from_the_others(directory: str) -> N
 
 
 class Fate:
-    """The outcome of the messages of several runs of a broker, each of which was killed."""
+    """Count the outcomes of the messages over several runs of a broker, each of which was killed."""
 
     def __init__(self, directory: str) -> None:
         self.farm = DurableFarm(directory, SMALL)
@@ -684,14 +684,14 @@ class Fate:
             farm.reject(self.worker, number % len(held), recycle=what == "recycle")
         elif what == "kill":
             if number % 2 and farm.thread.jobs:
-                farm.thread.do()  # it was written, and nobody heard of it
+                farm.thread.do()  # it was written, and its author not notified
             self.look()
             farm.store.close()
             self.farm = DurableFarm(farm.directory, SMALL)
             self.begin()
 
     def look(self) -> None:
-        """The state that the next run finds."""
+        """Return the state that the next run reads."""
         self.safe.update(self.farm.author.safe)
         stored = [row.body for row in self.farm.stored()]
         assert len(stored) == len(set(stored)), "a message in two places"

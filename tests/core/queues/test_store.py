@@ -1,6 +1,6 @@
-"""The store of queues: what comes back, and what each unusable database is told; and what no kill takes away.
+"""Store of queues: restored content, errors for unusable databases, and durability across kills.
 
-``ELKOBROKER_QUEUE_KILLS`` says how often the child is killed.
+``ELKOBROKER_QUEUE_KILLS`` is the number of kills of the child.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker.core.queues.store import DATABASE, ROWS, SCHEMA, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
-"""Some every day, since each costs the start of a child."""
+"""Few by default, since each costs the start of a child."""
 
 NOW = 1_000_000.0
 
@@ -64,7 +64,7 @@ def orders(store: QueueStore) -> list[int]:
     return [each.order for each in reopened(store)]
 
 
-# what comes back
+# restored content
 
 
 def test_the_file_is_private(store: QueueStore, directory: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(store: QueueStore) -> None:
 
 
 def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only SQLite's own settings show that the file system is told to write."""
+    """SQLite's own settings are the only evidence that writes are synced to the disk."""
     made: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 
@@ -182,7 +182,7 @@ def test_nothing_is_written_after_close(store: QueueStore) -> None:
 
 
 def filled(directory: Path, *statements: str) -> None:
-    """A database with two messages, in which something was done by somebody else."""
+    """Create a database with two messages, and apply a foreign change to it."""
     store = QueueStore(str(directory))
     store.open(NOW)
     store.write(attrs.evolve(NOTHING, queues=QUEUES, rows=[row(1), row(2, 2, death="expired")]))
@@ -275,7 +275,7 @@ def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(d
 
 @pytest.mark.parametrize("size", [100, 20_000])
 def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(tmp_path: Path, size: int) -> None:
-    """Also where the write-ahead log cannot be copied into the database without the reserve."""
+    """Property of a full disk on which the write-ahead log cannot be checkpointed without the reserve."""
     script = f"""
 import os, sys
 from broker.core.database import StateFull
@@ -390,7 +390,7 @@ reactor.run()
 
 
 def test_K03_a_message_that_was_confirmed_survives_a_kill(directory: Path) -> None:
-    """A child puts, confirms, rejects and buries messages until it is killed; the next one goes on from there."""
+    """Kill a child that puts, confirms, rejects and dead-letters messages; the next one continues from there."""
     chance = random.Random(3)
     put, kept, settled = 0, set[int](), set[int]()
     for seed in range(KILLS):

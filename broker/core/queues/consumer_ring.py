@@ -1,8 +1,8 @@
-"""Whose turn it is at a queue, among its consumers.
+"""Round-robin among the consumers of a queue.
 
 Rules:
-- Consumers with room have turns. One that turns out to have none is *parked* with its taker, and is not looked at again
-  until that has some.
+- Consumers with room take turns. A consumer without room is *parked* at its taker, and is skipped until the taker has
+  room again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.core.queues.interfaces import Taker
 
 
 class Consumer:
-    """A taker, as one queue knows it."""
+    """Subscription of a taker to one queue."""
 
     __slots__ = ("queue", "taker")
 
@@ -24,27 +24,28 @@ class Consumer:
 
 
 class ConsumerRing:
-    """Consumers that may have room, in the order of their turns."""
+    """Round-robin ring of the consumers that may have room."""
 
     def __init__(self) -> None:
         self._consumers: OrderedDict[Consumer, None] = OrderedDict()
 
     def add(self, consumer: Consumer) -> None:
-        """It has a turn after all others."""
+        """Add a consumer at the end of the ring."""
         self._consumers[consumer] = None
 
     def discard(self, consumer: Consumer) -> None:
-        """It is given nothing more, parked or not."""
+        """Remove a consumer from the ring or from the parked ones."""
         self._consumers.pop(consumer, None)
         consumer.taker.parked.pop(consumer, None)
 
     def serves(self, consumer: Consumer) -> bool:
-        """True if it is given messages when it has room."""
+        """Return whether the consumer gets messages when it has room."""
         return consumer in self._consumers or consumer in consumer.taker.parked
 
     def next(self, but: Taker | None = None) -> Consumer | None:
-        """Whose turn it is, of those that have room, leaving one taker out."""
+        """Return the next consumer with room, leaving one taker out; None if there is none."""
         consumers = self._consumers
+        # At most one round: each step moves a consumer to the end or out of the ring.
         for _ in range(len(consumers)):
             consumer = next(iter(consumers))
             taker = consumer.taker
