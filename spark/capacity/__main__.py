@@ -1,4 +1,4 @@
-"""The command: `python -m spark.capacity run|demo|generate|evaluate`.
+"""The command: `python -m spark.capacity run|demo|what-if|generate|evaluate`.
 
 Exit codes: 0 done; 1 it could not be done, with one sentence that says why; 2 wrong arguments.
 """
@@ -14,16 +14,18 @@ from tempfile import TemporaryDirectory
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from spark.capacity import backtest, trial, verdict
-from spark.capacity.forecast import HORIZON, LONGEST_HORIZON
+from spark.capacity.benchmark import back_test, pipeline_trial, summary
+from spark.capacity.benchmark.traces import TraceError
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
+from spark.capacity.ingest.segments import JournalError
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
-from spark.capacity.plan import TARGET
+from spark.capacity.planning import what_if
+from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
+from spark.capacity.planning.plan import TARGET, Options
+from spark.capacity.planning.what_if import QuestionError
 from spark.capacity.progress import Progress
-from spark.capacity.segments import JournalError
 from spark.capacity.session import MEMORY, NoJavaError, open_session
-from spark.capacity.tables import OutError, Tables
-from spark.capacity.traces import TraceError
+from spark.capacity.tables.store import OutError, Tables
 
 DEMO_DAYS = 30
 """A month has enough weeks for a weekly season to be believed."""
@@ -51,6 +53,14 @@ def share(text: str) -> float:
     return number
 
 
+def factor(text: str) -> float:
+    """Read a number above nothing."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     """Describe the arguments."""
     top = argparse.ArgumentParser(prog="python -m spark.capacity", description=__doc__.splitlines()[0])
@@ -63,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
         command.add_argument("--horizon", type=hours, default=HORIZON, help=f"hours to forecast ({HORIZON})")
+        command.add_argument("--cost", type=factor, help="of a provider, for plan.json")
         command.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
         return command
 
@@ -73,6 +84,20 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
     demo = planning("demo", "make a month of a farm that never was, and plan for it")
     demo.add_argument("--out", type=Path, default=Path("plan"), help="the folder of the tables and the report (plan)")
+    asked = commands.add_parser("what-if", help="the last plan again, with other assumptions; without Spark")
+    asked.add_argument("--out", type=Path, required=True, help="the folder of the tables of a run")
+    asked.add_argument("--growth", type=factor, default=1.0, help="the demand is so many times as high (1.3)")
+    asked.add_argument("--full-load", type=factor, help="the load at which a provider is full")
+    asked.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
+    asked.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="KIND=VALUE",
+        help="without endpoint=, host= or label=; repeatable",
+    )
+    asked.add_argument("--calendar", type=Path, help="known events as CSV: from,to,factor,service")
+    asked.add_argument("--cost", type=factor, help="of a provider")
     made = commands.add_parser("generate", help="make a journal of a farm that never was")
     made.add_argument("--journal", type=Path, required=True, help="the folder to write it to")
     made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
@@ -99,7 +124,8 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, journal: Path) -
         now=getattr(arguments, "now", None),
         since=getattr(arguments, "date_from", None),
         horizon=arguments.horizon,
-        target=arguments.target,
+        options=Options(target=arguments.target),
+        cost=arguments.cost,
     )
     spark = open_session(arguments.master, memory=arguments.memory)
     tables = Tables(spark, arguments.out)
@@ -132,6 +158,19 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
     run_jobs(arguments, progress, journal)
 
 
+def ask(arguments: argparse.Namespace) -> None:
+    """Print the last plan beside what it would be with other assumptions."""
+    tables = Tables(None, arguments.out)
+    options = Options(
+        target=arguments.target,
+        growth=arguments.growth,
+        full_load=arguments.full_load,
+        without=what_if.removed(tables, what_if.last_issue(tables), arguments.without),
+        events=what_if.read_calendar(arguments.calendar) if arguments.calendar else (),
+    )
+    print(what_if.table(what_if.answer(tables, options), arguments.cost))
+
+
 def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
     """Print how well known series are forecast, and planted flaky providers found."""
     if not arguments.traces.exists():
@@ -139,11 +178,11 @@ def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
     if arguments.out:
         # Better now than after some minutes.
         arguments.out.open("a").close()
-    scale = trial.Scale()
-    weeks: list[list[backtest.Step]] = []
+    scale = pipeline_trial.Scale()
+    weeks: list[list[back_test.Step]] = []
     outcome = None
     with progress.job("traces") as step:
-        walked = backtest.walk_all(
+        walked = back_test.walk_all(
             arguments.traces, lambda done, total: step(done / total, f"{done:,} of {total:,} files")
         )
         used = sum(len(series) for series in walked.walks.values())
@@ -151,12 +190,12 @@ def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
     if not arguments.only_traces:
         with folder_for(arguments.keep) as folder:
             spark = open_session(arguments.master, memory=arguments.memory)
-            farms = trial.make(folder, scale, progress)
+            farms = pipeline_trial.make(folder, scale, progress)
             with progress.job("weeks") as step:
-                weeks = trial.walked(scale)
+                weeks = pipeline_trial.walked(scale)
                 step(1.0, f"{len(weeks):,} series of the generator")
-            outcome = trial.run(spark, farms, folder / "tables", progress)
-    told = verdict.markdown(walked, weeks, outcome)
+            outcome = pipeline_trial.run(spark, farms, folder / "tables", progress)
+    told = summary.markdown(walked, weeks, outcome)
     print(f"\n{told}")
     if arguments.out:
         arguments.out.write_text(told)
@@ -182,6 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[], None]] = {
         "run": lambda: run_jobs(arguments, progress, arguments.journal),
         "demo": lambda: demo(arguments, progress),
+        "what-if": lambda: ask(arguments),
         "generate": lambda: make_journal(
             arguments.journal, progress, days=arguments.days, seed=arguments.seed, faults=arguments.faults
         ),
@@ -189,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     try:
         commands[arguments.command]()
-    except (JournalError, NoJavaError, NoRecordsError, OutError, TraceError) as error:
+    except (JournalError, NoJavaError, NoRecordsError, OutError, QuestionError, TraceError) as error:
         print(f"capacity: {error}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -8,6 +8,7 @@ Rules:
 - Forecasts and plans of earlier runs stay, to be compared with what came; a run with the same `now` replaces its own.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -19,24 +20,27 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.capacity import balance as balance_of
-from spark.capacity import reliability as reliability_of
-from spark.capacity import report
-from spark.capacity import service_load as service_load_of
-from spark.capacity.arrays import batches, micros
-from spark.capacity.balance import balance
-from spark.capacity.clocks import SILVER_SET_BACK, sentences
-from spark.capacity.daily import each_service
-from spark.capacity.evaluate import evaluate
-from spark.capacity.forecast import HORIZON, forecast, full_hour
-from spark.capacity.hidden import Missing
-from spark.capacity.ingest import Ingested, ingest
-from spark.capacity.plan import TARGET, plan
-from spark.capacity.presence import SILVER_SIGNS, broker_down
+from spark.capacity.ingest.intake import Ingested, ingest
+from spark.capacity.planning.evaluation import evaluate
+from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
+from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.progress import Progress
-from spark.capacity.reliability import provider_days, reliability
-from spark.capacity.rollup import look, rollup
-from spark.capacity.schema import (
+from spark.capacity.report import page, plan_json, service_section
+from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
+from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
+from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.lost_time import Missing
+from spark.capacity.service import balance as balance_of
+from spark.capacity.service import demand as service_load_of
+from spark.capacity.service import reliability as reliability_of
+from spark.capacity.service.balance import balance
+from spark.capacity.service.daily_jobs import each_service
+from spark.capacity.service.demand import LOOKBACK, service_load
+from spark.capacity.service.reliability import provider_days, reliability
+from spark.capacity.tables.column_reader import batches, micros
+from spark.capacity.tables.lake import FOLDER, publish
+from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     EVALUATION,
     GOLD_BALANCE_DAY,
@@ -51,9 +55,8 @@ from spark.capacity.schema import (
     Table,
     arrow_schema,
 )
-from spark.capacity.service_load import LOOKBACK, service_load
-from spark.capacity.tables import State, Tables
-from spark.capacity.times import SECOND
+from spark.capacity.tables.store import State, Tables
+from spark.capacity.tables.time_windows import SECOND
 
 DAY = timedelta(days=1)
 
@@ -82,7 +85,9 @@ class Settings:
     now: datetime | None = None
     since: date | None = None
     horizon: int = HORIZON
-    target: float = TARGET
+    options: Options = PLAIN
+    cost: float | None = None
+    """Of a provider, in any unit."""
 
     @property
     def run(self) -> str:
@@ -107,12 +112,16 @@ class Pipeline:
             raise NoRecordsError(f"{self._settings.journal} has no records" + self._why_none(done))
         # Noted dates of which nothing is there any more have nothing to be computed of.
         rolled = self._rollup(sorted(touched & held), held)
-        self._days(rolled, held)
+        hours = self._days(rolled, held)
         now = self._now()
-        self._forecast(now)
+        self._forecast(now, hours)
         # Dates that were left out on purpose are still to be computed.
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
-        return self._report(now)
+        files = self._report(now)
+        with self._progress.job("publish") as step:
+            versions = publish(self._tables, self._settings.run)
+            step(1.0, f"{len(versions):,} tables have a new version in {self._tables.out / FOLDER}")
+        return files
 
     @staticmethod
     def _why_none(done: Ingested) -> str:
@@ -143,7 +152,10 @@ class Pipeline:
             self._progress.note(f"{len(done.strange):,} files are no segments, {done.strange[0]!r} for one: left alone")
         if done.lost:
             known = f"{done.lost_known:,} of the lost records were told of by the broker"
-            self._progress.note(f"{known}; what came after a start's last record cannot be known")
+            self._progress.note(f"{known}; of what came after a boot's last readable record at least these are lost")
+        if done.damaged:
+            segments = f"{done.damaged:,} damaged segment" + ("" if done.damaged == 1 else "s")
+            self._progress.note(f"{segments}: their records are lost until they come again; each run tries them")
         if done.lost and done.quarantined:
             self._progress.note("records in quarantine are among the lost: their numbers are in no table")
         return done
@@ -171,7 +183,8 @@ class Pipeline:
             self._progress.note(sentence)
         return made
 
-    def _days(self, dates: Sequence[date], held: set[date]) -> None:
+    def _days(self, dates: Sequence[date], held: set[date]) -> list[date]:
+        """Make the daily tables; return the dates whose hours were made."""
         tables = self._tables
         later = {day + DAY * more for day in dates for more in range(LOOKBACK.days + 1)}
         hours = sorted(later & held)
@@ -181,6 +194,7 @@ class Pipeline:
         self._daily("reliable", GOLD_PROVIDER_DAY, dates, ((day, reliability(rows)) for day, rows in days))
         shares = each_service(tables, dates, balance, balance_of.MEASURES)
         self._daily("balance", GOLD_BALANCE_DAY, dates, shares)
+        return hours
 
     def _daily(
         self, name: str, table: Table, dates: Sequence[date], made: Iterable[tuple[date, list[dict[str, Any]]]]
@@ -201,53 +215,103 @@ class Pipeline:
             raise NoRecordsError(f"{self._settings.journal} has no records of {last}")
         return full_hour(datetime.fromtimestamp(max(latest) // SECOND, UTC))
 
-    def _later(self, table: Table, now: datetime) -> DataFrame:
-        """Read the rows of earlier runs that are kept."""
-        issued = F.col("issued")
-        return self._tables.read(table).where((issued != F.lit(now)) & (issued > F.lit(now - REMEMBERED)))
+    def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
+        """Write the rows that this run issued beside those that others issued on the same date, and forget old ones."""
+        tables, day = self._tables, now.date()
+        others = tables.read(table, [day]).where(F.col("issued") != F.lit(now))
+        tables.write_date(table, others.union(made), day)
+        for old in tables.dates(table):
+            if old < (now - REMEMBERED).date():
+                tables.drop_date(table, old)
 
     def _issued(self, table: Table, now: datetime) -> list[dict[str, Any]]:
         """Read the rows of this run."""
-        rows = self._tables.rows_of(table)
-        mine = pc.equal(rows["issued"], pa.scalar(now, pa.timestamp("us", "UTC")))
+        rows = self._tables.rows_of(table, now.date())
+        mine = pc.equal(rows["issued"], _moment(now))
         issued: list[dict[str, Any]] = rows.filter(mine).to_pylist()
         return issued
 
-    def _forecast(self, now: datetime) -> None:
+    def _forecast(self, now: datetime, changed: Sequence[date]) -> None:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
         load = tables.read(GOLD_SERVICE_1H, known).persist()
         with self._progress.job("forecast") as step:
-            tables.write(GOLD_FORECAST, self._later(GOLD_FORECAST, now).union(forecast(load, now, settings.horizon)))
-            forecasts = tables.read(GOLD_FORECAST)
-            services = len({row["service"] for row in self._issued(GOLD_FORECAST, now)})
+            self._keep(GOLD_FORECAST, forecast(load, now, settings.horizon), now)
+            services = len(pc.unique(tables.rows_of(GOLD_FORECAST, now.date())["service"]))
             step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
         with self._progress.job("plan") as step:
-            made = plan(load, forecasts, now, target=settings.target)
-            tables.write(GOLD_PLAN, self._later(GOLD_PLAN, now).union(made))
-            needs = [(row["need_horizon"], row["providers_now"]) for row in self._issued(GOLD_PLAN, now)]
-            short = sum(need is not None and need > there for need, there in needs)
+            forecasts = tables.read(GOLD_FORECAST, [now.date()])
+            self._keep(GOLD_PLAN, plan(load, forecasts, now, settings.options, self._shared()), now)
+            short = sum(bool(row["add"]) for row in self._issued(GOLD_PLAN, now))
             step(1.0, f"{short:,} services need more providers within {settings.horizon} hours")
         with self._progress.job("evaluate") as step:
-            tables.write(EVALUATION, evaluate(forecasts, load, now))
-            step(1.0, f"{len(tables.rows_of(EVALUATION)):,} past forecasts compared with what came")
+            # An older forecast is over, and none of its hours has changed.
+            ahead = timedelta(hours=max(settings.horizon, HORIZON)) + DAY
+            first = min([now.date(), *changed]) - ahead
+            days = [day for day in tables.dates(GOLD_FORECAST) if day >= first]
+            rows = [row.asDict() for row in evaluate(tables.read(GOLD_FORECAST, days), load, now).collect()]
+            for day in days:
+                mine = [_in_utc(row) for row in rows if row["date"] == day]
+                tables.put_date(EVALUATION, pa.Table.from_pylist(mine, arrow_schema(EVALUATION.schema)), day)
+            step(1.0, f"{len(rows):,} past forecasts compared with what came")
         load.unpersist()
+
+    def _shared(self) -> dict[str, int]:
+        """Count the providers of each service that offered others on the same day, the last one."""
+        offers: dict[str, set[str]] = {}
+        for day in self._tables.dates(GOLD_PROVIDER_DAY)[-1:]:
+            rows = self._tables.rows_of(GOLD_PROVIDER_DAY, day)
+            for service, instance in zip(rows["service"].to_pylist(), rows["instance"].to_pylist(), strict=True):
+                offers.setdefault(instance, set()).add(service)
+        return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
+
+    def _document(self, now: datetime, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """Make plan.json of this run, with what it was made of."""
+        dates = self._tables.dates(BRONZE_RECORDS)
+        inputs = {
+            "journal": str(self._settings.journal),
+            "first_date": str(dates[0]),
+            "last_date": str(dates[-1]),
+            "records": sum(row["records"] for row in rows[LEDGER.name]),
+            "records_lost": sum(row["records"] for row in rows[LOSS.name]),
+            "damaged_segments": sum(not row["records"] and bool(row["quarantined"]) for row in rows[LEDGER.name]),
+            "horizon_h": self._settings.horizon,
+            "target_utilisation": self._settings.options.target,
+        }
+        return plan_json.document(rows[GOLD_PLAN.name], rows[GOLD_FORECAST.name], inputs, self._settings.cost)
 
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables
         with self._progress.job("report") as step:
-            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - report.SHOWN
-            rows: dict[str, Sequence[Mapping[str, Any]]] = {}
-            for table in (GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, SILVER_SIGNS, SILVER_SET_BACK):
+            since = datetime.combine(tables.dates(BRONZE_RECORDS)[-1], time(), UTC) - service_section.SHOWN
+            rows: dict[str, Any] = {}
+            for table in (GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, EVALUATION, SILVER_SIGNS, SILVER_SET_BACK):
                 days = [day for day in tables.dates(table) if day >= since.date()]
                 rows[table.name] = [row for day in days for row in tables.rows_of(table, day).to_pylist()]
-            rows[GOLD_FORECAST.name] = self._issued(GOLD_FORECAST, now)
-            for table in (GOLD_PLAN, EVALUATION, LEDGER, UNKNOWN_MEMBERS):
+            hours = [
+                tables.rows_of(GOLD_SERVICE_1H, day) for day in tables.dates(GOLD_SERVICE_1H) if day >= since.date()
+            ]
+            empty = arrow_schema(GOLD_SERVICE_1H.schema).empty_table()
+            rows[GOLD_SERVICE_1H.name] = RowsByService(pa.concat_tables([empty, *hours]))
+            told = tables.rows_of(GOLD_FORECAST, now.date())
+            rows[GOLD_FORECAST.name] = RowsByService(told.filter(pc.equal(told["issued"], _moment(now))))
+            rows[GOLD_PLAN.name] = self._issued(GOLD_PLAN, now)
+            for table in (LEDGER, UNKNOWN_MEMBERS):
                 rows[table.name] = tables.rows_of(table).to_pylist()
             for table in (QUARANTINE, LOSS):
                 rows[table.name] = tables.rows_of(table, most=SHOWN_ROWS).to_pylist()
             rows["set_back"] = rows.pop(SILVER_SET_BACK.name)
             rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
-            files = report.write(tables.out, rows)
+            files = page.write(tables.out, rows)
+            files += plan_json.write(tables.out, self._document(now, rows))
             step(1.0, str(tables.out / "report.html"))
         return files
+
+
+def _moment(at: datetime) -> pa.Scalar:
+    return pa.scalar(at, pa.timestamp("us", "UTC"))
+
+
+def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of Spark, whose times are in the zone of the machine without saying so, with times in UTC."""
+    return {**row, "issued": row["issued"].astimezone(UTC)}

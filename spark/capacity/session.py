@@ -25,6 +25,9 @@ MEMORY = "1g"
 PARTITIONS = 8
 """Spark's own 200 parts of each exchange cost more than they gain on one machine."""
 
+PARTS_OF_A_CORE = 2
+"""Parts of an exchange for each core of a cluster: they differ in size."""
+
 WRITERS = 8
 """Files that one task may have open at once, so that it need not sort its records by date before it writes them."""
 
@@ -104,7 +107,6 @@ def open_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.maxConcurrentOutputFileWriters": str(WRITERS),
         # A date stays text unless a schema says otherwise.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -119,4 +121,9 @@ def open_session(
     }
     for name, value in {**settings, **(extra or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if "spark.sql.shuffle.partitions" not in (extra or {}):
+        # Small exchanges are joined again by Spark itself.
+        parts = max(PARTITIONS, PARTS_OF_A_CORE * session.sparkContext.defaultParallelism)
+        session.conf.set("spark.sql.shuffle.partitions", str(parts))
+    return session

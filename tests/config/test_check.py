@@ -158,7 +158,7 @@ def mc0(**keys: object) -> tuple[str, list[str]]:
 
 EVERYBODY = Mc0Rule(publish=("*",))
 NODES = Mc0Rule(("web-*",))
-REACH = "mc0: open: anybody who reaches 0.0.0.0:61616 may "
+REACH = "mc0: open: any client that reaches 0.0.0.0:61616 may "
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ REACH = "mc0: open: anybody who reaches 0.0.0.0:61616 may "
         (
             {"secret_key": SECRET, "any_key": True},
             "bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
-            ["mc0.any_key: any client key is let in, also one that was made a moment ago"],
+            ["mc0.any_key: any client key is allowed, also one that was just made"],
         ),
         ({"enabled": False, "endpoint": "tcp://*:61616", "auth": "open", "rules": (NODES,)}, "off", []),
     ],
@@ -191,7 +191,7 @@ def test_mc0(keys: dict[str, object], line: str, expected: list[str]) -> None:
 def test_client_keys(tmp_path: Path) -> None:
     keys = {"secret_key": SECRET, "client_keys": str(tmp_path)}
     line = f"mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys {tmp_path}, rules none"
-    nobody = f"mc0.client_keys: {tmp_path} has no file NAME.public yet: nobody can connect"
+    nobody = f"mc0.client_keys: {tmp_path} has no file NAME.public yet: no client can connect"
     assert mc0(**keys) == (line, [nobody])
     (tmp_path / ".a.public").touch()
     (tmp_path / "a.private").touch()
@@ -199,7 +199,7 @@ def test_client_keys(tmp_path: Path) -> None:
     (tmp_path / "a.public").touch()
     assert mc0(**keys) == (line, [])
     assert mc0(**{**keys, "client_keys": "/a\0b"})[1] == [
-        "mc0.client_keys: /a\0b has no file NAME.public yet: nobody can connect"
+        "mc0.client_keys: /a\0b has no file NAME.public yet: no client can connect"
     ]
 
 
@@ -210,20 +210,20 @@ CURVE = {"secret_key": SECRET, "any_key": True}
     ("rules", "open_", "curve"),
     [
         ((), [], []),
-        ((NODES, EVERYBODY), ["mc0.rules[0]: never counts, since nobody has a key where auth is open"], []),
+        ((NODES, EVERYBODY), ["mc0.rules[0]: never counts, since no client has a key where auth is open"], []),
         (
             (EVERYBODY, NODES, EVERYBODY),
-            [f"mc0.rules[{n}]: never counts, since mc0.rules[0] is for everybody" for n in (1, 2)],
-            [f"mc0.rules[{n}]: never counts, since mc0.rules[0] is for everybody" for n in (1, 2)],
+            [f"mc0.rules[{n}]: never counts, since mc0.rules[0] matches every client" for n in (1, 2)],
+            [f"mc0.rules[{n}]: never counts, since mc0.rules[0] matches every client" for n in (1, 2)],
         ),
         (
             (Mc0Rule(("a", "**")), Mc0Rule(("b",))),
-            ["mc0.rules[1]: never counts, since mc0.rules[0] is for everybody"],
-            ["mc0.rules[1]: never counts, since mc0.rules[0] is for everybody"],
+            ["mc0.rules[1]: never counts, since mc0.rules[0] matches every client"],
+            ["mc0.rules[1]: never counts, since mc0.rules[0] matches every client"],
         ),
         (
             (NODES, NODES),
-            [f"mc0.rules[{n}]: never counts, since nobody has a key where auth is open" for n in (0, 1)],
+            [f"mc0.rules[{n}]: never counts, since no client has a key where auth is open" for n in (0, 1)],
             [],
         ),
     ],
@@ -243,11 +243,11 @@ def dbp(**keys: object) -> tuple[str, list[str]]:
 
 
 ALL = {"endpoint": "tcp://*:5246", "auth": "open"}
-FOUND = "dbp: open: anybody who reaches 0.0.0.0:5246 may find every service"
-ANY_NAME = "dbp: open: anybody may register a service of any name, and collect what others send to it"
-SOME = "dbp: open: anybody may register what dbp.offer allows, and collect what others send to it"
+FOUND = "dbp: open: any client that reaches 0.0.0.0:5246 may find every service"
+ANY_NAME = "dbp: open: any peer may register a service of any name, and receive the data of its clients"
+SOME = "dbp: open: any peer may register what dbp.offer allows, and receive the data of its clients"
 NOTHING = "dbp.offer: nothing may be registered"
-FORGED = "dbp.check_address: anybody may end any service, or keep up one that is gone"
+FORGED = "dbp.check_address: any peer may end any service, or keep a dead one registered"
 
 
 @pytest.mark.parametrize(

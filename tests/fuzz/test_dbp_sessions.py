@@ -28,8 +28,8 @@ from broker.core.liveness import TICK, Lease
 from broker.core.model import Rights
 from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.sessions.addresses import hostport
-from broker.wires.dbp.sessions.catalogue import Terms
-from broker.wires.dbp.sessions.service_state import Entry
+from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.sessions.service_state import ServiceEntry
 from tests.fuzz.test_dbp import frame_lists
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
@@ -41,13 +41,13 @@ SOURCES = [(THERE, 40_000), (THERE, 40_001), (ELSEWHERE, 40_000), (HERE, 7), (TH
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
 
 TERMS = [
-    Terms(),
-    Terms(check_address=False),
-    Terms(fall_back=False, interval=0.3, liveness=5),
-    Terms(probe=0.5),
-    Terms(services=2),
-    Terms(rights=Rights(("R*",))),
-    Terms(probe=0.2, least_interval=0.5, check_address=False),
+    DbpTerms(),
+    DbpTerms(check_address=False),
+    DbpTerms(fall_back=False, interval=0.3, liveness=5),
+    DbpTerms(probe=0.5),
+    DbpTerms(services=2),
+    DbpTerms(rights=Rights(("R*",))),
+    DbpTerms(probe=0.2, least_interval=0.5, check_address=False),
 ]
 
 LONGEST = 5 * 2.0
@@ -216,7 +216,7 @@ class Conversations(RuleBasedStateMachine):
         self.farm.datagrams.receive(b" <3 %b faithful" % TEXT, ("192.0.2.99", 9))
 
     @rule(terms=st.sampled_from(TERMS))
-    def change_the_terms(self, terms: Terms) -> None:
+    def change_the_terms(self, terms: DbpTerms) -> None:
         self.farm.catalogue.use(terms)
 
     @rule(alive=st.sets(st.sampled_from([(THERE, 6000), (HERE, 5247), (THERE, 5247), (ELSEWHERE, 6001)])))
@@ -291,10 +291,10 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def leases_are_of_services_that_are_there(self) -> None:
         leases: list[Lease] = list(self.farm.leases)
-        held: set[Entry] = set()
+        held: set[ServiceEntry] = set()
         for lease in leases:
             entry = lease.leased
-            assert isinstance(entry, Entry)
+            assert isinstance(entry, ServiceEntry)
             assert self.farm.catalogue.get(entry.name) is entry
             assert entry.lease is lease
             held.add(entry)
@@ -310,7 +310,7 @@ class Conversations(RuleBasedStateMachine):
             if not self.peers:
                 return
             farm = self.farm
-            farm.catalogue.use(Terms())
+            farm.catalogue.use(DbpTerms())
             farm.probes.alive.clear()
             self.read_on()
             silent = [entry for entry in farm.catalogue if entry.contract]

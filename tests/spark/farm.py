@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from pyspark.sql import Row
 
-from spark.capacity import fiveminutes
-from spark.capacity.daily import Job, do
-from spark.capacity.grids import Share
-from spark.capacity.hidden import Missing
-from spark.capacity.rollup import look, rollup
-from spark.capacity.schema import BRONZE_RECORDS, Table, arrow_schema
-from spark.capacity.tables import Tables
-from spark.capacity.whole import FILE
+from spark.capacity.ingest.fast_reader import FILE
+from spark.capacity.rollup import window_sums
+from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.lost_time import Missing
+from spark.capacity.service.daily_jobs import Job, do
+from spark.capacity.service.grids import Share
+from spark.capacity.tables.schema import BRONZE_RECORDS, Table, arrow_schema
+from spark.capacity.tables.store import Tables
 
 DAY = date(2026, 3, 2)
 
@@ -94,7 +94,7 @@ def silver(folder: Path, rows: Iterable[dict[str, Any]]) -> str:
     """Write five minutes of providers that are up all the time, but for what the rows say, as one file."""
     usual = {"hb": 0, "connected_s": 300.0, "up_s": 300.0, "broker_up_s": 300.0, "down_s": 0.0, "outages": 0}
     path = folder / f"{uuid.uuid4()}.parquet"
-    pyarrow.parquet.write_table(pa.Table.from_pylist([{**usual, **row} for row in rows], fiveminutes.FILE), path)
+    pyarrow.parquet.write_table(pa.Table.from_pylist([{**usual, **row} for row in rows], window_sums.FILE), path)
     return str(path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.capacity.schema import GOLD_SERVICE_1H
+from spark.capacity.tables.schema import GOLD_SERVICE_1H
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 """A Monday."""

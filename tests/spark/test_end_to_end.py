@@ -32,23 +32,23 @@ import pytest
 import zmq
 from pyspark.sql import Row, SparkSession
 
-from spark.capacity import reliability as reliability_of
-from spark.capacity import service_load as service_load_of
-from spark.capacity.daily import each_service
-from spark.capacity.hidden import Missing
-from spark.capacity.ingest import Ingested, ingest
-from spark.capacity.reliability import provider_days, reliability
-from spark.capacity.rollup import look, rollup
-from spark.capacity.schema import (
+from spark.capacity.ingest.intake import Ingested, ingest
+from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.lost_time import Missing
+from spark.capacity.service import demand as service_load_of
+from spark.capacity.service import reliability as reliability_of
+from spark.capacity.service.daily_jobs import each_service
+from spark.capacity.service.demand import LOOKBACK, service_load
+from spark.capacity.service.reliability import provider_days, reliability
+from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     LOSS,
     QUARANTINE,
     RECORD,
     SILVER_PROVIDER_5M,
 )
-from spark.capacity.service_load import LOOKBACK, service_load
-from spark.capacity.tables import Tables
-from spark.capacity.times import SECOND
+from spark.capacity.tables.store import Tables
+from spark.capacity.tables.time_windows import SECOND
 from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.dbp_nodes import Node, Nodes, Service
 from tests.integration.mc0_clients import counters, until

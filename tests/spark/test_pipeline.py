@@ -12,8 +12,15 @@ from pyspark.sql import SparkSession
 from spark.capacity.generator import END, Faults, Service, deliver, generate
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.progress import Progress
-from spark.capacity.schema import BRONZE_RECORDS, GOLD_FORECAST, GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, LOSS
-from spark.capacity.tables import State, Tables
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    GOLD_PROVIDER_DAY,
+    GOLD_SERVICE_1H,
+    LOSS,
+)
+from spark.capacity.tables.store import State, Tables
 
 SERVICES = (
     Service("chat", providers=3, report=300.0),
@@ -39,7 +46,7 @@ FAULTS = Faults(
 REASONS = (
     "no JSON object, or a member of a wrong type",
     "the file is cut off",
-    "unknown version 2",
+    "unknown version 3",
     "unknown event moved",
     "a date in the future",
 )

@@ -72,3 +72,18 @@ class RouterLimits:
             authenticate_within=self.handshake,
             stalled_after=self.stalled_after,
         )
+
+
+ROUTER_RANGES: dict[str, tuple[float, float]] = {
+    # A handshake takes several round trips. A client whose key is not allowed yet retries after this time.
+    "handshake": (0.1, 60),
+    # The upper bound is a day: a longer one would end no stalled connection in useful time.
+    "stalled_after": (0.1, 86_400),
+    "connections": (1, 1_000_000),
+    # 0 is no limit.
+    "connections_per_address": (0, 1_000_000),
+    # With 0, no message could be sent at all.
+    "high_water": (1, 1_000_000),
+}
+"""Minimum and maximum of each value of `RouterLimits`, in its unit, except ``max_message``, whose bounds depend on the
+messages of the wire."""

@@ -22,7 +22,7 @@ class Authentication(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False):
+class OfferDescriptor(msgspec.Struct, frozen=True, gc=False):
     """A descriptor with which a peer offers a service. With ``failure`` it describes the lack of a service instead."""
 
     service: str
@@ -61,11 +61,11 @@ class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, tag_field="type", ta
 encode = msgspec.json.Encoder().encode
 """Encodes a descriptor."""
 
-read_offer = msgspec.json.Decoder(Offer).decode
+read_offer = msgspec.json.Decoder(OfferDescriptor).decode
 """Decodes a descriptor that offers a service. Raises `msgspec.DecodeError`."""
 
 
-def offered(offer: Offer, provider: int) -> Service | None:
+def offered(offer: OfferDescriptor, provider: int) -> Service | None:
     """Return the service that a provider's descriptor offers; None if it has no hostport, or describes a failure."""
     if offer.hostport is None or offer.failure is not None:
         return None

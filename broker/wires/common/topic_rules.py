@@ -29,7 +29,7 @@ class TopicRule:
     subscribe: tuple[str, ...]
 
 
-class Topics:
+class TopicSet:
     """A set of topics, by exact names and by prefixes. ``key`` is the name that replaces ``{key}`` in the patterns."""
 
     def __init__(self, patterns: Iterable[str], key: str) -> None:
@@ -49,13 +49,13 @@ class Topics:
         return topic.startswith(self._prefixes) or topic in self._names
 
 
-NONE = Topics((), "")
+NONE = TopicSet((), "")
 
 
 class TopicRights:
     """Topics of one peer: those on which it may publish, and those to which it may subscribe."""
 
-    def __init__(self, publish: Topics, subscribe: Topics) -> None:
+    def __init__(self, publish: TopicSet, subscribe: TopicSet) -> None:
         self._publish = publish
         self._subscribe = subscribe
 
@@ -91,5 +91,5 @@ def rights_of(key: str, rules: Sequence[TopicRule]) -> TopicRights:
         return FREE
     for rule in rules:
         if any(fnmatchcase(key, pattern) for pattern in rule.keys):
-            return TopicRights(Topics(rule.publish, key), Topics(rule.subscribe, key))
+            return TopicRights(TopicSet(rule.publish, key), TopicSet(rule.subscribe, key))
     return NOTHING

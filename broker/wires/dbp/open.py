@@ -26,11 +26,11 @@ from broker.wires.dbp import views
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.sessions.beacon import Beacon
-from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, Terms
-from broker.wires.dbp.sessions.commands import Commands
-from broker.wires.dbp.sessions.datagrams import Datagrams
+from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, DbpTerms
+from broker.wires.dbp.sessions.commands import CommandHandler
+from broker.wires.dbp.sessions.datagrams import DatagramHandler
 from broker.wires.dbp.sessions.listing import Listing
-from broker.wires.dbp.sessions.outbound import BROKER, Voice
+from broker.wires.dbp.sessions.outbound import BROKER, DbpOutbound
 from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
@@ -55,8 +55,8 @@ class OpenDbp(PlainWire):
     probes: Probes
     catalogue: Catalogue
     listing: Listing
-    commands: Commands
-    datagrams: Datagrams
+    commands: CommandHandler
+    datagrams: DatagramHandler
     leases: ILeases
     beacon: Beacon | None = None
     udp_address: str = ""
@@ -148,11 +148,13 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
-    voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
-    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config))
+    outbound = DbpOutbound(
+        router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port
+    )
+    catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config))
     listing = Listing(context.registry, clock)
-    commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
-    datagrams = Datagrams(catalogue, voice, complaints)
+    commands = CommandHandler(router, catalogue, listing, outbound, leases, clock, complaints)
+    datagrams = DatagramHandler(catalogue, outbound, complaints)
     router.serve(commands)
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)
@@ -172,8 +174,8 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     )
 
 
-def _terms(config: Dbp) -> Terms:
-    return Terms(
+def _terms(config: Dbp) -> DbpTerms:
+    return DbpTerms(
         rights=Rights(effective_dbp_offer(config)),
         services=config.services,
         check_address=config.check_address,

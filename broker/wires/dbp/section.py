@@ -48,13 +48,13 @@ def _warnings(dbp: Dbp, resolves: Resolves) -> Iterator[str]:
     where = zmq_endpoint.parse(dbp.endpoint)
     offer = effective_dbp_offer(dbp)
     if not where.loopback:
-        yield f"dbp: open: anybody who reaches {where.where} may find every service"
+        yield f"dbp: open: any client that reaches {where.where} may find every service"
         if any(pattern.startswith("*") for pattern in offer):
-            yield "dbp: open: anybody may register a service of any name, and collect what others send to it"
+            yield "dbp: open: any peer may register a service of any name, and receive the data of its clients"
         elif offer:
-            yield "dbp: open: anybody may register what dbp.offer allows, and collect what others send to it"
+            yield "dbp: open: any peer may register what dbp.offer allows, and receive the data of its clients"
         if not dbp.check_address:
-            yield "dbp.check_address: anybody may end any service, or keep up one that is gone"
+            yield "dbp.check_address: any peer may end any service, or keep a dead one registered"
     if not offer:
         why = "" if dbp.offer is not None else f"; by default, since {where.where} can be reached from elsewhere"
         yield f"dbp.offer: nothing may be registered{why}"

@@ -9,6 +9,7 @@ from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.net.interfaces.limits import ROUTER_RANGES
 from broker.wires.dbp.config import Dbp
 
 BEACON_PORT = 5245
@@ -22,6 +23,7 @@ LEAST_PROBE = 1.0
 """Seconds. Each probe takes a connection of its own, and a service answers one at a time."""
 
 DBP_RANGES: dict[str, tuple[float, float]] = {
+    **ROUTER_RANGES,
     "beacon_port": (1, 65_535),
     # An iteration of the broker's loop under load takes some tens of milliseconds. A heartbeat a day detects nothing.
     "interval": (0.05, 86_400),
@@ -31,21 +33,12 @@ DBP_RANGES: dict[str, tuple[float, float]] = {
     "liveness": (3, 5),
     # Values between 0 and LEAST_PROBE are refused separately.
     "probe": (0, 86_400),
-    # as for mc0
-    "handshake": (0.1, 60),
-    # as that of a listener
-    "stalled_after": (0.1, 86_400),
-    # as those of a listener
-    "connections": (1, 1_000_000),
-    "connections_per_address": (0, 1_000_000),
-    # as services of a listener
+    # The range of the services of an Elko listener.
     "services": (0, 100_000),
-    # as for mc0
-    "high_water": (1, 1_000_000),
-    # a registration of ordinary size must fit; its sender has not proved who it is, and there may be many
+    # A registration of ordinary size must fit. Its sender is not authenticated, and there may be many.
     "max_message": (1_024, 16 * 1024 * 1024),
 }
-"""The least and the most of each number of DBP, in the units of `Dbp`."""
+"""Minimum and maximum of each number of DBP, in the units of `Dbp`."""
 
 LOCAL_BEACON = "127.255.255.255"
 """Broadcast address of the loopback network: only processes of this machine receive it."""
@@ -128,8 +121,8 @@ def _reach(dbp: Dbp, where: ZEndpoint) -> Iterator[Problem]:
     elif dbp.enabled and dbp.auth is None:
         yield Problem(
             "dbp.auth",
-            f"must be said, since {where.where} can be reached from elsewhere and DBP has no authentication: "
-            '"open", which lets in anybody who reaches it',
+            f"is required, since {where.where} can be reached from elsewhere and DBP has no authentication: "
+            '"open", which admits any client that reaches it',
         )
 
 
@@ -154,7 +147,7 @@ def _beacon(dbp: Dbp) -> Iterator[Problem]:
         if ip is None:
             yield Problem(f"dbp.beacon[{number}]", f"{address!r} is no IPv4 address; names are not taken")
         elif ip.is_unspecified:
-            yield Problem(f"dbp.beacon[{number}]", f"{address} is an address of nobody; {BEACON} is everybody's")
+            yield Problem(f"dbp.beacon[{number}]", f"{address} is no destination; {BEACON} is the broadcast address")
 
 
 def _intervals(dbp: Dbp) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from functools import partial
 from broker.core.interfaces import ILeases
 from broker.wires.dbp.sessions.addresses import hostport
 from broker.wires.dbp.sessions.catalogue import Catalogue
-from broker.wires.dbp.sessions.service_state import Entry
+from broker.wires.dbp.sessions.service_state import ServiceEntry
 from broker.wires.views import AnyView, Column, Row, View
 
 COLUMNS = (
@@ -40,7 +40,7 @@ def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
     ]
 
 
-def _service(leases: ILeases, entry: Entry) -> Row:
+def _service(leases: ILeases, entry: ServiceEntry) -> Row:
     about: dict[str, object] = {
         "service": entry.name,
         "provider": entry.provider,

@@ -44,11 +44,11 @@ def _warnings(mc0: Mc0, resolves: Resolves) -> Iterator[str]:
     unkeyed = effective_mc0_auth(mc0) == "open"
     if unkeyed and not where.loopback:
         what = "do what mc0.rules allow to peers without a key" if mc0.rules else "read and write every topic"
-        yield f"mc0: open: anybody who reaches {where.where} may {what}"
+        yield f"mc0: open: any client that reaches {where.where} may {what}"
     if mc0.any_key:
-        yield "mc0.any_key: any client key is let in, also one that was made a moment ago"
+        yield "mc0.any_key: any client key is allowed, also one that was just made"
     if mc0.client_keys is not None and not _has_keys(mc0.client_keys):
-        yield f"mc0.client_keys: {mc0.client_keys} has no file NAME{files.PUBLIC} yet: nobody can connect"
+        yield f"mc0.client_keys: {mc0.client_keys} has no file NAME{files.PUBLIC} yet: no client can connect"
     yield from _rule_warnings(mc0, unkeyed)
 
 
@@ -64,12 +64,12 @@ def _rule_warnings(mc0: Mc0, unkeyed: bool) -> Iterator[str]:
     for index, rule in enumerate(mc0.rules):
         here = f"mc0.rules[{index}]"
         if for_all is not None:
-            yield f"{here}: never counts, since {for_all} is for everybody"
+            yield f"{here}: never counts, since {for_all} matches every client"
         elif not all(pattern.strip("*") for pattern in rule.keys):
             # A pattern of asterisks matches every name, so that no later rule is ever reached.
             for_all = here
         elif unkeyed:
-            yield f"{here}: never counts, since nobody has a key where auth is open"
+            yield f"{here}: never counts, since no client has a key where auth is open"
 
 
 def _read(mc0: Mc0, named: Files) -> Mc0:

@@ -10,25 +10,18 @@ from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_ranges
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.net.interfaces.limits import ROUTER_RANGES
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
 MC0_RANGES: dict[str, tuple[float, float]] = {
-    # a handshake takes several ways there and back; and a client that is not allowed yet waits so long for its next try
-    "handshake": (0.1, 60),
-    # as that of a listener
-    "stalled_after": (0.1, 86_400),
-    # as those of a listener
-    "connections": (1, 1_000_000),
-    "connections_per_address": (0, 1_000_000),
-    # as connections
+    **ROUTER_RANGES,
+    # The range of connections, since most connections have a session.
     "sessions": (1, 1_000_000),
     "subscriptions": (0, 100_000),
-    # with 0 nothing could be sent to a peer that is read from
-    "high_water": (1, 1_000_000),
-    # ordinary frames must fit, and the memory must hold a few of the largest
+    # Ordinary frames must fit, and the memory must hold a few of the largest.
     "max_message": (1_024, 1024 * 1024 * 1024),
 }
-"""The least and the most of each limit of mc0, in the units of `Mc0`."""
+"""Minimum and maximum of each limit of mc0, in the units of `Mc0`."""
 
 OWN_TOPICS = "elkobroker."
 """Prefix of the broker's own topics, on which no peer may publish."""
@@ -77,8 +70,8 @@ def _curve(mc0: Mc0) -> Iterator[Problem]:
     if mc0.client_keys is None and not mc0.any_key:
         yield Problem(
             "mc0.client_keys",
-            'is needed for "curve": the directory with the public keys of those who are let in; '
-            "or any_key = true, which lets anybody in who has made a key",
+            'is needed for "curve": the directory with the public keys of the allowed clients; '
+            "or any_key = true, which admits any client with a key",
         )
     if mc0.client_keys is not None and mc0.any_key:
         yield Problem("mc0.any_key", "lets in more than client_keys does; give one of them", "mc0.client_keys")
@@ -99,17 +92,17 @@ def _open(mc0: Mc0) -> Iterator[Problem]:
     if mc0.enabled and mc0.auth is None and not useless and where is not None and not where.loopback:
         yield Problem(
             "mc0.auth",
-            f'must be said, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
-            'or "open", which lets anybody who reaches it in without a key',
+            f'is required, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
+            'or "open", which admits any client that reaches it, without a key',
         )
 
 
 def _rule(here: str, rule: Mc0Rule) -> Iterator[Problem]:
     if not rule.keys:
-        yield Problem(f"{here}.keys", 'is for nobody; "*" is everybody')
+        yield Problem(f"{here}.keys", 'matches no client; "*" matches every client')
     for number, pattern in enumerate(rule.keys):
         if not pattern:
-            yield Problem(f"{here}.keys[{number}]", 'is empty; "*" is everybody, without a key too')
+            yield Problem(f"{here}.keys[{number}]", 'is empty; "*" matches every client, also without a key')
     for number, pattern in enumerate(rule.publish):
         yield from _topic(f"{here}.publish[{number}]", pattern)
         if pattern.startswith(OWN_TOPICS):

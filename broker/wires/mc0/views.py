@@ -9,7 +9,7 @@ from itertools import islice
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import TopicInfo
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
-from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.mc0.sessions.session import Mc0Session, shown
 from broker.wires.views import AnyView, Column, Row, View
 
 MAX_TOPICS = 50
@@ -61,7 +61,7 @@ def _topic(topic: TopicInfo) -> Row:
     return {"topic": shown(topic.name), "subscribers": topic.subscribers, "published": topic.published}
 
 
-def _session(leases: ILeases, session: Session) -> Row:
+def _session(leases: ILeases, session: Mc0Session) -> Row:
     about: dict[str, object] = {"identity": str(session), "address": session.address}
     if session.key:
         about |= {"key": session.key, "name": session.key_name}

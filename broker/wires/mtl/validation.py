@@ -12,13 +12,11 @@ from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.net.interfaces.limits import ROUTER_RANGES
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 
 MTL_RANGES: dict[str, tuple[float, float]] = {
-    # as for mc0
-    "handshake": (0.1, 60),
-    # as that of a listener
-    "stalled_after": (0.1, 86_400),
+    **ROUTER_RANGES,
     # a shorter one would send Pings before clients can answer; a longer one would detect nothing in time
     "heartbeat": (0.5, 3_600),
     # a client uses its lease at once, but it may have to connect first
@@ -27,14 +25,9 @@ MTL_RANGES: dict[str, tuple[float, float]] = {
     "most_window": (1, 100_000),
     # a Content of ordinary size must fit
     "window_bytes": (65_536, 1024 * 1024 * 1024),
-    # as those of a listener
-    "connections": (1, 1_000_000),
-    "connections_per_address": (0, 1_000_000),
     # as connections
     "sessions": (1, 1_000_000),
     "flows": (1, 1_000_000),
-    # as for mc0
-    "high_water": (1, 1_000_000),
     # the largest header must fit, and the memory must hold a few of the largest
     "max_message": (131_072, 1024 * 1024 * 1024),
 }

@@ -8,7 +8,7 @@ failed when, who lost how many heartbeats, and every line that is damaged. `gene
 |---|---|
 | `farm` | what is made: services, and what goes wrong with the broker and the files |
 | `truth` | what is known of it |
-| `times` | units, and the broker's lives |
+| `broker_lives` | units, and the broker's lives |
 | `records` | records, before they have numbers |
 | `demand` | how much load a service has |
 | `behaviour` | providers: when they are there, which beats they miss |
@@ -31,12 +31,12 @@ import attrs
 import numpy as np
 
 from spark.capacity.generator.behaviour import add_service
+from spark.capacity.generator.broker_lives import DAY, END, SECOND, boots_of
 from spark.capacity.generator.demand import demand_of
 from spark.capacity.generator.farm import ALL, BELIEVABLE, FARM, NONE, Faults, Service
 from spark.capacity.generator.faults import add_strange
 from spark.capacity.generator.records import Stream, add_alive
 from spark.capacity.generator.segments import Told, write
-from spark.capacity.generator.times import DAY, END, SECOND, boots_of
 from spark.capacity.generator.truth import ProviderTruth, ServiceTruth, Truth
 
 __all__ = [

@@ -9,19 +9,23 @@ Rules:
 - Each beat is missed with the provider's own chance, so how many are missed is luck as well; how many were is in the
   truth. No provider misses three beats in a row, since it would then have been down, which is another defect.
 - A provider that flaps is lost and comes back, again and again for some hours.
+- A rolling deployment, or the end of an instance's lifetime, replaces an instance: it withdraws, or its connection
+  ends, and another one with a new endpoint takes its place and its share of the load at the same moment.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from spark.capacity.generator.broker_lives import DAY, HOUR, RETURN, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.demand import demand_of
 from spark.capacity.generator.farm import TARGET, Service
 from spark.capacity.generator.records import Stream, agreed, load_template, members_of
-from spark.capacity.generator.times import DAY, HOUR, RETURN, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.truth import ProviderTruth, ServiceTruth
 
 MISSED = 3
@@ -41,7 +45,9 @@ class _Session:
     start: int
     end: int
     how: str
-    """``down``, ``flap``, ``broker``, ``runs``."""
+    """``down``, ``flap``, ``broker``, ``runs``; ``withdrawn`` or ``left`` where another instance replaces this one."""
+    generation: int = 0
+    """The number of instances that had this provider's place before."""
 
 
 def add_service(
@@ -54,19 +60,27 @@ def add_service(
     instances = [_instance(service, number, index) for index in range(service.providers)]
     flappers = range(service.providers - service.flapping, service.providers)
     downs = [_downs(chance, service, since, until, index in flappers) for index in range(service.providers)]
-    sessions = [_sessions(chance, own, since, until, stream.boots) for own, _ in downs]
+    switches = [_switches(service, index, since, until) for index in range(service.providers)]
+    sessions = [
+        _replaced(_sessions(chance, own, since, until, stream.boots), at, service.replaced_by)
+        for (own, _), at in zip(downs, switches, strict=True)
+    ]
     weights = chance.normal(1.0, 0.03, service.providers).clip(0.8, 1.2)
     weights[0] *= 1 + service.skew
-    present = _Present(weights, sessions) if service.failover else None
+    # A broker that is away takes no provider along: its players, or requests, go on.
+    alive = [_alive(own, since, until) for own, _ in downs]
+    present = _Present(weights, alive) if service.failover else None
     providers = []
-    for index, instance in enumerate(instances):
+    for index, first in enumerate(instances):
         flaky = index < len(service.flaky) and service.flaky[index] > 0
         ratio = service.flaky[index] if flaky else losses[index]
-        due = missed = 0
+        beats = dict.fromkeys(range(len(switches[index]) + 1), (0, 0))
         for turn, session in enumerate(sessions[index]):
             ident = 1 + number * 1_000_000 + index * 10_000 + turn
-            counts = _session(stream, chance, service, instance, ident, session, ratio)
-            due, missed = due + counts[0], missed + counts[1]
+            instance = _generation(service, first, session.generation)
+            due, missed = _session(stream, chance, service, instance, ident, session, ratio)
+            so_far = beats[session.generation]
+            beats[session.generation] = (so_far[0] + due, so_far[1] + missed)
             times = np.arange(session.start + SECOND // 2, session.end, int(service.report * SECOND), dtype=np.int64)
             # Reports are not in step with each other, but each comes before the next is due.
             times[1:] += chance.integers(0, int(service.report * SECOND) // 4, max(0, len(times) - 1))
@@ -75,20 +89,22 @@ def add_service(
             load = demand.at(times) * share * chance.normal(1.0, 0.02, len(times)).clip(0.9, 1.1)
             stream.extend(times, load_template(stream, service, instance, ident), load)
         own, episodes = downs[index]
-        providers.append(
+        edges = [since, *switches[index], until]
+        providers += [
             ProviderTruth(
                 service=service.name,
-                instance=instance,
+                instance=_generation(service, first, generation),
                 judged="beats" if service.interval else "connection",
                 due=due,
                 missed=missed,
                 ratio=ratio,
                 flaky=flaky,
                 flapping=index in flappers,
-                outages=tuple((down.start, down.end) for down in own),
-                episodes=tuple(episodes),
+                outages=tuple((down.start, down.end) for down in own if begin <= down.start < end),
+                episodes=tuple(episode for episode in episodes if begin <= episode[0] < end),
             )
-        )
+            for (generation, (due, missed)), (begin, end) in zip(beats.items(), pairwise(edges), strict=True)
+        ]
     for extra in range(service.once):
         instance = _instance(service, number, service.providers + extra)
         members = members_of(service, instance, 1 + number * 1_000_000 + 900_000 + extra) | agreed(service)
@@ -97,7 +113,7 @@ def add_service(
     capacity = None if service.full_load is None else service.full_load * service.providers
     truth = ServiceTruth(
         service=service.name,
-        instances=tuple(instances),
+        instances=tuple(one.instance for one in providers),
         capacity=capacity,
         since=since,
         demand=demand.hourly(),
@@ -116,21 +132,58 @@ def _instance(service: Service, number: int, index: int) -> str:
     return f"10.{number // 250}.{number % 250}.{index + 10}:{9000 + number}"
 
 
+def _generation(service: Service, first: str, generation: int) -> str:
+    """Name the instance that has a provider's place after so many others."""
+    if not generation:
+        return first
+    return f"{first} v{generation + 1}" if service.labelled else f"{first.rpartition(':')[0]}:{20_000 + generation}"
+
+
+def _switches(service: Service, index: int, since: int, until: int) -> list[int]:
+    """Return when the instance in a provider's place is replaced."""
+    times = [
+        since + (until - since) * (number + 1) // (service.deployments + 1) + int(index * service.deploy_step * SECOND)
+        for number in range(service.deployments)
+    ]
+    if service.lifetime is not None:
+        times += range(since + int(service.lifetime * SECOND), until, int(service.lifetime * SECOND))
+    return sorted({at for at in times if since < at < until})
+
+
+def _replaced(sessions: Sequence[_Session], switches: Sequence[int], how: str) -> list[_Session]:
+    """Cut the sessions where the instance is replaced."""
+    made = []
+    for session in sessions:
+        at = session.start
+        for generation, switch in enumerate(switches):
+            if at < switch < session.end:
+                made.append(_Session(at, switch, how, generation))
+                at = switch
+        made.append(_Session(at, session.end, session.how, bisect_right(switches, at)))
+    return made
+
+
 class _Present:
     """Whose weights share the load at a time: a step function."""
 
-    def __init__(self, weights: Floats, sessions: Sequence[Sequence[_Session]]) -> None:
+    def __init__(self, weights: Floats, alive: Sequence[Sequence[tuple[int, int]]]) -> None:
         steps = sorted(
             (at, change)
-            for weight, own in zip(weights.tolist(), sessions, strict=True)
-            for session in own
-            for at, change in ((session.start, weight), (session.end, -weight))
+            for weight, own in zip(weights.tolist(), alive, strict=True)
+            for begin, end in own
+            for at, change in ((begin, weight), (end, -weight))
         )
         self.times = np.array([at for at, _ in steps], dtype=np.int64)
         self.totals = np.cumsum([change for _, change in steps])
 
     def total(self, at: Ints) -> Floats:
         return np.asarray(self.totals[np.searchsorted(self.times, at, side="right") - 1])
+
+
+def _alive(downs: Sequence[_Down], since: int, until: int) -> list[tuple[int, int]]:
+    """Return the times in which a provider works, whether the broker is there or not."""
+    edges = [since, *(at for down in downs for at in (down.start, down.end)), until]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _downs(
@@ -207,7 +260,9 @@ def _session(
         place = stream.template("hb", members | agreed(service), ',"hb_seq":%d,"sent_ts":%d')
         stream.extend(times, place, np.arange(1, len(times) + 1, dtype=np.int64))
         last = int(times[-1]) if len(times) else last
-    if session.how == "flap" or (session.how == "down" and service.interval is None):
+    if session.how in ("withdrawn", "left"):
+        stream.add(session.end, stream.template("unregister", members | {"why": session.how}))
+    elif session.how == "flap" or (session.how == "down" and service.interval is None):
         stream.add(session.end, stream.template("unregister", members | {"why": "left"}))
     elif session.how == "down":
         gone = last + MISSED * step

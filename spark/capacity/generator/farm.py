@@ -44,6 +44,17 @@ class Service:
     """The first provider gets so much more than its share."""
     labelled: bool = False
     """Providers have a label and no endpoint."""
+    deployments: int = 0
+    """Rolling deployments, spread over the time: each replaces all providers one after the other, by new endpoints."""
+    deploy_step: float = 60.0
+    """Between the replacements of two providers."""
+    lifetime: float | None = None
+    """Each instance is replaced by one with a new endpoint after so long; None: it is not."""
+    replaced_by: str = "withdrawn"
+    """How a replaced instance ends: ``withdrawn``, or ``left`` where the process is killed."""
+    service_s: float | None = None
+    """Seconds that a request takes: providers report how many they had, and each handles one at a time. A provider at
+    its full load has no time between two."""
     once: int = 0
     """So many more providers, each of which leaves exactly one record, just before the end."""
 
@@ -76,7 +87,7 @@ ALL = Faults(2, 1, 2, 2, 3, 3, 3, 3, 3, 2, 2, 2, 2)
 """Everything, for tests."""
 
 FARM = (
-    Service("auth", providers=8, level=330.0, weekend=0.8),
+    Service("auth", providers=8, level=330.0, weekend=0.8, service_s=0.25),
     Service("chat", providers=12, level=480.0, runs_out=9.0, noise=0.03),
     Service("directory", providers=10, level=300.0, skew=1.6, daily=0.3),
     Service("gamehost", providers=14, level=450.0, weekend=1.35, failover=True, flapping=1),

@@ -9,9 +9,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from spark.capacity.generator.broker_lives import ALIVE, DAY, SECOND, Floats, Ints
 from spark.capacity.generator.farm import Faults
 from spark.capacity.generator.records import Stream
-from spark.capacity.generator.times import ALIVE, DAY, SECOND, Floats, Ints
 from spark.capacity.generator.truth import Loss
 
 # Reasons why a line cannot be taken.
@@ -33,15 +33,15 @@ JUMP = 600
 
 
 def add_strange(stream: Stream, chance: np.random.Generator, start: int, until: int, faults: Faults) -> None:
-    """Add records that a reader of version 1 does not know, at times at which the broker is there."""
+    """Add records that a reader does not know, at times at which the broker is there."""
     members = {"wire": "elko", "service": "strange", "provider": 1, "endpoint": "10.99.0.1:1"}
-    version = stream.template("load", members | {"weight": {"cpu": 3}}, version=2)
+    version = stream.template("load", members | {"weight": {"cpu": 3}}, version=3)
     event = stream.template("moved", members)
     future = stream.template("unregister", members | {"why": "left"})
     # The year is written over the time's place; it takes the same number of values.
     stream.templates[future] = stream.templates[future].replace('"ts":%d', '"ts":%.0s' + str(until + 400 * DAY))
     garbage = stream.template("hb", members)
-    stream.templates[garbage] = "\ufffd%.0s%.0s%.0s%.0s{{{ \n"
+    stream.templates[garbage] = "\ufffd%.0s%.0s%.0s%.0s%.0s{{{ \n"
     stream.unknown = stream.template("alive", {"wire": "elkobroker", "colour": "blue"})
     stream.unreadable = {version: VERSION, event: EVENT, future: DATE, garbage: JSON}
     for template, count in (

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from spark.capacity.generator.broker_lives import ALIVE, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.farm import Service
-from spark.capacity.generator.times import ALIVE, SECOND, Boot, Floats, Ints
 
 
 class Stream:
@@ -20,6 +20,8 @@ class Stream:
         self.broker = broker
         self.boots = boots
         self.templates: list[str] = []
+        self.requests: dict[int, float] = {}
+        """By template: the requests of a report, for each unit of its load."""
         self.unreadable: dict[int, str] = {}
         """Templates of lines that no reader can take, and why."""
         self.unknown = -1
@@ -27,11 +29,14 @@ class Stream:
         self._parts: list[tuple[Ints, int, Floats | Ints | None]] = []
         self._one_by_one: list[tuple[int, int]] = []
 
-    def template(self, event: str, members: dict[str, Any], value: str = "", version: int = 1) -> int:
-        """``value`` is the end of the line with one place for the value and one for the provider's clock."""
+    def template(
+        self, event: str, members: dict[str, Any], value: str = "", requests: str = "", version: int = 1
+    ) -> int:
+        """``value`` is a part of the line with one place for the value and one for the provider's clock, ``requests``
+        one with a place for their number."""
         middle = "".join(f",{json.dumps(key)}:{_text(member)}" for key, member in members.items() if member is not None)
         start = f'{{"v":{version},"ts":%d,"broker":{_text(self.broker)},"boot":"BOOT","seq":%d,"event":"{event}"'
-        self.templates.append(start + middle + (value or "%.0s%.0s") + "}\n")
+        self.templates.append(start + middle + (value or "%.0s%.0s") + (requests or "%.0s") + "}\n")
         return len(self.templates) - 1
 
     def add(self, at: int, template: int) -> None:
@@ -92,4 +97,10 @@ def agreed(service: Service) -> dict[str, Any]:
 def load_template(stream: Stream, service: Service, instance: str, ident: int) -> int:
     """The template of a provider's reports of its load."""
     end = "" if service.full_load is None else f',"full_load":{service.full_load!r}'
-    return stream.template("load", members_of(service, instance, ident), ',"load":%.2f%.0s' + end)
+    members = members_of(service, instance, ident)
+    if service.service_s is None or service.full_load is None:
+        return stream.template("load", members, ',"load":%.2f%.0s' + end)
+    told = f',"requests":%d,"latency_ms":{service.service_s * 1000!r}'
+    made = stream.template("load", members, ',"load":%.2f%.0s' + end, told, version=2)
+    stream.requests[made] = service.report / service.full_load / service.service_s
+    return made

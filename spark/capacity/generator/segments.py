@@ -16,10 +16,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from spark.capacity.generator.broker_lives import HOUR, SECOND, Boot, Ints
 from spark.capacity.generator.farm import Faults
 from spark.capacity.generator.faults import TORN, TRUNCATED, Numbered, number
 from spark.capacity.generator.records import Stream
-from spark.capacity.generator.times import HOUR, SECOND, Boot, Ints
 from spark.capacity.generator.truth import Bad, Loss
 
 LEVEL = 1
@@ -69,7 +69,10 @@ def write(
         texts = known[boot.name]
         templates = got.template[where].tolist()
         seqs = got.seq[where].tolist()
-        columns = (got.shown[where].tolist(), seqs, got.value[where].tolist(), sent[where].tolist())
+        requests = [stream.requests.get(one, 0.0) for one in templates] * got.value[where]
+        values = (got.shown[where], got.value[where], sent[where], np.rint(requests).astype(np.int64))
+        shown, value, clock, asked = (column.tolist() for column in values)
+        columns = (shown, seqs, value, clock, asked)
         lines = [texts[one] % row for one, row in zip(templates, zip(*columns, strict=True), strict=True)]
         reasons = {row: stream.unreadable[one] for row, one in enumerate(templates) if one in stream.unreadable}
         if done in torn:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.wires.common.topic_rules import FREE, NOTHING, TopicRule, Topics, rights_of
+from broker.wires.common.topic_rules import FREE, NOTHING, TopicRule, TopicSet, rights_of
 from tests.wires.mc0.recording import rule
 
 names = st.text("abAB.*?[]{}key- ", max_size=8)
@@ -83,7 +83,7 @@ def test_patterns_mean_what_they_say(pattern: str, topic: bytes, key: str) -> No
     if not key and "{key}" in pattern:
         expected = False
     assert may(pattern, topic, key) == expected
-    assert (topic in Topics([pattern, "other", "more*"], key)) == (
+    assert (topic in TopicSet([pattern, "other", "more*"], key)) == (
         expected or topic == b"other" or topic[:4] == b"more"
     )
 

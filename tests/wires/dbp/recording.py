@@ -21,12 +21,12 @@ from broker.net.interfaces.router import Part, Sender
 from broker.net.rate_limits import Rates
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.sessions.beacon import Beacon
-from broker.wires.dbp.sessions.catalogue import Catalogue, Terms
-from broker.wires.dbp.sessions.commands import Commands
-from broker.wires.dbp.sessions.datagrams import Datagrams
+from broker.wires.dbp.sessions.catalogue import Catalogue, DbpTerms
+from broker.wires.dbp.sessions.commands import CommandHandler
+from broker.wires.dbp.sessions.datagrams import DatagramHandler
 from broker.wires.dbp.sessions.listing import Listing
-from broker.wires.dbp.sessions.outbound import Voice
-from broker.wires.dbp.sessions.service_state import Entry
+from broker.wires.dbp.sessions.outbound import DbpOutbound
+from broker.wires.dbp.sessions.service_state import ServiceEntry
 from tests.recording.farm import START, CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
 
@@ -99,7 +99,7 @@ class DbpFarm(CoreFarm):
 
     def __init__(
         self,
-        terms: Terms | None = None,
+        terms: DbpTerms | None = None,
         known: Iterable[Provider] = (),
         clock: Clock | None = None,
         registry: Registry | None = None,
@@ -112,7 +112,7 @@ class DbpFarm(CoreFarm):
         self.probes = RecordingProbes(self.clock)
         self.sources: Rates[Hashable] = Rates(self.clock)
         self.addresses: Rates[Hashable] = Rates(self.clock)
-        self.voice = Voice(
+        self.outbound = DbpOutbound(
             self.router,
             self.udp,
             self.probes,
@@ -124,12 +124,12 @@ class DbpFarm(CoreFarm):
             NAME,
             BEACON_PORT,
         )
-        self.catalogue = Catalogue(self.registry, self.leases, self.voice, self.complaints, terms or Terms())
+        self.catalogue = Catalogue(self.registry, self.leases, self.outbound, self.complaints, terms or DbpTerms())
         self.listing = Listing(self.registry, self.clock)
-        self.commands = Commands(
-            self.router, self.catalogue, self.listing, self.voice, self.leases, self.clock, self.complaints
+        self.commands = CommandHandler(
+            self.router, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.complaints
         )
-        self.datagrams = Datagrams(self.catalogue, self.voice, self.complaints)
+        self.datagrams = DatagramHandler(self.catalogue, self.outbound, self.complaints)
         self.beacon = Beacon(self.udp, self.clock, beacon, BEACON_PORT, 5246, 5246, NAME)
         self.router.serve(self.commands)
         self.catalogue.restore(known)
@@ -176,7 +176,7 @@ class DbpFarm(CoreFarm):
 
     # what there is
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ServiceEntry:
         """The registered service of that name."""
         entry = self.catalogue.get(name)
         assert entry is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.wires.dbp.sessions.catalogue import Terms
+from broker.wires.dbp.sessions.catalogue import DbpTerms
 from broker.wires.dbp.views import views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from tests.admin.test_console import Operator, enter
@@ -84,7 +84,7 @@ def test_a_service_without_one_is_shown_without(farm: DbpFarm, operator: Operato
 
 
 def test_questions_that_were_not_answered_are_shown(farm: DbpFarm) -> None:
-    farm.catalogue.use(Terms(probe=1.0))
+    farm.catalogue.use(DbpTerms(probe=1.0))
     farm.hermes().registered("Rohan", **HERMES)
     farm.probes.alive.add((HERE, 5247))
     farm.wait(1.5)

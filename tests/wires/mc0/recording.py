@@ -17,7 +17,7 @@ from broker.wires.common.registry_topics import FarmTopics
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
-from broker.wires.mc0.sessions.session import Session
+from broker.wires.mc0.sessions.session import Mc0Session
 from tests.recording.farm import CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
 from tests.wires.mc0.codec.examples import read_as_the_connector
@@ -131,7 +131,7 @@ class Mc0Farm(CoreFarm):
         """A peer that has connected, and has said nothing."""
         return Mc0Peer(self, identity.encode() if isinstance(identity, str) else identity, key, address)
 
-    def session(self, peer: Mc0Peer) -> Session | None:
+    def session(self, peer: Mc0Peer) -> Mc0Session | None:
         """The session of that peer's identity."""
         found = [session for session in self.wire.sessions() if session.identity == peer.identity]
         assert len(found) <= 1

@@ -86,14 +86,14 @@ def unlistable() -> dict[str, str | float]:
 # services of other wires, which have no info
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class ListedAddress(msgspec.Struct, frozen=True, gc=False):
     """Address of a service."""
 
     ip: str
     port: int
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ListedOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One service of another wire, in place of an info. It has the address twice, under the keys of the document and
     under those of Hermes.
 
@@ -102,7 +102,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ip: str | None = None
     port: int | None = None
-    interfaces: dict[str, Place] | None = None
+    interfaces: dict[str, ListedAddress] | None = None
     hostport: str
     protocol: str
     label: str | None = None
@@ -110,7 +110,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: int
     load: float | None = None
     restored: bool = False
-    providers: Sequence[Offer] | None = None
+    providers: Sequence[ListedOffer] | None = None
     omitted: int = 0
 
 
@@ -118,19 +118,19 @@ _HOSTPORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\]]+)?)\]|([^:\[\]]+)):([0-9]
 _OFFER = msgspec.json.Encoder()
 
 
-def place(hostport: str) -> Place | None:
+def place(hostport: str) -> ListedAddress | None:
     """Parse a hostport. The host of an IPv6 address has no brackets. Returns None for any other text."""
     match = _HOSTPORT.fullmatch(hostport)
     if match is None or not 0 < int(match[3]) <= 65_535:
         return None
-    return Place(match[1] or match[2], int(match[3]))
+    return ListedAddress(match[1] or match[2], int(match[3]))
 
 
-def mapping(offers: Sequence[Offer], omitted: int = 0) -> bytes:
+def mapping(offers: Sequence[ListedOffer], omitted: int = 0) -> bytes:
     """Encode the replacement of an info: the first offer, and all of them if there are several."""
     first = offers[0]
     if first.ip is not None and first.port is not None:
-        first = msgspec.structs.replace(first, interfaces={first.protocol: Place(first.ip, first.port)})
+        first = msgspec.structs.replace(first, interfaces={first.protocol: ListedAddress(first.ip, first.port)})
     if len(offers) > 1:
         first = msgspec.structs.replace(first, providers=offers, omitted=omitted)
     return _OFFER.encode(first)

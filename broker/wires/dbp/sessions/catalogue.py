@@ -32,8 +32,8 @@ from broker.wires.dbp.codec.details import details
 from broker.wires.dbp.codec.info import merge
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.addresses import hostport, same
-from broker.wires.dbp.sessions.outbound import Voice, is_broker
-from broker.wires.dbp.sessions.service_state import Connection, Entry, Source
+from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
 
 WIRE = "dbp"
 """The name of the wire in the registry, in counters and in logs."""
@@ -56,7 +56,7 @@ LEAST_LIVENESS, MOST_LIVENESS = 3, 5
 
 
 @attrs.frozen
-class Terms:
+class DbpTerms:
     """Configuration that a reload may change. Times in seconds; see `broker.wires.dbp.config.Dbp`."""
 
     rights: Rights = attrs.field(factory=Rights)
@@ -79,25 +79,25 @@ class Catalogue:
         self,
         registry: IRegistry,
         leases: ILeases,
-        voice: Voice,
+        outbound: DbpOutbound,
         complaints: Complaints,
-        terms: Terms,
+        terms: DbpTerms,
     ) -> None:
         self._registry = registry
         self._leases = leases
-        self._voice = voice
+        self._outbound = outbound
         self._complaints = complaints
         self.terms = terms
-        self._entries: dict[str, Entry] = {}
-        self._sources: dict[Source, dict[Entry, None]] = {}
+        self._entries: dict[str, ServiceEntry] = {}
+        self._sources: dict[Source, dict[ServiceEntry, None]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ServiceEntry]:
         return iter(self._entries.values())
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> ServiceEntry | None:
         """Return the service of that name."""
         return self._entries.get(name)
 
@@ -105,17 +105,19 @@ class Catalogue:
         """Return the sources of the last datagrams of all services."""
         return self._sources.keys()
 
-    def at(self, source: Source) -> list[Entry]:
+    def at(self, source: Source) -> list[ServiceEntry]:
         """Return the services whose last datagram came from that source."""
         return list(self._sources.get(source, ()))
 
-    def trusts(self, entry: Entry, address: str) -> bool:
+    def trusts(self, entry: ServiceEntry, address: str) -> bool:
         """Return True if messages about a service count from that address."""
         return not self.terms.check_address or same(entry.address, address)
 
     # registrations and signs of life
 
-    def register(self, name: str, info: bytes, address: str, form: Form, connection: Connection | None) -> Entry:
+    def register(
+        self, name: str, info: bytes, address: str, form: Form, connection: RouterConnection | None
+    ) -> ServiceEntry:
         """Register a service, which may replace the old one of that name. Raises `Refusal`, with no change."""
         terms = self.terms
         old = self._entries.get(name)
@@ -124,7 +126,7 @@ class Catalogue:
         if old is None and len(self._entries) >= terms.services:
             raise Refusal(Reason.LIMIT, f"there are {terms.services} services already, and no more are taken")
         self._permit(name)
-        entry = Entry(self, name, address, info, details(info))
+        entry = ServiceEntry(self, name, address, info, details(info))
         entry.form = form
         self._agree(entry)
         entry.contract = entry.details.interval is not None
@@ -146,7 +148,7 @@ class Catalogue:
                 except Refusal as refusal:
                     self.log.warn("{name} was not restored: {why}", name=service.name, why=refusal.text)
 
-    def update(self, entry: Entry, changes: bytes) -> None:
+    def update(self, entry: ServiceEntry, changes: bytes) -> None:
         """Update the info of a service. Raises `Refusal`, with no change."""
         info = merge(entry.info, changes)
         self._permit(entry.name)
@@ -166,12 +168,12 @@ class Catalogue:
         self.live(entry)
         self._look(entry)
 
-    def live(self, entry: Entry) -> None:
+    def live(self, entry: ServiceEntry) -> None:
         """Record a sign of life of a service."""
         entry.last_alive = self._leases.moment()
         entry.failures = 0
 
-    def beat(self, entry: Entry, source: Source | None, form: Form, sent: float | None) -> None:
+    def beat(self, entry: ServiceEntry, source: Source | None, form: Form, sent: float | None) -> None:
         """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
         had that form."""
         entry.last_alive = self._leases.moment()
@@ -185,7 +187,7 @@ class Catalogue:
         # A time in single precision has an error of up to a minute, so that it is no evidence about the peer's clock.
         self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
 
-    def bind(self, entry: Entry, connection: Connection | None) -> None:
+    def bind(self, entry: ServiceEntry, connection: RouterConnection | None) -> None:
         """Bind a service to a connection, unless it has one already through which it can be sent messages."""
         if connection is None or connection.entry is not None:
             return
@@ -195,15 +197,15 @@ class Catalogue:
         if entry.connection is None:
             entry.connection, connection.entry = connection, entry
 
-    def disconnect(self, entry: Entry) -> None:
+    def disconnect(self, entry: ServiceEntry) -> None:
         """Process a DISCONNECT of a service, over either transport: no more messages are sent to it over any."""
         if entry.source is not None:
-            self._voice.hush(entry.source)
+            self._outbound.hush(entry.source)
         if entry.connection is not None and not entry.connection.req:
             entry.connection.ended = True
         self.remove(entry, "disconnected")
 
-    def remove(self, entry: Entry, why: str) -> None:
+    def remove(self, entry: ServiceEntry, why: str) -> None:
         """Remove a service, also from the registry. ``why`` is the event in the counter ``dbp_services``."""
         if self._entries.get(entry.name) is not entry:
             return  # replaced already
@@ -220,7 +222,7 @@ class Catalogue:
 
     # administration
 
-    def use(self, terms: Terms) -> None:
+    def use(self, terms: DbpTerms) -> None:
         """Apply other terms. They hold for later registrations; those about probes, for all services."""
         self.terms = terms
         for entry in self._entries.values():
@@ -229,14 +231,14 @@ class Catalogue:
     def part_all(self) -> None:
         """Send all services a DISCONNECT, since the broker stops. They stay in the registry, and so in its record."""
         for entry in self._entries.values():
-            self._voice.part(entry)
+            self._outbound.part(entry)
             if entry.lease is not None:
                 entry.lease.cancel()
                 entry.lease = None
 
     # periodic checks
 
-    def check(self, entry: Entry, now: float) -> float | None:
+    def check(self, entry: ServiceEntry, now: float) -> float | None:
         """Expire, probe or send a heartbeat to a service, as is due. Returns the time of the next check, or None."""
         if not entry.contract:
             return self._check_lasting(entry, now)
@@ -246,7 +248,7 @@ class Catalogue:
             self._expire(entry)
             return None
         if now >= entry.beat_at:
-            self._voice.beat(entry)
+            self._outbound.beat(entry)
             # The phase is kept, but missed heartbeats are not sent in a burst.
             entry.beat_at = max(entry.beat_at + entry.interval, now)
         due = min(dead_at, entry.beat_at)
@@ -261,7 +263,7 @@ class Catalogue:
                     due = min(due, now + ASK_AGAIN * entry.interval)
         return due
 
-    def _check_lasting(self, entry: Entry, now: float) -> float | None:
+    def _check_lasting(self, entry: ServiceEntry, now: float) -> float | None:
         if not self.terms.probe:
             entry.lease = None
             return None
@@ -272,13 +274,13 @@ class Catalogue:
             self._ask(entry, min(self.terms.probe, entry.interval))
         return now + self.terms.probe
 
-    def _expire(self, entry: Entry) -> None:
+    def _expire(self, entry: ServiceEntry) -> None:
         """Remove a silent service. It is sent a DISCONNECT, since only its own messages may have been lost."""
         entry.lease = None  # this check is the lease's, and ends it
-        self._voice.part(entry)
+        self._outbound.part(entry)
         self.remove(entry, "expired")
 
-    def _ask(self, entry: Entry, seconds: float) -> None:
+    def _ask(self, entry: ServiceEntry, seconds: float) -> None:
         def answered(lives: bool | None) -> None:
             entry.probing = False
             if self._entries.get(entry.name) is not entry:
@@ -291,7 +293,7 @@ class Catalogue:
             if entry.contract:
                 self._look(entry)
 
-        entry.probing = self._voice.probe(entry, seconds, answered)
+        entry.probing = self._outbound.probe(entry, seconds, answered)
 
     # helpers
 
@@ -299,7 +301,7 @@ class Catalogue:
         if is_broker(name) or not self.terms.rights.permits(name):
             raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name} may not be registered here")
 
-    def _agree(self, entry: Entry) -> None:
+    def _agree(self, entry: ServiceEntry) -> None:
         """Set the agreed interval, and the number of intervals that may pass in silence."""
         terms, wanted = self.terms, entry.details
         interval = terms.interval if wanted.interval is None else wanted.interval
@@ -307,15 +309,15 @@ class Catalogue:
         liveness = terms.liveness if wanted.liveness is None else wanted.liveness
         entry.liveness = min(max(liveness, LEAST_LIVENESS), MOST_LIVENESS)
 
-    def _replace(self, old: Entry, connection: Connection | None) -> None:
+    def _replace(self, old: ServiceEntry, connection: RouterConnection | None) -> None:
         """Remove the service that another registration replaces, and send it a DISCONNECT over its connection."""
         if old.connection is not None and old.connection is not connection:
             # Not by UDP: the new service may have the same source, and would receive the DISCONNECT too.
             self._move(old, None)
-            self._voice.part(old)
+            self._outbound.part(old)
         self.remove(old, "replaced")
 
-    def _join(self, entry: Entry) -> None:
+    def _join(self, entry: ServiceEntry) -> None:
         entry.provider = self._registry.join(entry.name, WIRE, entry.address)
         try:
             self._offer(entry)
@@ -328,17 +330,17 @@ class Catalogue:
         self.live(entry)
         self._look(entry)
 
-    def _offer(self, entry: Entry) -> None:
+    def _offer(self, entry: ServiceEntry) -> None:
         """Offer a service in the registry, which refuses a service that was permitted here only if it is full."""
         self._registry.offer([self._service(entry)], self.terms.rights)
 
-    def _amend(self, entry: Entry) -> None:
+    def _amend(self, entry: ServiceEntry) -> None:
         """Amend a service in the registry after a change of its info or contract."""
         # The contract was approved, and the info permitted: a registry that refuses must not end the service.
         with suppress(Refusal):
             self._registry.amend(self._service(entry))
 
-    def _service(self, entry: Entry) -> Service:
+    def _service(self, entry: ServiceEntry) -> Service:
         return Service(
             entry.name,
             hostport(entry.details, entry.address),
@@ -348,7 +350,7 @@ class Catalogue:
             interval=entry.interval if entry.contract else None,
         )
 
-    def _move(self, entry: Entry, source: Source | None) -> None:
+    def _move(self, entry: ServiceEntry, source: Source | None) -> None:
         """Set the source of a service's datagrams, None for none, and keep the index by source consistent."""
         if entry.source is not None:
             there = self._sources[entry.source]
@@ -359,7 +361,7 @@ class Catalogue:
         if source is not None:
             self._sources.setdefault(source, {})[entry] = None
 
-    def _look(self, entry: Entry) -> None:
+    def _look(self, entry: ServiceEntry) -> None:
         """Schedule the checks of a service from now on, by the current agreement and terms."""
         before, entry.lease = entry.lease, None
         now = self._leases.moment()  # not `now`, which is of the last quantum: the end of a probe leads here too

@@ -33,14 +33,14 @@ from broker.wires.dbp.codec.listings import listing
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
 from broker.wires.dbp.sessions.listing import Listing
-from broker.wires.dbp.sessions.outbound import Voice
-from broker.wires.dbp.sessions.service_state import Connection, Entry
+from broker.wires.dbp.sessions.outbound import DbpOutbound
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry
 
 SERVICE_QUESTION = "mmi.service"
 """The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""
 
 
-class Commands:
+class CommandHandler:
     """All conversations over the ROUTER: a `broker.net.interfaces.router.Conversation`."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Commands:
         router: Router,
         catalogue: Catalogue,
         listing: Listing,
-        voice: Voice,
+        outbound: DbpOutbound,
         leases: ILeases,
         clock: IReactorTime,
         complaints: Complaints,
@@ -56,15 +56,15 @@ class Commands:
         self._router = router
         self._catalogue = catalogue
         self._listing = listing
-        self._voice = voice
+        self._outbound = outbound
         self._leases = leases
         self._clock = clock
         self._complaints = complaints
         self.requests = 0
         self.ignored = 0
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, RouterConnection] = {}
         """Connections with state, by number."""
-        self._commands: dict[type, Callable[[Connection, Any], None]] = {
+        self._commands: dict[type, Callable[[RouterConnection, Any], None]] = {
             messages.Beat: self._beat,
             messages.Update: self._update,
             messages.Registration: self._register,
@@ -78,7 +78,7 @@ class Commands:
     def __len__(self) -> int:
         return len(self._connections)
 
-    def connections(self) -> Mapping[int, Connection]:
+    def connections(self) -> Mapping[int, RouterConnection]:
         """Return the connections with state, by number."""
         return self._connections
 
@@ -101,7 +101,7 @@ class Commands:
             return
         if connection is not None:
             self._alive(connection, message.form)
-        # Requests need no state, so that no `Connection` is made for them.
+        # Requests need no state, so that no `RouterConnection` is made for them.
         if type(message) is messages.Request:
             names = message.names
             body = self._listing.named(names) if names else self._listing.all()
@@ -126,7 +126,7 @@ class Commands:
     def room(self, identity: bytes) -> None:
         """Do nothing: a dropped heartbeat is due again by itself, and a dropped answer is lost."""
 
-    def _alive(self, connection: Connection, form: Form) -> None:
+    def _alive(self, connection: RouterConnection, form: Form) -> None:
         """Record a message of a connection, with a time in that form, as a sign of life of its service."""
         connection.form = form
         if connection.entry is not None:
@@ -135,19 +135,19 @@ class Commands:
 
     # requests
 
-    def _question(self, connection: Connection, message: messages.Question) -> None:
+    def _question(self, connection: RouterConnection, message: messages.Question) -> None:
         code = "501"  # not implemented, in 8/MMI
         if message.question == SERVICE_QUESTION:
             code = "200" if self._listing.has(message.name) else "404"
         body = listing((), {message.question: code})
-        self._voice.answer(connection, replies.reply(message.form, self._clock.seconds(), body))
+        self._outbound.answer(connection, replies.reply(message.form, self._clock.seconds(), body))
 
-    def _ping(self, connection: Connection, message: messages.Ping) -> None:
-        self._voice.answer(connection, replies.pong(message.form, self._clock.seconds(), self._voice.name))
+    def _ping(self, connection: RouterConnection, message: messages.Ping) -> None:
+        self._outbound.answer(connection, replies.pong(message.form, self._clock.seconds(), self._outbound.name))
 
     # services
 
-    def _register(self, connection: Connection, message: messages.Registration) -> None:
+    def _register(self, connection: RouterConnection, message: messages.Registration) -> None:
         if connection.registered:
             self._part(connection, "registered twice on one connection")
             return
@@ -161,9 +161,9 @@ class Commands:
         self._keep(connection)
         agreed = replies.agreement(round(entry.interval * 1000), entry.liveness)
         approved = replies.approved(message.form, self._clock.seconds(), connection.hermes, agreed)
-        self._voice.answer(connection, approved)
+        self._outbound.answer(connection, approved)
 
-    def _update(self, connection: Connection, message: messages.Update) -> None:
+    def _update(self, connection: RouterConnection, message: messages.Update) -> None:
         entry = self._named(connection, message.name)
         try:
             if entry is None:
@@ -178,9 +178,9 @@ class Commands:
             return
         entry.form = message.form
         self._adopt(connection, entry)
-        self._voice.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
+        self._outbound.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
 
-    def _beat(self, connection: Connection, message: messages.Beat) -> None:
+    def _beat(self, connection: RouterConnection, message: messages.Beat) -> None:
         entry = self._named(connection, message.name)
         if entry is None:
             self._part(connection, "a heartbeat of a service that is not registered")
@@ -190,15 +190,15 @@ class Commands:
             self._adopt(connection, entry)
             self._catalogue.beat(entry, None, message.form, message.sent)
             if connection.req:
-                self._voice.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
+                self._outbound.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
             elif entry.connection is connection:
                 entry.beaten = True
 
-    def _ack(self, connection: Connection, message: messages.Ack) -> None:
+    def _ack(self, connection: RouterConnection, message: messages.Ack) -> None:
         if connection.entry is None:
             self._part(connection, "an acknowledgement over a connection without a service")
 
-    def _bye(self, connection: Connection, message: messages.Bye) -> None:
+    def _bye(self, connection: RouterConnection, message: messages.Bye) -> None:
         named = None if message.name is None else self._catalogue.get(message.name)
         for entry in (connection.entry, named):
             if entry is None:
@@ -210,17 +210,17 @@ class Commands:
                 self._complain(connection, Refusal(Reason.WRONG_ADDRESS, text))
         self._end(connection)
 
-    def _unexpected(self, connection: Connection, message: messages.Unexpected) -> None:
+    def _unexpected(self, connection: RouterConnection, message: messages.Unexpected) -> None:
         self._part(connection, f"{message.command.decode()}, which only a broker says")
 
-    def _named(self, connection: Connection, name: str | None) -> Entry | None:
+    def _named(self, connection: RouterConnection, name: str | None) -> ServiceEntry | None:
         """Return the service to which a message refers: by name, else that of the connection."""
         return connection.entry if name is None else self._catalogue.get(name)
 
-    def _trusts(self, connection: Connection, entry: Entry) -> bool:
+    def _trusts(self, connection: RouterConnection, entry: ServiceEntry) -> bool:
         return connection.entry is entry or self._catalogue.trusts(entry, connection.address)
 
-    def _adopt(self, connection: Connection, entry: Entry) -> None:
+    def _adopt(self, connection: RouterConnection, entry: ServiceEntry) -> None:
         """Bind a service that lost its connection to this one."""
         # Hermes uses a new REQ socket for each message, through which no later message could be sent.
         if not connection.req:
@@ -230,7 +230,7 @@ class Commands:
 
     # protocol violations
 
-    def _malformed(self, connection: Connection, malformed: Malformed) -> None:
+    def _malformed(self, connection: RouterConnection, malformed: Malformed) -> None:
         self._complain(connection, malformed)
         if isinstance(malformed, messages.Denied):
             self._alive(connection, malformed.form)
@@ -238,37 +238,37 @@ class Commands:
         elif isinstance(malformed, messages.BadRequest):
             self._alive(connection, malformed.form)
             body = listing((), malformed.error)
-            self._voice.answer(connection, replies.reply(malformed.form, self._clock.seconds(), body))
+            self._outbound.answer(connection, replies.reply(malformed.form, self._clock.seconds(), body))
         else:
             self._end(connection)
 
-    def _deny(self, connection: Connection, reason: str, hermes: bool) -> None:
-        self._voice.answer(connection, replies.denied(connection.form, self._clock.seconds(), reason, hermes))
+    def _deny(self, connection: RouterConnection, reason: str, hermes: bool) -> None:
+        self._outbound.answer(connection, replies.denied(connection.form, self._clock.seconds(), reason, hermes))
 
-    def _part(self, connection: Connection, why: str) -> None:
+    def _part(self, connection: RouterConnection, why: str) -> None:
         """Answer a valid but unexpected message by a DISCONNECT. The service stays registered until it expires."""
         if connection.entry is not None:
             connection.entry.parted = True
         self._complain(connection, Refusal(Reason.UNEXPECTED, why))
-        self._voice.answer(connection, replies.disconnect(connection.form, self._clock.seconds(), connection.hermes))
+        self._outbound.answer(connection, replies.disconnect(connection.form, self._clock.seconds(), connection.hermes))
         self._end(connection)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: RouterConnection) -> None:
         """End a connection: it is neither read nor written until the peer closes it."""
         connection.release()
         connection.ended = True
         # Its state must stay in the table, or the next message would count as that of a new connection.
         self._keep(connection)
 
-    def _complain(self, connection: Connection, refusal: Refusal) -> None:
+    def _complain(self, connection: RouterConnection, refusal: Refusal) -> None:
         self._complaints.add(WIRE, connection.address, refusal)
 
     # connections
 
-    def _new_connection(self, identity: bytes, number: int) -> Connection:
+    def _new_connection(self, identity: bytes, number: int) -> RouterConnection:
         """Return the state of a connection. It is discarded after this message unless `_keep` stores it."""
-        return Connection(identity, number, self._router.sender())
+        return RouterConnection(identity, number, self._router.sender())
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: RouterConnection) -> None:
         """Store the state of a connection until it is closed."""
         self._connections[connection.number] = connection

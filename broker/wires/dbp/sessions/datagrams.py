@@ -19,16 +19,16 @@ from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec import datagrams
 from broker.wires.dbp.codec.messages import Ack, Beat, Bye
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
-from broker.wires.dbp.sessions.outbound import Voice, is_broker
+from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
 from broker.wires.dbp.sessions.service_state import Source
 
 
-class Datagrams:
+class DatagramHandler:
     """All conversations by UDP. The transport calls `receive`."""
 
-    def __init__(self, catalogue: Catalogue, voice: Voice, complaints: Complaints) -> None:
+    def __init__(self, catalogue: Catalogue, outbound: DbpOutbound, complaints: Complaints) -> None:
         self._catalogue = catalogue
-        self._voice = voice
+        self._outbound = outbound
         self._complaints = complaints
         self.beats = 0
 
@@ -75,7 +75,7 @@ class Datagrams:
         for entry in entries:
             if self._catalogue.trusts(entry, source[0]):
                 self._catalogue.disconnect(entry)
-                self._voice.hush(source)
+                self._outbound.hush(source)
             else:
                 self._refuse(f"a DISCONNECT of {entry.name}, which was registered from another address", source)
 
@@ -87,7 +87,7 @@ class Datagrams:
             return
         text = f"a heartbeat of {message.name or 'a service without a name'}, which is not registered"
         self._complaints.add(WIRE, source[0], Refusal(Reason.NOT_REGISTERED, text))
-        self._voice.turn_away(source)
+        self._outbound.turn_away(source)
 
     def _refuse(self, text: str, source: Source) -> None:
         self._complaints.add(WIRE, source[0], Refusal(Reason.WRONG_ADDRESS, text))

@@ -39,7 +39,7 @@ from broker.wires.dbp.codec.listings import (
     ROOM,
     SEPARATOR,
     TOO_LONG,
-    Offer,
+    ListedOffer,
     body,
     entry,
     harmless,
@@ -290,11 +290,11 @@ class Listing:
         offers = [self._offer(service) for service in islice(services, MAX_PROVIDERS)]
         return mapping(offers, len(services) - len(offers))
 
-    def _offer(self, service: Service) -> Offer:
+    def _offer(self, service: Service) -> ListedOffer:
         provider = self._registry.provider(service.provider)
         hostport = harmless(service.hostport)
         where = place(hostport)
-        return Offer(
+        return ListedOffer(
             ip=None if where is None else where.ip,
             port=None if where is None else where.port,
             hostport=hostport,

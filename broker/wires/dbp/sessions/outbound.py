@@ -24,7 +24,7 @@ from broker.net.interfaces.router import Complaints, Router, Sent
 from broker.wires.dbp.codec import datagrams, replies
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.addresses import probed
-from broker.wires.dbp.sessions.service_state import Connection, Entry, Source
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
 
 SOURCE_RATE, SOURCE_BURST = 0.2, 1
 """Rate a second and burst of DISCONNECTs to one unregistered source. The document has silence after the first one, but
@@ -54,7 +54,7 @@ class Udp(Protocol):
         """Send one datagram. Returns False if the system refused it."""
 
 
-class Rates(Protocol):
+class RateLimit(Protocol):
     """Token buckets in a bounded table."""
 
     def take(self, key: Hashable, rate: float, burst: float) -> bool:
@@ -72,7 +72,7 @@ class Probes(Protocol):
         """
 
 
-class Voice:
+class DbpOutbound:
     """Outbound side of the wire, for the broker of that ``name``. No message is sent to ``beacon_port``.
 
     ``sources`` and ``addresses`` limit the rate of DISCONNECTs to unregistered sources and their addresses.
@@ -86,8 +86,8 @@ class Voice:
         leases: ILeases,
         clock: IReactorTime,
         complaints: Complaints,
-        sources: Rates,
-        addresses: Rates,
+        sources: RateLimit,
+        addresses: RateLimit,
         name: str,
         beacon_port: int,
     ) -> None:
@@ -104,15 +104,15 @@ class Voice:
         self._asking: set[tuple[str, int]] = set()
         """Addresses and ports of unanswered probes."""
 
-    def answer(self, connection: Connection, frames: replies.Sent) -> None:
+    def answer(self, connection: RouterConnection, frames: replies.Sent) -> None:
         """Answer a request over its connection."""
         self._note(connection, self._router.reply(connection.identity, frames))
 
-    def _send_unsolicited(self, connection: Connection, frames: replies.Sent) -> None:
+    def _send_unsolicited(self, connection: RouterConnection, frames: replies.Sent) -> None:
         """Send a message that is no answer over a connection."""
         self._note(connection, self._router.send(connection.identity, frames))
 
-    def _note(self, connection: Connection, sent: Sent) -> None:
+    def _note(self, connection: RouterConnection, sent: Sent) -> None:
         if sent is Sent.SENT:
             connection.last_sent = self._leases.now
         else:
@@ -135,7 +135,7 @@ class Voice:
         """Suppress the next DISCONNECT to a source that has just sent one: its late heartbeats need no answer."""
         self._sources.take(source, SOURCE_RATE, SOURCE_BURST)
 
-    def beat(self, entry: Entry) -> None:
+    def beat(self, entry: ServiceEntry) -> None:
         """Send a service the broker's heartbeat."""
         if entry.parted:
             return
@@ -148,7 +148,7 @@ class Voice:
         if self._leases.now - connection.last_sent >= RECENTLY * entry.interval:
             self._send_unsolicited(connection, replies.heartbeat(connection.form, now, self.name))
 
-    def part(self, entry: Entry) -> None:
+    def part(self, entry: ServiceEntry) -> None:
         """Send a service a DISCONNECT, over each transport by which it can be sent one."""
         now = self._clock.seconds()
         if entry.source is not None:
@@ -158,7 +158,7 @@ class Voice:
             self._send_unsolicited(connection, replies.disconnect(connection.form, now, connection.hermes))
             connection.ended = True
 
-    def probe(self, entry: Entry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
+    def probe(self, entry: ServiceEntry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
         """Probe a service. Returns False, without a probe, if that is not possible now."""
         place = probed(entry.details, entry.address)
         if place is None or place in self._asking or entry.parted:

@@ -19,7 +19,7 @@ Source = tuple[str, int]
 _REQ = "REQ"
 
 
-class Connection:
+class RouterConnection:
     """One connection to the ROUTER, from a message that needs state until its end.
 
     ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``entry`` is the service that is bound to
@@ -36,7 +36,7 @@ class Connection:
         self.address = sender.address
         self.req = sender.socket_type == _REQ
         self.form = Form.TEXT
-        self.entry: Entry | None = None
+        self.entry: ServiceEntry | None = None
         self.registered = False
         self.ended = False
         self.last_sent = 0.0
@@ -60,11 +60,11 @@ class Connection:
 class EntryOwner(Protocol):
     """Owner of an entry: the catalogue, which does its periodic work."""
 
-    def check(self, entry: Entry, now: float) -> float | None:
+    def check(self, entry: ServiceEntry, now: float) -> float | None:
         """Do the work that is due. Returns the time of the next check; None ends the lease."""
 
 
-class Entry:
+class ServiceEntry:
     """One registered service, the subject of a lease while it is to be checked.
 
     ``address`` is the address from which it was registered; ``interval`` is in seconds. A service is under *contract*
@@ -109,7 +109,7 @@ class Entry:
         self.last_alive = 0.0
         self.beat_at = 0.0
         self.lease: ILease | None = None
-        self.connection: Connection | None = None
+        self.connection: RouterConnection | None = None
         """The connection through which it registered, or sends heartbeats."""
         self.source: Source | None = None
         """Source of its last datagram."""

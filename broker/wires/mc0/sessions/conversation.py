@@ -26,7 +26,7 @@ from broker.net.interfaces.router import Complaints, Part, Router
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.outbound import Mc0Outbound
-from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.mc0.sessions.session import Mc0Session, shown
 from broker.wires.mc0.sessions.session_table import MIN_TTL, SessionRecord, SessionTable
 from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions, listed
 
@@ -65,7 +65,7 @@ class Mc0Conversation:
             router, self._outbound, self._subscriptions, leases, admission, complaints, record, most_sessions
         )
         self._published = 0
-        self._verbs: dict[type, Callable[[Session, Any], None]] = {
+        self._verbs: dict[type, Callable[[Mc0Session, Any], None]] = {
             wire.Put: self._put,
             wire.Noop: self._noop,
             wire.Sub: self._sub,
@@ -130,7 +130,7 @@ class Mc0Conversation:
         """Restore the recorded sessions; see `SessionTable.restore`."""
         self._table.restore(known, keyed)
 
-    def sessions(self) -> Iterable[Session]:
+    def sessions(self) -> Iterable[Mc0Session]:
         """Return all sessions, the oldest first."""
         return self._table
 
@@ -143,7 +143,7 @@ class Mc0Conversation:
 
     # verbs
 
-    def _connect(self, session: Session, message: wire.Connect) -> None:
+    def _connect(self, session: Mc0Session, message: wire.Connect) -> None:
         before = session.version, session.ttl
         session.version = (message.version or b"")[:MAX_VERSION]
         if message.ttl is not None:
@@ -155,11 +155,11 @@ class Mc0Conversation:
         session.sent = self._leases.now
         self._table.schedule(session)
 
-    def _disconnect(self, session: Session, message: wire.Disconnect) -> None:
+    def _disconnect(self, session: Mc0Session, message: wire.Disconnect) -> None:
         self._table.end(session, "disconnected")
         self._outbound.acknowledge_end(session, message.id)
 
-    def _sub(self, session: Session, message: wire.Sub) -> None:
+    def _sub(self, session: Mc0Session, message: wire.Sub) -> None:
         before = session.requested
         if session.version == CONNECTOR:
             self._subscriptions.subscribe_permitted(session, message.topics)
@@ -173,14 +173,14 @@ class Mc0Conversation:
             self._table.record(session)
         self._outbound.acknowledge(session, message.id)
 
-    def _unsub(self, session: Session, message: wire.Unsub) -> None:
+    def _unsub(self, session: Mc0Session, message: wire.Unsub) -> None:
         before = session.requested
         self._subscriptions.unsubscribe(session, message.topics)
         if session.requested != before:
             self._table.record(session)
         self._outbound.acknowledge(session, message.id)
 
-    def _put(self, session: Session, message: wire.Put) -> None:
+    def _put(self, session: Mc0Session, message: wire.Put) -> None:
         topic = message.topic
         if not session.rights.may_publish(topic):
             refusal = Refusal(Reason.TOPIC_NOT_ALLOWED, f"may not publish on {listed([topic])}")
@@ -190,7 +190,7 @@ class Mc0Conversation:
         self._published += 1
         self._outbound.acknowledge(session, message.id)
 
-    def _noop(self, session: Session, message: wire.Noop) -> None:
+    def _noop(self, session: Mc0Session, message: wire.Noop) -> None:
         self._outbound.acknowledge(session, message.id)
 
     # refusals
@@ -209,12 +209,12 @@ class Mc0Conversation:
             if id is not None:
                 self._outbound.refuse_unadmitted(identity, id, refusal)
 
-    def _malformed(self, session: Session, malformed: wire.BadMessage) -> None:
+    def _malformed(self, session: Mc0Session, malformed: wire.BadMessage) -> None:
         self._outbound.complain(session, malformed)
         if not isinstance(malformed, wire.TooShort):
             self._outbound.reply(session, wire.error(malformed.reply, malformed.id))
 
-    def _refuse(self, session: Session, refusal: Refusal, id: bytes | None) -> None:
+    def _refuse(self, session: Mc0Session, refusal: Refusal, id: bytes | None) -> None:
         self._outbound.complain(session, refusal)
         # Without an ID, the connector would read the ERROR as the answer to another message; and to a peer without a
         # CONNECT, which may have lost its session, it would be a sign of life.

@@ -17,7 +17,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Part, Router, Sent
 from broker.wires.mc0.codec import messages as wire
-from broker.wires.mc0.sessions.session import Session
+from broker.wires.mc0.sessions.session import Mc0Session
 
 
 class Mc0Outbound:
@@ -31,12 +31,12 @@ class Mc0Outbound:
         self.full = 0
         """Messages and replies that were dropped since their peers do not read."""
 
-    def acknowledge(self, session: Session, id: bytes | None) -> None:
+    def acknowledge(self, session: Mc0Session, id: bytes | None) -> None:
         """Send OK if the command had an ID, and so requested an answer."""
         if id is not None:
             self.reply(session, wire.ok(id))
 
-    def reply(self, session: Session, frames: Sequence[Part]) -> None:
+    def reply(self, session: Mc0Session, frames: Sequence[Part]) -> None:
         """Send the answer to a command."""
         sent = self._router.reply(session.identity, frames)
         if sent is Sent.SENT:
@@ -44,13 +44,13 @@ class Mc0Outbound:
         else:
             self._dropped(session, sent)
 
-    def acknowledge_end(self, session: Session, id: bytes | None) -> None:
+    def acknowledge_end(self, session: Mc0Session, id: bytes | None) -> None:
         """Send OK to the DISCONNECT of a session that has ended, and so has no state to account a drop in."""
         if id is not None and self._router.reply(session.identity, wire.ok(id)) is not Sent.SENT:
             self._complaints.count("mc0_dropped", "ok")
 
     def fan_out(
-        self, sessions: Collection[Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
+        self, sessions: Collection[Mc0Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
     ) -> None:
         """Send a MESSAGE, which is encoded once, to all of these sessions."""
         failed = self._router.send_all(sessions, wire.message(topic, headers, body), self._leases.now)
@@ -63,7 +63,7 @@ class Mc0Outbound:
             else:
                 self._dropped(session, outcome)
 
-    def noop(self, session: Session) -> Sent:
+    def noop(self, session: Mc0Session) -> Sent:
         """Send a NOOP. Returns the outcome; a dropped one is not counted here, since it needs no repetition."""
         return self._router.send(session.identity, wire.NOOP)
 
@@ -71,12 +71,12 @@ class Mc0Outbound:
         """Send ERROR to a peer that got no session."""
         self._router.reply(identity, wire.error(refusal.text.encode(), id))
 
-    def complain(self, session: Session, refusal: Refusal) -> None:
+    def complain(self, session: Mc0Session, refusal: Refusal) -> None:
         """Count and log a refusal, with the identity of the session."""
         refusal.summary = f"{session}: {refusal.summary}"
         self._complaints.add("mc0", session.address, refusal)
 
-    def _dropped(self, session: Session, outcome: Sent) -> None:
+    def _dropped(self, session: Mc0Session, outcome: Sent) -> None:
         session.dropped += 1
         if outcome is Sent.FULL:
             self.full += 1

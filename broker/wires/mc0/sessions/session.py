@@ -23,11 +23,11 @@ MAX_KNOWN_BYTES = 32_768
 class SessionOwner(Protocol):
     """Owner of a session: the table that does its periodic work."""
 
-    def check(self, session: Session, now: float) -> float | None:
+    def check(self, session: Mc0Session, now: float) -> float | None:
         """Do the work that is due. Returns the time of the next check; None ends the lease."""
 
 
-class Session:
+class Mc0Session:
     """State of one peer. It is a receiver of messages (`broker.net.interfaces.router`), and the subject of a lease."""
 
     __slots__ = (

@@ -29,7 +29,7 @@ from broker.net.interfaces.router import Complaints, Router, Sender, Sent
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.outbound import Mc0Outbound
-from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.mc0.sessions.session import Mc0Session, shown
 from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions
 
 EXPIRES = 1.05
@@ -91,14 +91,14 @@ class SessionTable:
         self._complaints = complaints
         self._record = record
         self.most = most
-        self._sessions: dict[bytes, Session] = {}
-        self._connections: dict[int, Session] = {}
+        self._sessions: dict[bytes, Mc0Session] = {}
+        self._connections: dict[int, Mc0Session] = {}
         """Sessions with a connection, by its number."""
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[Mc0Session]:
         return iter(self._sessions.values())
 
-    def get(self, identity: bytes) -> Session | None:
+    def get(self, identity: bytes) -> Mc0Session | None:
         """Return the session of an identity."""
         return self._sessions.get(identity)
 
@@ -117,7 +117,7 @@ class SessionTable:
             self.end(session, "taken")
         return self._admission.may_use(identity, key)
 
-    def attach(self, identity: bytes, connection: int) -> Session:
+    def attach(self, identity: bytes, connection: int) -> Mc0Session:
         """Return the session of an identity, which is new or arrives through another connection.
 
         To be called while the ROUTER receives a message. Raises `Refusal`.
@@ -155,17 +155,17 @@ class SessionTable:
 
     # lifecycle
 
-    def _begin(self, identity: bytes, sender: Sender, key_name: str, event: str) -> Session:
+    def _begin(self, identity: bytes, sender: Sender, key_name: str, event: str) -> Mc0Session:
         """Return a new session. Raises `Refusal` at the limit."""
         if len(self._sessions) >= self.most:
             raise Refusal(Reason.LIMIT, f"there are {self.most} sessions already")
-        session = Session(self, identity, sender, key_name, self._admission.rights(key_name))
+        session = Mc0Session(self, identity, sender, key_name, self._admission.rights(key_name))
         session.sent = self._leases.now
         self._sessions[identity] = session
         self._complaints.count("mc0_sessions", event)
         return session
 
-    def end(self, session: Session, reason: str) -> None:
+    def end(self, session: Mc0Session, reason: str) -> None:
         """End a session with its subscriptions. ``reason`` is the event in the counter ``mc0_sessions``."""
         del self._sessions[session.identity]
         self._connections.pop(session.connection, None)
@@ -176,7 +176,7 @@ class SessionTable:
         self._complaints.count("mc0_sessions", reason)
         self.log.debug("mc0 session of {peer} ended: {why}", peer=session, why=reason)
 
-    def record(self, session: Session) -> None:
+    def record(self, session: Mc0Session) -> None:
         """Record a changed session for a restart, or delete it from the record if it is not to survive one."""
         if session.lasting:
             self._record.remember_session(session.identity, session.known)
@@ -191,7 +191,7 @@ class SessionTable:
 
     # periodic checks
 
-    def schedule(self, session: Session) -> None:
+    def schedule(self, session: Mc0Session) -> None:
         """Schedule the next check of a session: for its next NOOP, or for the end of its time to reconnect."""
         if session.lease is not None:
             session.lease.cancel()
@@ -202,7 +202,7 @@ class SessionTable:
         elif not session.connection:
             session.lease = self._leases.hold(session, now + RECONNECT_WITHIN)
 
-    def check(self, session: Session, now: float) -> float | None:
+    def check(self, session: Mc0Session, now: float) -> float | None:
         """Send a NOOP or end the session, if that is due. Returns the time of the next check, None after the end."""
         if not session.ttl:
             # The session had no connection. Its peer may have reconnected since, and only receive: then no message

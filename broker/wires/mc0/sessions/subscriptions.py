@@ -17,7 +17,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.net.interfaces.router import Part
 from broker.wires.mc0.sessions.outbound import Mc0Outbound
-from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.mc0.sessions.session import Mc0Session, shown
 
 MAX_REFUSED = 100
 """Refused topics stored with a session: they are shown to operators, and subscribed when a reload allows them."""
@@ -32,12 +32,12 @@ class Mc0Subscriptions:
         self.most = most
 
     def deliver(
-        self, subscribers: Collection[Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
+        self, subscribers: Collection[Mc0Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
     ) -> None:
         """Send a published message to these sessions. Called by the core's topics."""
         self._outbound.fan_out(subscribers, topic, headers, body)
 
-    def subscribe(self, session: Session, topics: Iterable[bytes]) -> None:
+    def subscribe(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
         """Subscribe to all of these topics, or raise `Refusal` and subscribe to none."""
         new = [topic for topic in dict.fromkeys(topics) if topic not in session.topics]
         refused = [topic for topic in new if not session.rights.may_subscribe(topic)]
@@ -53,7 +53,7 @@ class Mc0Subscriptions:
                 self.unsubscribe(session, new[:number])
                 raise
 
-    def subscribe_permitted(self, session: Session, topics: Iterable[bytes]) -> None:
+    def subscribe_permitted(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
         """Subscribe to those topics that are permitted, and store the others as refused."""
         refused: dict[Reason, Refusal] = {}
         for topic in topics:
@@ -67,7 +67,7 @@ class Mc0Subscriptions:
         for first in refused.values():
             self._outbound.complain(session, first)
 
-    def unsubscribe(self, session: Session, topics: Iterable[bytes]) -> None:
+    def unsubscribe(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
         """End the subscriptions to these topics, and discard them from the refused ones. Idempotent."""
         for topic in topics:
             session.refused.pop(topic, None)
@@ -75,7 +75,7 @@ class Mc0Subscriptions:
                 del session.topics[topic]
                 self._topics.unsubscribe(topic, self, session)
 
-    def apply_rights(self, session: Session) -> bool:
+    def apply_rights(self, session: Mc0Session) -> bool:
         """Apply changed rights of a session to its subscriptions. Returns True if these changed.
 
         Subscriptions that are no longer permitted end; refused ones that are permitted now begin.

@@ -8,7 +8,16 @@ import pytest
 
 from broker.wires.dbp.codec.details import MAX_HOST, Details, details
 from broker.wires.dbp.codec.info import ERROR, MAX_DEPTH, MAX_DIGITS, MAX_INFO, BadInfo, merge, take_name
-from broker.wires.dbp.codec.listings import MAX_BODY, Offer, Place, inactive, listing, mapping, place, unknown
+from broker.wires.dbp.codec.listings import (
+    MAX_BODY,
+    ListedAddress,
+    ListedOffer,
+    inactive,
+    listing,
+    mapping,
+    place,
+    unknown,
+)
 from tests.wires.dbp.codec.examples import MEMBERS, ROHAN
 
 
@@ -119,21 +128,23 @@ def test_a_surrogate_that_stands_alone_spoils_no_listing() -> None:
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("h:1", Place("h", 1)),
-        ("10.0.0.1:65535", Place("10.0.0.1", 65_535)),
-        ("[::1]:00080", Place("::1", 80)),
-        ("[fe80::1%eth0]:80", Place("fe80::1%eth0", 80)),
+        ("h:1", ListedAddress("h", 1)),
+        ("10.0.0.1:65535", ListedAddress("10.0.0.1", 65_535)),
+        ("[::1]:00080", ListedAddress("::1", 80)),
+        ("[fe80::1%eth0]:80", ListedAddress("fe80::1%eth0", 80)),
         *((text, None) for text in ("", ":", ":1", "h", "h:", "h:0", "h:65536", "h:000001", "h:x", "h: 1", "h:٣")),
         *((text, None) for text in ("h:1:2", "::1", "[::1]", "[]:1", "[h]:1", "[::1:1", "h:1\n")),
     ],
 )
-def test_a_place_is_a_host_and_a_port_or_nothing(text: str, where: Place | None) -> None:
+def test_a_place_is_a_host_and_a_port_or_nothing(text: str, where: ListedAddress | None) -> None:
     assert place(text) == where
 
 
 def test_a_mapping_has_the_place_twice_and_all_offers_if_there_are_several() -> None:
-    first = Offer(ip="::1", port=1, hostport="[::1]:1", protocol="ws", label="é", wire="elko", provider=3, load=0.5)
-    second = Offer(hostport="x", protocol="tcp", provider=4, load=float("inf"), restored=True)
+    first = ListedOffer(
+        ip="::1", port=1, hostport="[::1]:1", protocol="ws", label="é", wire="elko", provider=3, load=0.5
+    )
+    second = ListedOffer(hostport="x", protocol="tcp", provider=4, load=float("inf"), restored=True)
     where, rest = '"ip":"::1","port":1,', '"protocol":"ws","label":"é","wire":"elko","provider":3,"load":0.5'
     told = f'{where}"hostport":"[::1]:1",{rest}'
     other = '{"hostport":"x","protocol":"tcp","provider":4,"load":null,"restored":true}'

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.core.model import Change, Kind, Service
-from broker.wires.dbp.sessions.catalogue import Terms
+from broker.wires.dbp.sessions.catalogue import DbpTerms
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, T
@@ -23,7 +23,7 @@ SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
 class Both:
     """Two wires over one registry, and a client and an administrator on the Elko wire."""
 
-    def __init__(self, terms: Terms | None = None) -> None:
+    def __init__(self, terms: DbpTerms | None = None) -> None:
         self.elko = Farm()
         self.dbp = DbpFarm(terms, clock=self.elko.clock, registry=self.elko.registry)
         self.client = self.elko.client("client")
@@ -329,7 +329,7 @@ def test_the_first_heartbeat_of_a_service_without_a_contract_is_told_and_agrees_
     beating = Beating(both.dbp)
     both.dbp.datagram(b" <3 %b Rohan" % TEXT)
     [service] = both.elko.registry.find("Rohan", "tcp")
-    assert (service.interval, service.lasting) == (Terms().interval, False)
+    assert (service.interval, service.lasting) == (DbpTerms().interval, False)
     assert beating.told == [(id, START)]
 
 
@@ -414,7 +414,7 @@ def test_a_heartbeat_or_a_disconnect_of_a_service_of_the_other_wire_does_nothing
 
 def test_no_more_services_than_configured_are_taken_and_those_there_are_may_come_again() -> None:
     with nothing_fails():
-        both = Both(Terms(services=3))
+        both = Both(DbpTerms(services=3))
         for number in range(3):
             both.dbp.dealer().registered(f"s{number}", heartbeat=1)
         [[command, _, reason]] = both.dbp.dealer().register("s3")

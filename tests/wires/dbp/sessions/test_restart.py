@@ -19,7 +19,7 @@ from broker.core.recorder import FLUSH_SECONDS, Recorder
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.store import Store
-from broker.wires.dbp.sessions.catalogue import Terms
+from broker.wires.dbp.sessions.catalogue import DbpTerms
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
@@ -91,7 +91,7 @@ def test_others_are_not_restored(providers: list[Provider], warnings: list[str])
 
 
 def test_a_name_that_may_not_be_registered_any_more_is_left_out_with_a_line_in_the_log(warnings: list[str]) -> None:
-    terms = Terms(rights=Rights(("Gon*",)))
+    terms = DbpTerms(rights=Rights(("Gon*",)))
     farm = DbpFarm(terms, known(lasting("Rohan"), lasting("Gondor"), lasting("elkobroker.x"), lasting("elkobroker")))
     assert names(farm) == ["Gondor"]
     assert len(farm.registry.providers()) == 1
@@ -100,7 +100,7 @@ def test_a_name_that_may_not_be_registered_any_more_is_left_out_with_a_line_in_t
 
 
 def test_more_services_than_are_taken_now_are_left_out_with_a_line_in_the_log(warnings: list[str]) -> None:
-    farm = DbpFarm(Terms(services=2), known(*(lasting(f"s{number}") for number in range(4))))
+    farm = DbpFarm(DbpTerms(services=2), known(*(lasting(f"s{number}") for number in range(4))))
     assert names(farm) == ["s0", "s1"]
     assert len(warnings) == 2
 
@@ -130,7 +130,7 @@ def test_a_restored_service_that_registers_again_takes_its_own_place() -> None:
 
 
 def test_restored_services_are_asked_now_and_then_if_that_is_configured() -> None:
-    farm = DbpFarm(Terms(probe=5.0), known(lasting("Rohan")))
+    farm = DbpFarm(DbpTerms(probe=5.0), known(lasting("Rohan")))
     farm.wait(16)
     assert [probe.place for probe in farm.probes.asked] == [(THERE, 6000)] * 3
     assert names(farm) == ["Rohan"]
@@ -142,7 +142,7 @@ def test_restored_services_are_asked_now_and_then_if_that_is_configured() -> Non
 class Run:
     """One run of a broker on a state directory, with DBP over its real core."""
 
-    def __init__(self, directory: Path, terms: Terms | None = None, dbp: bool = True) -> None:
+    def __init__(self, directory: Path, terms: DbpTerms | None = None, dbp: bool = True) -> None:
         self.directory = directory
         self.clock = Clock()
         self.clock.advance(START)
@@ -306,7 +306,7 @@ def test_one_that_went_does_not_come_back(start: Start, way: str) -> None:
 
 
 def test_one_that_expired_for_not_answering_does_not_come_back(start: Start) -> None:
-    run = start(terms=Terms(probe=1.0))
+    run = start(terms=DbpTerms(probe=1.0))
     run.dbp.hermes().registered("Rohan", **HERMES)
     run.dbp.probes.alive.add((HERE, 5247))
     run.dbp.wait(5)
@@ -335,7 +335,7 @@ def test_a_name_that_is_denied_now_is_there_again_when_it_is_allowed_again(start
     run = start()
     run.dbp.hermes().registered("Rohan", **HERMES)
     run.flush()
-    run = start(terms=Terms(rights=Rights(())))
+    run = start(terms=DbpTerms(rights=Rights(())))
     assert names(run.dbp) == []
     assert len(warnings) == 1
     assert "Rohan" in warnings[0]

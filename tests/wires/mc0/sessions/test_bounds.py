@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import Logger
 
 from broker.core.topics import TopicsBounds
-from broker.wires.mc0.sessions.session import Session
+from broker.wires.mc0.sessions.session import Mc0Session
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm
 
@@ -33,7 +33,7 @@ def sessions_kept(farm: Mc0Farm) -> int:
         if id(found) not in seen and not isinstance(found, type | ModuleType | FunctionType | Logger):
             seen[id(found)] = found
             new += gc.get_referents(found)
-    return sum(isinstance(each, Session) for each in seen.values())
+    return sum(isinstance(each, Mc0Session) for each in seen.values())
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Accuracy measurements: recorded series, and generated journals of known truth."""

@@ -1,0 +1,1 @@
+"""Ingest: segments of the journal become bronze records, each once."""

@@ -1,0 +1,389 @@
+"""Ingest: new segments of the journal become bronze records, once each; what is no record is put aside with its reason.
+
+Rules:
+- A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
+  and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
+  run. What a segment that is read again had in quarantine goes.
+- A folder of the journal in which no name changed since it was read is not listed again.
+- If all of a segment is records, its rows are written at
+  once (`fast_reader`); else Spark reads it line by line (`line_reader`); both to a staging
+  folder.
+- The staged files then move into bronze by renames. Where numbers of records overlap (a segment came twice, or a run
+  was cut off while it moved files) the dates in question are written again, each record once by (broker, boot, seq).
+- A segment that cannot be decompressed is put aside whole, and the rest goes on.
+- Before files move, the state notes the dates; the ledger is written last. So whatever a crash leaves, the next run
+  reads the same segments again, and takes out what it finds twice.
+- What is lost is told by the numbers (`loss`).
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark.capacity.ingest.fast_reader import Run, Seen, take
+from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
+from spark.capacity.ingest.loss import doubled, exact, exact_runs, find_loss, frame, joined
+from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
+from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    BRONZE_RUNS,
+    FOLDERS,
+    LEDGER,
+    LOSS,
+    QUARANTINE,
+    RECORD,
+    UNKNOWN_MEMBERS,
+)
+from spark.capacity.tables.store import State, Tables, sync, url
+
+BATCH = 24 << 20
+"""Compressed bytes of segments that each core gets in one batch: about a million records. Progress is told between
+batches."""
+
+TASKS = 4
+"""Parts of a batch for each core: segments differ in size."""
+
+NAMED = 1000
+"""Unknown members that are named: bad input could have any number of names."""
+
+SCATTERED = 100_000
+"""Runs of numbers in segments that are read line by line, of all dates together, that are taken as they are told. The
+dates of more than that are read again, each number by itself."""
+
+
+@dataclass
+class Ingested:
+    """What ingest did."""
+
+    segments: int = 0
+    records: int = 0
+    quarantined: int = 0
+    lost: int = 0
+    lost_known: int = 0
+    damaged: int = 0
+    """Segments of which nothing can be read, and whose losses are counted as far as they show."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    strange: list[str] = field(default_factory=list)
+    dates: set[date] = field(default_factory=set)
+
+
+@dataclass
+class Counts:
+    """What a segment held: good and bad lines; of one that was read line by line also how many members were understood
+    and how many it seemed to have, and the first of the numbers of its rows; and how far unreadable parts reach."""
+
+    digest: str
+    good: int = 0
+    bad: int = 0
+    members: int = 0
+    names: int = 0
+    first: int = 0
+    reach: Reach | None = None
+
+
+def finish_healing(tables: Tables) -> None:
+    """Put dates that were written again in the place of the old ones; a run that was cut off here is continued."""
+    healed = tables.out / ".healed"
+    if (healed / "_SUCCESS").exists():
+        for new in healed.glob("date=*"):
+            old = tables.path(BRONZE_RECORDS) / new.name
+            if old.exists():
+                shutil.rmtree(old)
+            new.rename(old)
+        sync(tables.path(BRONZE_RECORDS))
+    if healed.exists():
+        shutil.rmtree(healed)
+
+
+def heal(tables: Tables, dates: set[date]) -> None:
+    """Write the records of some dates again, each once."""
+    if not dates:
+        return
+    records = tables.read(BRONZE_RECORDS, dates).dropDuplicates(["broker", "boot", "seq"])
+    # Not an overwrite: only a plain write leaves the mark of success that finish_healing looks for.
+    records.write.partitionBy("date").parquet(url(tables.out / ".healed"))
+    finish_healing(tables)
+
+
+def move(tables: Tables, staging: Path, files: Iterable[str]) -> None:
+    """Move staged files, named "way/date=.../name", into bronze."""
+    bronze = tables.path(BRONZE_RECORDS)
+    places = set()
+    for name in sorted(files):
+        place = bronze / Path(name).relative_to(Path(name).parts[0])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).rename(place)
+        places.add(place.parent)
+    for folder in places:
+        sync(folder)
+    if places:
+        sync(bronze)
+
+
+class Intake:
+    """One run of ingest."""
+
+    def __init__(self, tables: Tables, journal: Path, *, run: str, started: datetime) -> None:
+        self._tables = tables
+        self._spark = tables.spark
+        self._root = journal.absolute() / "segments"
+        self._run = run
+        self._started = started
+        self._latest = started + FUTURE
+        self._staging = tables.out / ".staging"
+        self._damaged: dict[str, str] = {}
+        self._counts: dict[str, Counts] = {}
+        self._runs: list[Run] = []
+        self._files: list[str] = []
+        self._twice: set[date] = set()
+        self._again: set[str] = set()
+        self._reach: list[Reach] = []
+        self.told = Ingested()
+
+    def load(self, segments: Sequence[Segment], tell: Callable[[float], None]) -> None:
+        """Bring new segments into the tables."""
+        tables, state = self._tables, self._tables.state()
+        if self._staging.exists():
+            shutil.rmtree(self._staging)
+        finish_healing(tables)
+        dirty = {date.fromisoformat(day) for day in state.moving}
+        ledger = tables.rows(LEDGER)
+        new, ledger = self._new(segments, ledger)
+        self.told.segments = len(new)
+        if not new and not dirty:
+            return
+        names = {segment.name for segment in new}
+        self._again = set(ledger.loc[ledger["quarantined"] > 0, "segment"]) & names
+        left = ledger[~ledger["segment"].isin(names) & ledger["reach"].notna()]
+        self._reach = [Reach(row.broker, row.boot, int(row.reach)) for row in left.itertuples()]
+        lines = self._take(new, tell)
+        bad = self._read_lines(lines)
+        touched = {run.date for run in self._runs} | self._twice | dirty
+        # What the state says of dates that an earlier run did not finish stays true until they are computed.
+        state = State({str(day) for day in touched}, state.changed | {str(day) for day in touched})
+        tables.keep(state)
+        if bad is not None or self._damaged or self._again:
+            self._quarantine(bad)
+            self._unknown()
+        move(tables, self._staging, self._files)
+        self._settle(dirty)
+        self._note(new, ledger)
+        tables.keep(State(set(), state.changed))
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _new(self, segments: Sequence[Segment], ledger: pd.DataFrame) -> tuple[list[Segment], pd.DataFrame]:
+        """Return the segments that are to be read, and the ledger, in which those that are as they were are noted."""
+        known = {row.segment: row for row in ledger.itertuples()}
+        new, doubted = [], []
+        for segment in segments:
+            row = known.get(segment.name)
+            if row is None:
+                new.append(segment)
+            elif row.quarantined or row.size != segment.size or row.changed is pd.NA or row.changed != segment.changed:
+                doubted.append(segment)
+        if not doubted:
+            return new, ledger
+        context = self._spark.sparkContext
+        paths = [str(self._root / segment.name) for segment in doubted]
+        parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
+        same = {}
+        for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
+            row = known[segment.name]
+            # A ledger of an older version has no digests.
+            if its == row.digest or (row.digest is None and not row.quarantined and row.size == segment.size):
+                same[segment.name] = (segment.changed, its)
+            else:
+                new.append(segment)
+        if same:
+            ledger = ledger.copy()
+            mine = ledger["segment"].isin(same)
+            moved = mine & (ledger["changed"].fillna(-1) != ledger["segment"].map(lambda name: same.get(name, (0,))[0]))
+            ledger.loc[mine, "changed"] = [same[name][0] for name in ledger.loc[mine, "segment"]]
+            ledger.loc[mine, "digest"] = [same[name][1] for name in ledger.loc[mine, "segment"]]
+            if moved.any():
+                self._tables.put(LEDGER, ledger)
+        return sorted(new, key=lambda segment: segment.name), ledger
+
+    def _take(self, new: Sequence[Segment], tell: Callable[[float], None]) -> list[str]:
+        """Read whole segments, batch by batch; return the names of those that are to be read line by line."""
+        context = self._spark.sparkContext
+        place, earliest, latest = str(self._staging / "whole"), micros(EARLIEST), micros(self._latest)
+        total, done = sum(segment.size for segment in new) or 1, 0
+        lines = []
+        for batch in batches(new, BATCH * context.defaultParallelism):
+            paths = [(segment.name, str(self._root / segment.name)) for segment in batch]
+            parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
+            for taken in parts.mapPartitions(lambda part: take(part, place, earliest, latest)).collect():
+                self._files += [f"whole/{name}" for name in taken.files]
+                lines += [seen.name for seen in taken.seen if self._see(seen)]
+            done += sum(segment.size for segment in batch)
+            tell(done / total)
+        return lines
+
+    def _see(self, seen: Seen) -> bool:
+        """Note what a segment is; tell whether it is to be read line by line."""
+        if seen.look is None:
+            self._runs += seen.runs
+            self._counts[seen.name] = Counts(seen.digest, good=sum(run.records for run in seen.runs))
+            return False
+        if seen.look.damage is not None:
+            self._damaged[seen.name] = seen.look.damage
+            self._counts[seen.name] = Counts(seen.digest, bad=1, reach=seen.look.reach)
+            return False
+        self._counts[seen.name] = Counts(seen.digest, names=seen.look.names)
+        return True
+
+    def _read_lines(self, names: Sequence[str]) -> DataFrame | None:
+        """Read segments line by line; return the lines that are no records."""
+        if not names:
+            return None
+        place = self._staging / "lines"
+        stage(self._spark, [self._root / name for name in names], self._latest, place)
+        self._files += [
+            file.relative_to(self._staging).as_posix()
+            for file in place.glob("date=*/*.parquet")
+            if file.parent.name != f"date={NOTHING}"
+        ]
+        staged = self._spark.read.schema(STAGED).parquet(url(place))
+        bad = F.col("reason").isNotNull()
+        for row in (
+            staged.groupBy("segment")
+            .agg(
+                F.count_if(~bad).alias("good"),
+                F.count_if(bad).alias("bad"),
+                F.min("row").alias("first"),
+                F.sum("members").alias("members"),
+                F.max("row").alias("last"),
+                F.max(F.when(~bad, F.struct("row", "broker", "boot", "seq"))).alias("last_good"),
+            )
+            .collect()
+        ):
+            counts = self._counts[row["segment"]]
+            counts.good, counts.bad, counts.first, counts.members = (
+                row["good"], row["bad"], row["first"], row["members"],
+            )  # fmt: skip
+            if (good := row["last_good"]) is not None and (after := row["last"] - good["row"]):
+                # Bad lines at the end were records as well.
+                counts.reach = Reach(good["broker"], good["boot"], good["seq"] + after)
+        good = staged.where(~bad)
+        groups = (
+            good.groupBy("segment", "date", "broker", "boot", (F.col("seq") - F.col("row")).alias("base"))
+            .agg(F.min("seq").alias("seq_from"), F.max("seq").alias("seq_to"), F.count("*").alias("records"))
+            .drop("segment", "base")
+            .withColumn("dropped", F.lit(None).cast("long"))
+        )
+        dropped = good.where("event = 'drop' and dropped is not null").select(
+            "date", "broker", "boot", F.col("seq").alias("seq_from"), F.col("seq").alias("seq_to"), F.lit(0), "dropped"
+        )
+        runs = [Run(*row) for row in groups.union(dropped).limit(SCATTERED + 1).collect()]
+        if len(runs) > SCATTERED:
+            self._twice |= {row["date"] for row in good.select("date").distinct().collect()}
+        else:
+            self._runs += runs
+        return staged.where(bad)
+
+    def _settle(self, dirty: set[date]) -> None:
+        """Make each record be there once, and tell which numbers are there and which are lost."""
+        tables = self._tables
+        new = frame(self._told_runs())
+        runs = exact(pd.concat([exact(tables.rows(BRONZE_RUNS)), new], ignore_index=True))
+        # A run with holes is rare (a writer that was not in order): its date is read number by number.
+        holes = {run.date for run in self._runs if run.dropped is None and run.seq_to - run.seq_from + 1 != run.records}
+        twice = doubled(runs) | dirty | holes | self._twice
+        if twice:
+            heal(tables, twice)
+            runs = runs[~runs["date"].isin(twice)]
+            runs = exact(pd.concat([runs, exact_runs(tables.read(BRONZE_RECORDS, twice))], ignore_index=True))
+        tables.put(BRONZE_RUNS, joined(runs))
+        reach: dict[tuple[str, str], int] = {}
+        for one in [*self._reach, *(counts.reach for counts in self._counts.values() if counts.reach is not None)]:
+            reach[one.broker, one.boot] = max(one.seq, reach.get((one.broker, one.boot), 0))
+        tables.put(LOSS, find_loss(runs, reach))
+
+    def _told_runs(self) -> Iterable[tuple[date, str, str, int, int, int | None]]:
+        return ((run.date, run.broker, run.boot, run.seq_from, run.seq_to, run.dropped) for run in self._runs)
+
+    def _quarantine(self, bad: DataFrame | None) -> None:
+        """Put bad lines aside, and whole segments; a segment that is read again replaces what it had there."""
+        rows = [(name, 0, why, None, self._run) for name, why in self._damaged.items()]
+        whole = self._spark.createDataFrame(rows, QUARANTINE.schema)
+        firsts = [(name, counts.first) for name, counts in self._counts.items() if counts.bad]
+        if bad is not None and firsts:
+            starts = self._spark.createDataFrame(firsts, "segment string, first long")
+            line = (F.col("row") - F.col("first") + 1).alias("line")
+            lines = bad.join(F.broadcast(starts), "segment").select(
+                "segment", line, "reason", "raw", F.lit(self._run).alias("run")
+            )
+            whole = whole.union(lines)
+        whole = whole.persist()
+        self.told.reasons = {row["reason"]: row["count"] for row in whole.groupBy("reason").count().collect()}
+        if self.told.reasons or self._again:
+            again = self._spark.createDataFrame([(name,) for name in sorted({*self._counts})], "segment string")
+            old = self._tables.read(QUARANTINE).join(F.broadcast(again), "segment", "left_anti")
+            self._tables.write(QUARANTINE, old.select(*QUARANTINE.schema.names).union(whole))
+        whole.unpersist()
+
+    def _unknown(self) -> None:
+        """Count the members that this version does not have.
+
+        To list the names of each line costs as much as to parse it. So the names are counted as bytes first, and listed
+        only for segments in which that is not the number of members that were understood.
+        """
+        odd = [name for name, counts in self._counts.items() if counts.members != counts.names]
+        if not odd:
+            return
+        texts = self._spark.read.text([url(self._root / name) for name in odd])
+        names = F.array_except(F.json_object_keys("value"), F.array(*(F.lit(name) for name in RECORD.names)))
+        found = texts.select(F.explode(names).alias("member")).groupBy("member").count().orderBy(F.desc("count"))
+        self.told.unknown = {row["member"]: row["count"] for row in found.limit(NAMED).collect()}
+        if not self.told.unknown:
+            return
+        rows = [(self._run, member, number) for member, number in sorted(self.told.unknown.items())]
+        new = self._spark.createDataFrame(rows, UNKNOWN_MEMBERS.schema)
+        old = self._tables.read(UNKNOWN_MEMBERS).where(F.col("run") != self._run)
+        self._tables.write(UNKNOWN_MEMBERS, old.union(new))
+
+    def _note(self, new: Sequence[Segment], ledger: pd.DataFrame) -> None:
+        """Note in the ledger what was read; a segment that came again with other bytes replaces its line."""
+        rows = []
+        for one in new:
+            counts = self._counts[one.name]
+            reach = counts.reach
+            whose = (None, None, None) if reach is None else (reach.broker, reach.boot, reach.seq)
+            read = (counts.digest, counts.good, counts.bad, *whose)
+            rows.append((one.name, one.size, one.changed, *read, self._run, self._started))
+            self.told.records += counts.good
+            self.told.quarantined += counts.bad
+        added = pd.DataFrame(rows, columns=LEDGER.schema.names)
+        kept = ledger[~ledger["segment"].isin(added["segment"])]
+        self._tables.put(LEDGER, pd.concat([kept.astype(object), added.astype(object)], ignore_index=True))
+
+
+def ingest(
+    tables: Tables, journal: Path, *, run: str, started: datetime, tell: Callable[[float], None] = lambda done: None
+) -> Ingested:
+    """Bring the journal's new segments into the tables; `started` judges which dates are in the future."""
+    aside = tables.rows(LEDGER)
+    doubted = {name.rpartition("/")[0] for name in aside.loc[aside["quarantined"] > 0, "segment"]}
+    known = {row.folder: int(row.state) for row in tables.rows(FOLDERS).itertuples()}
+    found = find_segments(journal, known, doubted)
+    intake = Intake(tables, journal, run=run, started=started)
+    intake.told.strange = found.strange
+    intake.load(found.segments, tell)
+    if found.folders.items() - known.items():
+        states = sorted({**known, **found.folders}.items())
+        tables.put(FOLDERS, pd.DataFrame(states, columns=FOLDERS.schema.names))
+    lost, aside = tables.rows(LOSS), tables.rows(LEDGER)
+    intake.told.damaged = int(((aside["records"] == 0) & (aside["quarantined"] > 0)).sum())
+    intake.told.lost = int(lost["records"].sum())
+    intake.told.lost_known = int(lost.loc[lost["known"], "records"].sum())
+    intake.told.dates = {date.fromisoformat(day) for day in tables.state().changed}
+    return intake.told

@@ -1,0 +1,175 @@
+"""The sealed segments of a journal, as files: which there are, and whether one can be read at all."""
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+
+NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
+"""Names of sealed segments under `segments`; other names are not ours, and are told about."""
+
+SMALLEST_GZIP = 18
+"""Bytes of the header and trailer of gzip: a smaller file holds nothing, not even nothing."""
+
+CHUNK = 1 << 20
+"""Bytes that a check of a segment decompresses at a time."""
+
+CUT_OFF = "the file is cut off"
+
+TAIL = 1 << 16
+"""Bytes at the end of what can be read of a damaged segment in which its last records are looked for."""
+
+MORSEL = 512
+"""Bytes of a damaged segment that are decompressed at a time: what an error makes unreadable is that much."""
+
+JUMP = 1_000_000
+"""From a record to the next one: a number that is higher by more is taken for damaged itself."""
+
+
+class JournalError(Exception):
+    """There is no journal to read."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A sealed segment: its name under `segments`, its size in bytes, and when its file was last changed (ctime, in
+    nanoseconds): another file of the same name and size has another one."""
+
+    name: str
+    size: int
+    changed: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a journal has: segments in the order of their names, names that are none, and the state of each folder that
+    was listed (when names in it last changed, in nanoseconds)."""
+
+    segments: list[Segment]
+    strange: list[str]
+    folders: dict[str, int]
+
+
+def find_segments(journal: Path, known: Mapping[str, int] | None = None, doubted: Collection[str] = ()) -> Found:
+    """List the sealed segments.
+
+    A folder whose state is ``known`` is passed over: a segment appears in it by a rename, which changes that state. Not
+    those of which a segment is ``doubted``, given by folder.
+    """
+    root = journal / "segments"
+    if not root.is_dir():
+        raise JournalError(f"{journal} is no journal: it has no folder named segments")
+    found = Found([], [], {})
+    for folder in sorted(root.glob("*/*")):
+        if not folder.is_dir() or folder.name.startswith((".", "_")):
+            continue
+        place, state = folder.relative_to(root).as_posix(), folder.stat().st_mtime_ns
+        if known is not None and known.get(place) == state and place not in doubted:
+            continue
+        # Before it is listed: what comes meanwhile changes it.
+        found.folders[place] = state
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = f"{place}/{entry.name}"
+                if entry.name.startswith((".", "_")):
+                    continue
+                if NAME.fullmatch(name) and entry.is_file():
+                    status = entry.stat()
+                    found.segments.append(Segment(name, status.st_size, status.st_ctime_ns))
+                else:
+                    found.strange.append(name)
+    return found
+
+
+def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
+    """Cut the segments into batches of about so many bytes."""
+    batch: list[Segment] = []
+    held = 0
+    for segment in segments:
+        batch.append(segment)
+        held += segment.size
+        if held >= size:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def digest(path: str) -> str:
+    """Return the digest of a file's bytes, by which a segment is known again."""
+    made = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            made.update(chunk)
+    return made.hexdigest()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The highest number of a record that a segment is known to have held, though it cannot be read."""
+
+    broker: str
+    boot: str
+    seq: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a segment is as bytes: what is wrong with it, how many names of members it seems to have, and how far the
+    records of a damaged one reach at least."""
+
+    damage: str | None
+    names: int
+    reach: Reach | None = None
+
+
+def look(path: str) -> Look:
+    """Decompress a segment. A name is counted by the quote and the colon behind it."""
+    names, last = 0, b""
+    try:
+        if Path(path).stat().st_size < SMALLEST_GZIP:
+            return Look(CUT_OFF, 0)
+        with gzip.open(path) as file:
+            while chunk := file.read(CHUNK):
+                names += chunk.count(b'":') + (last == b'"' and chunk.startswith(b":"))
+                last = chunk[-1:]
+    except EOFError:
+        return Look(CUT_OFF, names, reach(path))
+    except (OSError, zlib.error) as error:
+        return Look(f"the file cannot be read: {error}", names, reach(path))
+    return Look(None, names)
+
+
+def reach(path: str) -> Reach | None:
+    """Return how far the records of a damaged segment reach, by the last lines that can be decompressed."""
+    unpack, tail = zlib.decompressobj(wbits=31), b""
+    with open(path, "rb") as file:
+        try:
+            while morsel := file.read(MORSEL):
+                tail = (tail + unpack.decompress(morsel))[-TAIL:]
+        except zlib.error:
+            pass
+    *lines, rest = tail.split(b"\n")
+    known = [told for line in lines if (told := _told(line)) is not None]
+    # A number that is damaged itself does not follow the one before it.
+    while len(known) > 1 and not 0 < known[-1].seq - known[-2].seq <= JUMP:
+        known.pop()
+    if not known:
+        return None
+    last = known[-1]
+    return replace(last, seq=last.seq + 1) if rest and _told(lines[-1]) == last else last
+
+
+def _told(line: bytes) -> Reach | None:
+    """Read whose record a line is, and its number."""
+    try:
+        record = json.loads(line)
+        broker, boot, seq = record["broker"], record["boot"], record["seq"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return Reach(broker, boot, seq) if isinstance(seq, int) and seq > 0 else None

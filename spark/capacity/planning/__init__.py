@@ -1,0 +1,1 @@
+"""Forecasts, capacity plans and their evaluation."""

@@ -1,0 +1,111 @@
+"""Job: what each service's demand will be, hour by hour, from what it was.
+
+Rules:
+- The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
+  the peak bound `demand_max` of the same hours. An hour without a row, or without a demand in it, is unknown, not zero.
+- The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
+- A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
+- Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
+
+One pandas function for each service does the work, for it is a few thousand numbers; all the rest is Spark's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark.capacity.planning import models, peak_bound
+from spark.capacity.tables.schema import GOLD_FORECAST
+
+HORIZON = 168
+"""Hours that are forecast: a week shows every peak that a week has, and leaves time to buy a machine."""
+
+LONGEST_HORIZON = 24 * 7 * 13
+"""A quarter of a year: beyond that no season of the history says anything."""
+
+QUIET = 24
+"""Hours without a known demand after which the forecast says so."""
+
+
+def full_hour(now: datetime) -> datetime:
+    """Return the hour of a moment, in UTC; a moment without a zone is one of UTC."""
+    moment = now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON) -> DataFrame:
+    """Return the rows of gold_forecast that are issued at ``now``, from gold_service_1h."""
+    if not 1 <= horizon <= LONGEST_HORIZON:
+        raise ValueError(f"a horizon of {horizon} hours is not between 1 and {LONGEST_HORIZON}")
+    issued = full_hour(now)
+    since = F.lit(issued) - F.expr(f"INTERVAL {models.HISTORY_DAYS} DAYS")
+    known = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since))
+    history = known.select("service", "h", "demand_mean", "demand_max")
+    return history.groupBy("service").applyInPandas(_for_service(issued, horizon), GOLD_FORECAST.schema)
+
+
+def _for_service(issued: datetime, horizon: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Return the function that forecasts one service."""
+    start = pd.Timestamp(issued).tz_localize(None)
+
+    def rows(hours: pd.DataFrame) -> pd.DataFrame:
+        series = hourly(hours["h"], hours["demand_mean"], start)
+        told = models.forecast(series, horizon)
+        # Hours of an older version have no peak.
+        highest = hours["demand_max"].where(hours["demand_max"].notna(), hours["demand_mean"])
+        peaks = models.recent(hourly(hours["h"], highest, start))
+        record = peak_bound.record(peaks, horizon)
+        bound = max(peak_bound.bound(peaks), float(told.p50.max()))
+        return pd.DataFrame(
+            {
+                "date": issued.date(),
+                "service": hours["service"].iloc[0],
+                "issued": start,
+                "h": pd.date_range(start, periods=horizon, freq="h"),
+                "model": told.model,
+                "p50": told.p50,
+                "p95": told.p95,
+                "hour_bound": np.maximum(peak_bound.by_hour(peaks, horizon), told.p50),
+                "peak_bound": bound,
+                "mase": _or_none(told.mase, horizon),
+                "mase_naive": _or_none(told.mase_naive, horizon),
+                "coverage": _or_none(told.coverage, horizon),
+                "bound_trials": record.trials,
+                "bound_missed": record.missed,
+                "bound_miss_most": record.at_most,
+                "bound_ahead_h": record.ahead,
+                "over_provision": _or_none(record.over, horizon),
+                "seasons": told.seasons,
+                "flag": "; ".join(flag for flag in (told.flag, _quiet(series)) if flag),
+            }
+        )
+
+    return rows
+
+
+def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Floats:
+    """Return one value for each hour from the first one to the one before ``end``; NaN where there is none."""
+    stamps = pd.to_datetime(hours)
+    if stamps.dt.tz is not None:
+        stamps = stamps.dt.tz_convert("UTC").dt.tz_localize(None)
+    grid = pd.date_range(stamps.min().floor("h"), end, freq="h", inclusive="left")
+    known = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan), index=stamps.dt.floor("h"))
+    return np.asarray(known.groupby(level=0).mean().reindex(grid), dtype=np.float64)
+
+
+def _or_none(value: float, length: int) -> list[float | None]:
+    """Return a column of the value; what is not known is null, and no NaN, which is more than any number to Spark."""
+    return [None if np.isnan(value) else value] * length
+
+
+def _quiet(series: models.Floats) -> str:
+    """Say how long nothing was heard, if it is long."""
+    known = np.flatnonzero(~np.isnan(series))
+    silent = len(series) - 1 - int(known[-1]) if len(known) else len(series)
+    return f"nothing known of the last {silent} hours" if silent >= QUIET else ""

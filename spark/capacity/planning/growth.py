@@ -1,0 +1,59 @@
+"""Growth: how the weekly peaks of a service develop, and when the providers of now are too few if it goes on.
+
+Rules:
+- A week's peak is its highest five-minute window; weeks are counted back from the time of the plan.
+- The growth is the Theil-Sen slope of the last `WEEKS` weekly peaks, which a single week does not bend. With less than
+  `FEWEST` known weeks there is none.
+- The date is the first of the coming `WEEKS` weeks in which the level, `HEADROOM` on top, needs more than there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import attrs
+import numpy as np
+
+WEEK = timedelta(weeks=1)
+
+WEEKS = 13
+"""A quarter of a year, back and ahead: what is further away nobody buys for, and the slope does not hold for longer."""
+
+FEWEST = 4
+"""Of three weeks, one is a third of the slope."""
+
+
+@attrs.frozen
+class Growth:
+    """The peak of the last week by the trend, and its change from week to week."""
+
+    level: float
+    slope: float
+
+    def in_weeks(self, number: int) -> float:
+        """Return the weekly peak so many weeks later, if the growth goes on."""
+        return max(0.0, self.level + self.slope * number)
+
+    @property
+    def share(self) -> float | None:
+        """Return the growth of a week as a share of the level."""
+        return self.slope / self.level if self.level > 0.0 else None
+
+
+def growth(hours: Iterable[Mapping[str, Any]], issued: datetime) -> Growth | None:
+    """Return the growth of a service, from its hours before the plan."""
+    peaks: dict[int, float] = {}
+    for row in hours:
+        # A week that has just ended is number -1.
+        week = (row["h"] - issued) // WEEK
+        value = row.get("demand_max") or row.get("demand_mean")
+        if value is not None and -WEEKS <= week < 0:
+            peaks[week] = max(value, peaks.get(week, 0.0))
+    if len(peaks) < FEWEST:
+        return None
+    weeks, values = np.array(sorted(peaks)), np.array([peaks[week] for week in sorted(peaks)])
+    earlier, later = np.triu_indices(len(weeks), 1)
+    slope = float(np.median((values[later] - values[earlier]) / (weeks[later] - weeks[earlier])))
+    return Growth(float(np.median(values - slope * (weeks + 1))), slope)

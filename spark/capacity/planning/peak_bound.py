@@ -1,0 +1,116 @@
+"""The peak bound: what the demand of a service will hardly exceed, and how often it would have in the past.
+
+Peaks are five-minute maxima: one value for each step (an hour, as the jobs use it), oldest first; NaN where nothing is
+known. Pure numpy: no Spark in here.
+
+Rules:
+- The bound of a horizon is the highest peak of the last `SPAN_DAYS` days times `HEADROOM`. Nothing in it is fitted to
+  a service, so its past misses are those of a rule that did not see them.
+- The bound of an hour is made in the same way of the peaks of that hour of the week (of the day, while there are less
+  than three weeks) and of the hours beside it. It serves schedules and dates, and is never above the bound.
+- The record of a service: the same rule at past moments, one horizon apart, each given only what was known then. With
+  less than `FIRST` horizons of history the record looks a day ahead; with less than `FIRST` days there is none.
+- What the record promises is an upper limit: a rate of misses that is higher would have shown more of them on 19
+  services of 20 (the one-sided limit of Clopper and Pearson).
+
+No rule with more in it was clearly better; docs/adr/0027 has the measurements.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import numpy as np
+
+from spark.capacity.planning.models import DAY, Floats, season_of
+
+HEADROOM = 1.3
+"""Over the highest peak: on the first 60 % of 19 public series the bound then was missed at 3 of 86 horizons."""
+
+SPAN_DAYS = 56
+"""Days of which the highest peak is taken: eight weeks hold eight weekly peaks."""
+
+FIRST = 4
+"""Horizons of history before the first moment of the record."""
+
+LEVEL = 0.95
+"""Of the upper limit."""
+
+
+@attrs.frozen
+class Record:
+    """How the bound did at past moments: how often it was missed, and what it cost, bound by peak, in the median.
+
+    ``ahead`` is the horizon of the record in steps; 0 where there is none.
+    """
+
+    trials: int
+    missed: int
+    ahead: int
+    over: float
+
+    @property
+    def at_most(self) -> float:
+        """The rate of misses that the record leaves possible."""
+        return upper_limit(self.missed, self.trials)
+
+
+def highest(peaks: Floats, day: int = DAY) -> float:
+    """Return the highest peak that the bound looks at; NaN if none is known."""
+    known = peaks[~np.isnan(peaks)]
+    recent = peaks[-SPAN_DAYS * day :]
+    recent = recent[~np.isnan(recent)]
+    if len(recent):
+        return float(recent.max())
+    return float(known.max()) if len(known) else math.nan
+
+
+def _raised(value: Floats | float) -> Floats:
+    return np.asarray(value + (HEADROOM - 1.0) * np.abs(value))
+
+
+def bound(peaks: Floats, day: int = DAY) -> float:
+    """Return the bound of any horizon that begins where the peaks end; 0 where nothing is known."""
+    top = highest(peaks, day)
+    return 0.0 if math.isnan(top) else float(_raised(top))
+
+
+def by_hour(peaks: Floats, horizon: int, day: int = DAY) -> Floats:
+    """Return the bound of each step of the horizon."""
+    season, most = season_of(len(peaks), day), bound(peaks, day)
+    recent = peaks[-SPAN_DAYS * day :]
+    ahead = -(-len(recent) // season) * season - len(recent)
+    seasons = np.concatenate([np.full(ahead, np.nan), recent]).reshape(-1, season)
+    slots = np.fmax.reduce(seasons, axis=0, initial=np.nan)
+    near = np.fmax(np.fmax(np.roll(slots, 1), np.roll(slots, -1)), slots)
+    raised = np.where(np.isnan(near), most, np.minimum(_raised(near), most))
+    # The history ends with the last slot of a season.
+    return np.resize(raised, horizon)
+
+
+def record(peaks: Floats, horizon: int, day: int = DAY) -> Record:
+    """Look back: how often would the bound have been missed?"""
+    ahead = horizon if len(peaks) >= (FIRST + 1) * horizon else day
+    missed, ratios = [], []
+    for origin in range(len(peaks) - ahead, FIRST * ahead - 1, -ahead):
+        came, before = peaks[origin : origin + ahead], peaks[:origin]
+        if np.isnan(came).all() or np.isnan(before).all():
+            continue
+        peak, said = float(np.nanmax(came)), bound(before, day)
+        missed.append(said < peak)
+        if peak > 0.0:
+            ratios.append(said / peak)
+    return Record(len(missed), sum(missed), ahead if missed else 0, float(np.median(ratios)) if ratios else math.nan)
+
+
+def upper_limit(missed: int, trials: int, level: float = LEVEL) -> float:
+    """Return the highest rate with which so few misses are not rarer than 1 - level; 1 where nothing was tried."""
+    if missed >= trials:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        rate = (low + high) / 2.0
+        few = sum(math.comb(trials, k) * rate**k * (1.0 - rate) ** (trials - k) for k in range(missed + 1))
+        low, high = (rate, high) if few > 1.0 - level else (low, rate)
+    return high

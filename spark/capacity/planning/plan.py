@@ -1,0 +1,257 @@
+"""Job: how many providers each service needs, now and for the horizon, and when those that it has are too few.
+
+Rules:
+- Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number, and a note.
+- Providers for a demand = demand / (`full_load` * target utilisation), rounded up, and never less than one.
+- The demand of now is the highest five-minute window of the last full hour; that of the horizon is the peak bound.
+- Spare providers come on top: `SPARE`, or `SPARE_SHARE` of those needed if that is more. Every need has them, that of
+  now, that of the horizon, and that of an hour: what is short in one is short in all.
+- Where providers report requests and their latency, or requests in flight, Erlang's formula says how many providers,
+  each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
+  taken. The traffic of the horizon is that of the last hour in proportion to the demand. Where more requests are in
+  service than there are providers, they handle several at a time, and the formula says nothing.
+- The providers run out in the first hour whose need (by p50; by the bound of that hour) is more than there are now.
+- An instance that offers several services lends its full load to each of them. Such needs do not add up; the plan says
+  how many of the providers are shared.
+
+A service's plan is plain Python on a few hundred numbers; Spark only brings them together, service by service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import ceil, isfinite
+from typing import Any
+
+import attrs
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark.capacity.planning import erlang
+from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
+from spark.capacity.planning.forecast import full_hour
+from spark.capacity.planning.growth import WEEK, WEEKS, Growth, growth
+from spark.capacity.planning.peak_bound import HEADROOM
+from spark.capacity.tables.schema import GOLD_PLAN
+
+TARGET = 0.8
+"""How full a provider should be in the busiest five minutes: the rest is for bursts that are shorter, and for load that
+does not lie evenly on all providers."""
+
+SPARE = 2
+"""One may be down and another be restarted at the same time, and demand is still met."""
+
+SPARE_SHARE = 0.05
+"""Of a large farm more than two are down at a time."""
+
+HOUR = 3600.0
+
+NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
+GONE = "no provider was there in the last full hour"
+RUNS_OUT = "the bound is above what the providers of now should carry"
+SEVERAL = "providers handle several requests at a time: Erlang's formula is not used"
+
+
+@attrs.frozen
+class Event:
+    """A known event: from ``begin`` until ``end`` the demand of a service (None: of all) is ``factor`` fold."""
+
+    begin: datetime
+    end: datetime
+    factor: float
+    service: str | None = None
+
+
+@attrs.frozen
+class Options:
+    """What a plan is asked for; all but the target is for what-if questions.
+
+    ``growth`` multiplies the demand, ``full_load`` replaces what a provider carries, ``without`` takes so many
+    providers away, by service, and ``events`` are known beforehand.
+    """
+
+    target: float = attrs.field(default=TARGET)
+    growth: float = 1.0
+    full_load: float | None = None
+    without: Mapping[str, int] = attrs.field(factory=dict)
+    events: tuple[Event, ...] = ()
+
+    def factor(self, service: str, hour: datetime | None = None) -> float:
+        """Return how many times the demand is as high: in an hour, or where none is given without any event."""
+        mine = [
+            event.factor
+            for event in self.events
+            if hour is not None and event.service in (None, service) and event.begin <= hour < event.end
+        ]
+        return self.growth * max(mine, default=1.0)
+
+    @target.validator
+    def _possible(self, attribute: object, value: float) -> None:
+        if not 0.0 < value <= 1.0:
+            raise ValueError(f"a target utilisation of {value} is not above 0 and at most 1")
+
+
+PLAIN = Options()
+
+
+def plan(
+    load: DataFrame,
+    forecasts: DataFrame,
+    now: datetime,
+    options: Options = PLAIN,
+    shared: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """Return the rows of gold_plan for the forecasts that were issued at ``now``.
+
+    ``load`` is gold_service_1h; ``shared`` tells how many providers of a service offer others as well.
+    """
+    issued, of_others = full_hour(now), dict(shared or {})
+    columns = ("full_load", "providers_mean", "demand_max", "demand_p95", "demand_mean", "requests", "service_s")
+    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, "in_flight")
+    told = forecasts.where(F.col("issued") == F.lit(issued))
+
+    def of_service(steps: pd.DataFrame, hours: pd.DataFrame) -> pd.DataFrame:
+        if steps.empty:
+            return pd.DataFrame(columns=GOLD_PLAN.schema.names)
+        at = pd.Timestamp(issued).tz_localize(None)
+        row = plan_service(_rows(steps, "h"), _rows(hours, "h"), at, options)
+        row["shared_providers"] = of_others.get(row["service"], 0)
+        return pd.DataFrame([row], columns=GOLD_PLAN.schema.names).astype(object)
+
+    grouped = told.groupBy("service").cogroup(known.groupBy("service"))
+    return grouped.applyInPandas(of_service, GOLD_PLAN.schema)
+
+
+def _rows(frame: pd.DataFrame, order: str) -> list[dict[str, Any]]:
+    frame = frame.sort_values(order).astype(object)
+    rows: list[dict[str, Any]] = frame.where(frame.notna(), None).to_dict("records")
+    return rows
+
+
+def plan_service(
+    steps: Sequence[Mapping[str, Any]], hours: Sequence[Mapping[str, Any]], issued: datetime, options: Options = PLAIN
+) -> dict[str, Any]:
+    """Plan for one service: ``steps`` are the rows of its forecast, ``hours`` those of its past, both in order."""
+    first = steps[0]
+    last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
+    full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
+    providers = max(0, round(last.get("providers_mean") or 0) - options.without.get(first["service"], 0))
+    demand = last.get("demand_max") or last.get("demand_p95") or last.get("demand_mean") or 0.0
+    demand = options.growth * demand
+    # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
+    bound = first["peak_bound"] * max(options.factor(first["service"], row["h"]) for row in steps)
+    per_provider = full_load * options.target if full_load else None
+    erlangs = _erlangs(last)
+    several = erlangs is not None and providers > 0 and erlangs > providers
+    traffic = None if erlangs is None or several else _at_peak(erlangs, last, demand)
+    trend = growth(hours, issued)
+    grown = None if traffic is None else traffic * (max(1.0, bound / demand) if demand else 1.0)
+    busy_now, busy = _busy(demand, per_provider, traffic), _busy(bound, per_provider, grown)
+    need_now, need = with_spare(busy_now), with_spare(busy)
+    notes = [
+        NO_FULL_LOAD if full_load is None else None,
+        GONE if not providers else None,
+        RUNS_OUT if providers and need is not None and per_provider and need > providers else None,
+        SEVERAL if several else None,
+        first["flag"] or None,
+    ]
+    return {
+        "date": issued.date(),
+        "service": first["service"],
+        "issued": issued,
+        "providers_now": providers,
+        "need_now": need_now,
+        "need_horizon": need,
+        "add": None if need is None or need_now is None else max(0, need - providers, need_now - providers),
+        "spare": None if need is None or busy is None else need - busy,
+        "rule": _rule(options.target, busy, for_load(bound, per_provider)),
+        "exhaust_p50": _short_from(steps, "p50", per_provider, providers, options),
+        "exhaust_bound": _short_from(steps, "hour_bound", per_provider, providers, options),
+        "growth_per_week": None if trend is None else trend.share,
+        "exhaust_trend": _short_week(trend, per_provider, providers, issued, options.growth),
+        "demand_now": demand,
+        "peak_bound": bound,
+        "full_load": full_load,
+        "target_utilisation": options.target,
+        "erlangs": erlangs,
+        "service_s": last.get("service_s"),
+        **{name: first[name] for name in ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")},
+        "note": "; ".join(note for note in notes if note),
+    }
+
+
+def for_load(demand: float, per_provider: float | None) -> int | None:
+    """Return the providers that carry a demand; None where nothing says when one is full."""
+    return max(1, ceil(demand / per_provider)) if per_provider else None
+
+
+def with_spare(busy: int | None) -> int | None:
+    """Return the providers that must be there for so many to be busy: spares come on top."""
+    return None if busy is None else busy + max(SPARE, ceil(busy * SPARE_SHARE))
+
+
+def need(demand: float, per_provider: float) -> int:
+    """Return the providers that a demand needs, spares included."""
+    busy = max(1, ceil(demand / per_provider))
+    return busy + max(SPARE, ceil(busy * SPARE_SHARE))
+
+
+def _busy(demand: float, per_provider: float | None, traffic: float | None) -> int | None:
+    waits = None if traffic is None else erlang.providers_for(traffic)
+    known = [number for number in (for_load(demand, per_provider), waits) if number is not None]
+    return max(known) if known else None
+
+
+def _erlangs(last: Mapping[str, Any]) -> float | None:
+    """Return the mean number of requests in service in the last hour; None where it is unknown or absurd."""
+    requests, seconds, in_flight = (last.get(name) for name in ("requests", "service_s", "in_flight"))
+    if requests is not None and seconds is not None:
+        made = requests / HOUR * seconds
+    elif in_flight is not None:
+        made = in_flight
+    else:
+        return None
+    return float(made) if isfinite(made) and 0.0 <= made <= MOST_ERLANGS else None
+
+
+def _at_peak(erlangs: float, last: Mapping[str, Any], demand: float) -> float:
+    """Return the traffic of the highest five minutes of the hour: in proportion to the demand."""
+    mean = last.get("demand_mean") or 0.0
+    return min(MOST_ERLANGS, erlangs * max(1.0, demand / mean)) if mean > 0.0 else erlangs
+
+
+def _short_from(
+    steps: Sequence[Mapping[str, Any]], of: str, per_provider: float | None, providers: int, options: Options
+) -> datetime | None:
+    """Return the first hour of which the need is more than there are providers."""
+    if not per_provider:
+        return None
+    short = (
+        row["h"] for row in steps if need(row[of] * options.factor(row["service"], row["h"]), per_provider) > providers
+    )
+    return next(short, None)
+
+
+def _short_week(
+    trend: Growth | None, per_provider: float | None, providers: int, issued: datetime, factor: float
+) -> datetime | None:
+    """Return the first week whose peak by the trend, with its headroom, needs more than there are providers."""
+    if trend is None or trend.slope <= 0.0 or not per_provider:
+        return None
+    short = (
+        number
+        for number in range(1, WEEKS + 1)
+        if need(factor * HEADROOM * trend.in_weeks(number), per_provider) > providers
+    )
+    return next((issued + (number - 1) * WEEK for number in short), None)
+
+
+def _rule(target: float, busy: int | None, by_load: int | None) -> str:
+    """Name what decided on the number of providers."""
+    if busy is None:
+        return "none"
+    waits = by_load is None or busy > by_load
+    spare = f" + {SPARE_SHARE:.0%} spare" if ceil(busy * SPARE_SHARE) > SPARE else f" + {SPARE} spare"
+    return (f"at most {WAIT_SHARE:.0%} wait" if waits else f"peak bound at {target:.0%} load") + spare

@@ -1,0 +1,134 @@
+"""What-if questions: the plan of the last run again, with other assumptions. It reads tables, and needs no Spark.
+
+Rules:
+- What is asked for stands beside the plan as it is: providers there, needs, and what is missing.
+- Providers that are taken away are those with the given endpoint, host or label which were up in the last full hour.
+- A calendar is CSV: `from,to,factor` and, if not for all, `service`. Times are ISO 8601; without a zone they are UTC.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from spark.capacity.planning.forecast import full_hour
+from spark.capacity.planning.plan import Event, Options, plan_service
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M, Table
+from spark.capacity.tables.store import OutError, Tables
+
+KINDS = ("endpoint", "host", "label")
+"""By what providers are taken away: all of an endpoint, its part before the last colon, or a label."""
+
+Row = Mapping[str, Any]
+
+
+class QuestionError(Exception):
+    """A question cannot be understood."""
+
+
+def read_calendar(path: Path) -> tuple[Event, ...]:
+    """Read known events."""
+    events = []
+    try:
+        with path.open(newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), 2):
+                try:
+                    begin, end = (_moment(row[name]) for name in ("from", "to"))
+                    factor = float(row["factor"])
+                except (KeyError, TypeError, ValueError) as error:
+                    raise QuestionError(f"{path}, line {number}: from, to and factor are needed") from error
+                if begin >= end or not 0.0 <= factor < float("inf"):
+                    raise QuestionError(f"{path}, line {number}: it ends before it begins, or its factor is no factor")
+                events.append(Event(begin, end, factor, row.get("service") or None))
+    except (OSError, UnicodeError) as error:
+        raise QuestionError(f"{path} cannot be read") from error
+    return tuple(events)
+
+
+def _moment(text: str) -> datetime:
+    when = datetime.fromisoformat(text.strip())
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+
+
+def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str, int]:
+    """Count the providers of each service, up in the last full hour, that match one of ``KIND=VALUE``."""
+    pairs = [tuple(one.partition("=")[::2]) for one in wanted]
+    for kind, value in pairs:
+        if kind not in KINDS or not value:
+            raise QuestionError(f"{kind}={value}: providers are named by {', '.join(KINDS)}")
+    if not pairs:
+        return {}
+    since = issued - timedelta(hours=1)
+    rows = tables.rows_of(SILVER_PROVIDER_5M, since.date())
+    there = rows.filter(pc.and_(pc.greater_equal(rows["w"], since), pc.greater(rows["up_s"], 0.0)))
+    names = set(zip(there["service"].to_pylist(), there["instance"].to_pylist(), strict=True))
+    return dict(Counter(service for service, name in names if any(_matches(name, *pair) for pair in pairs)))
+
+
+def _matches(instance: str, kind: str, value: str) -> bool:
+    return value == (instance.rpartition(":")[0] if kind == "host" else instance)
+
+
+def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
+    """Return the plan of each service of the last run, and beside it the plan with other assumptions."""
+    issued = last_issue(tables)
+    plans, told = (tables.rows_of(table, issued.date()).to_pylist() for table in (GOLD_PLAN, GOLD_FORECAST))
+    steps = _by_service(row for row in told if row["issued"] == issued)
+    hours = _by_service(_hours(tables, issued))
+    return [
+        (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, options))
+        for row in sorted(plans, key=lambda row: str(row["service"]))
+        if row["issued"] == issued and row["service"] in steps
+    ]
+
+
+def last_issue(tables: Tables) -> datetime:
+    """Return the time of the last plan."""
+    days = tables.dates(GOLD_PLAN)
+    issues = tables.rows_of(GOLD_PLAN, days[-1])["issued"].to_pylist() if days else []
+    if not issues:
+        raise OutError(f"{tables.out} has no plan yet: run the jobs first")
+    return full_hour(max(issues))
+
+
+def _hours(tables: Tables, issued: datetime, days: int = 91) -> Iterable[Row]:
+    first: date = (issued - timedelta(days=days)).date()
+    table: Table = GOLD_SERVICE_1H
+    for day in tables.dates(table):
+        if first <= day <= issued.date():
+            yield from (row for row in tables.rows_of(table, day).to_pylist() if row["h"] < issued)
+
+
+def _by_service(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["service"], []).append(row)
+    return {service: sorted(mine, key=lambda row: row["h"]) for service, mine in found.items()}
+
+
+def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
+    """Return the answer as text: a line for each service, those first that are short."""
+    heads = ("service", "providers", "needed", "to add", "what if: providers", "needed", "to add", "short from")
+    lines: list[tuple[str, ...]] = [heads if cost is None else (*heads, "cost of the needed")]
+    for plan, other in sorted(answers, key=lambda pair: (-(pair[1]["add"] or 0), str(pair[1]["service"]))):
+        line = (
+            str(plan["service"]),
+            *(_said(plan[name]) for name in ("providers_now", "need_horizon", "add")),
+            *(_said(other[name]) for name in ("providers_now", "need_horizon", "add")),
+            f"{other['exhaust_bound']:%Y-%m-%d %H:%M}" if other["exhaust_bound"] else "-",
+        )
+        needed = max(other["need_now"] or 0, other["need_horizon"] or 0)
+        lines.append(line if cost is None else (*line, f"{cost * needed:,.2f}"))
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(padded)
+
+
+def _said(number: float | None) -> str:
+    return "-" if number is None else f"{number:,}"

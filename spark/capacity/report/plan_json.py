@@ -1,0 +1,128 @@
+"""plan.json: the plan for programs: the broker's pages and metrics, autoscalers, and whatever else reads JSON.
+
+Rules:
+- `version` is 1. Later versions may add members; a reader leaves what it does not know.
+- Times are ISO 8601 in UTC, loads as providers report them, needs in providers with their spares.
+- What is not known is null. Nothing is said of capacity where `full_load` is null.
+- `schedule` has a need for each hour of the week, 168 of them from Monday 00:00 UTC on; null beyond the horizon.
+- The file is written under another name first, and takes its place by a rename: a reader sees the old or the new one.
+
+| member of a service | meaning |
+|---|---|
+| `providers_now` | providers of the last full hour |
+| `need_now`, `need_horizon` | providers needed for the last full hour, and for the peak bound |
+| `add` | providers missing, now or in the horizon |
+| `short_from`, `short_from_p50` | first hour whose need is more than there are, by the bound of the hour and by p50 |
+| `growth_per_week`, `short_by_trend` | weekly growth of the peaks, as a share; the week from which they are too few |
+| `demand_now`, `peak_bound` | highest five-minute load of the last full hour, and the bound of the horizon |
+| `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
+| `shared_providers` | providers that offer other services as well: such needs do not add up |
+| `cost_now`, `cost_needed` | of the providers now and of the larger need, where a cost per provider was given |
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spark.capacity.planning.plan import need
+from spark.capacity.report.files import FORMULA, replace
+from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.service_section import by_service
+
+VERSION = 1
+
+WEEK = 168
+
+Row = Mapping[str, Any]
+
+
+def document(
+    plans: Iterable[Row], forecasts: Sequence[Row] | RowsByService, inputs: Mapping[str, Any], cost: float | None = None
+) -> dict[str, Any]:
+    """Return the plan as values of JSON, from the rows of gold_plan and gold_forecast of one run."""
+    steps = by_service(forecasts)
+    plans = sorted(plans, key=lambda row: (-(row["add"] or 0), str(row["service"])))
+    return {
+        "version": VERSION,
+        "issued": _time(plans[0]["issued"]) if plans else None,
+        "inputs": dict(inputs),
+        "short": sum(bool(row["add"]) for row in plans),
+        "services": [_service(row, steps.get(row["service"], ()), cost) for row in plans],
+    }
+
+
+def _service(row: Row, steps: Sequence[Row], cost: float | None) -> dict[str, Any]:
+    needs = [number for number in (row["need_now"], row["need_horizon"]) if number is not None]
+    return {
+        **{
+            name: row[name] for name in ("service", "providers_now", "need_now", "need_horizon", "add", "spare", "rule")
+        },
+        "short_from": _time(row["exhaust_bound"]),
+        "short_from_p50": _time(row["exhaust_p50"]),
+        "growth_per_week": _number(row["growth_per_week"]),
+        "short_by_trend": _time(row["exhaust_trend"]),
+        **{name: _number(row[name]) for name in ("demand_now", "peak_bound", "full_load", "target_utilisation")},
+        "bound": {
+            "trials": row["bound_trials"],
+            "missed": row["bound_missed"],
+            "miss_at_most": _number(row["bound_miss_most"]),
+            "hours_ahead": row["bound_ahead_h"],
+        },
+        **{name: _number(row[name]) for name in ("erlangs", "service_s")},
+        "shared_providers": row["shared_providers"],
+        "cost_now": None if cost is None else cost * row["providers_now"],
+        "cost_needed": None if cost is None or not needs else cost * max(needs),
+        "note": row["note"],
+        "schedule": schedule(row, steps),
+    }
+
+
+def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
+    """Return the need of each hour of the week, from Monday 00:00 UTC on."""
+    made: list[int | None] = [None] * WEEK
+    if row["full_load"]:
+        for step in steps:
+            at, per_provider = _utc(step["h"]), row["full_load"] * row["target_utilisation"]
+            slot = at.weekday() * 24 + at.hour
+            made[slot] = max(need(step["hour_bound"], per_provider), made[slot] or 0)
+    return made
+
+
+def schedule_csv(made: Mapping[str, Any]) -> str:
+    """Return the schedules as CSV: service, hour of the week from Monday 00:00 UTC on, providers needed."""
+    to = io.StringIO()
+    writer = csv.writer(to, lineterminator="\n")
+    writer.writerow(("service", "hour_of_week", "providers"))
+    for service in made["services"]:
+        name = service["service"]
+        name = "'" + name if name[:1] in FORMULA else name
+        writer.writerows((name, hour, number) for hour, number in enumerate(service["schedule"]) if number is not None)
+    return to.getvalue()
+
+
+def write(out: Path, made: Mapping[str, Any], name: str = "plan.json") -> list[Path]:
+    """Write the document and its schedules; return their paths."""
+    text = json.dumps(made, indent=1, allow_nan=False) + "\n"
+    files = {out / name: text, out / "plan_schedule.csv": schedule_csv(made)}
+    for path, text in files.items():
+        replace(path, text)
+    return sorted(files)
+
+
+def _utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _time(value: datetime | None) -> str | None:
+    return None if value is None or value != value else _utc(value).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

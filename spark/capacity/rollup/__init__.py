@@ -1,0 +1,1 @@
+"""Rollup: records become five-minute windows of each provider."""

@@ -1,0 +1,198 @@
+"""Counting: from the records of a part of a date (`rollup`) to its five minutes, and its state at the end."""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from spark.capacity.rollup.broker_presence import Span, Stay
+from spark.capacity.rollup.date_survey import Pair
+from spark.capacity.rollup.downtime import Stretches, absences, together
+from spark.capacity.rollup.lost_time import Gap, Hidden, Start
+from spark.capacity.rollup.registrations import (
+    BROKER,
+    CLOSED,
+    OPEN,
+    SILENT,
+    WITHDRAWN,
+    Carried,
+    Lived,
+    Names,
+    lived,
+    read,
+)
+from spark.capacity.rollup.up_intervals import Pieces, add_pieces, pieces_of
+from spark.capacity.rollup.window_sums import FiveMinutes
+from spark.capacity.tables.time_windows import ABSENCE, DAY, FIVE_MINUTES, LIVENESS, window_of
+
+
+@dataclass(frozen=True)
+class Day:
+    """What all parts of a date have in common."""
+
+    begin: int
+    files: tuple[str, ...]
+    """The records."""
+    spans: tuple[Span, ...]
+    """The up-spans of each start; before them, the last sign of the day before."""
+    brokers: tuple[Span, ...]
+    """The up-spans of brokers, all their starts together."""
+    stays: Mapping[str, Sequence[Stay]]
+    broker_up: Mapping[tuple[str, int], int]
+    """For how long each broker was up in each five minutes."""
+    gaps: tuple[Gap, ...]
+
+    @property
+    def end(self) -> int:
+        """The end of the date."""
+        return self.begin + DAY
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a part became: the rows of five minutes, and the state at its end."""
+
+    rows: pa.Table
+    carried: list[Carried]
+
+
+def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> Counted:
+    """Count the records of some pairs; `before` is their state at the end of the day before."""
+    names = Names(pairs)
+    hidden = Hidden(day.gaps, names.starts)
+    lives = lived(read(day.files, names, before), hidden)
+    rows = FiveMinutes(day.begin)
+    _add_records(lives, rows)
+    pieces = pieces_of(lives, names, day.spans, hidden)
+    add_pieces(pieces, lives, hidden, rows)
+    brokers = [site[0] for site in names.sites]
+    absences(_stretches(lives, pieces, names, before), brokers, day.brokers, day.stays, day.end, rows)
+    return Counted(rows.rows(names, day.broker_up), _carried(lives, names, day))
+
+
+def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> list[Carried]:
+    """Count the records of some pairs, and write the rows into a folder; a task of Spark."""
+    made = count(day, pairs, before)
+    if len(made.rows):
+        pyarrow.parquet.write_table(
+            made.rows, Path(place) / f"{uuid.uuid4()}.parquet", compression="zstd", store_schema=False
+        )
+    return made.carried
+
+
+def _add_records(lives: Lived, rows: FiveMinutes) -> None:
+    """Add what the records tell, and the time from each short one to the next, which may reach into the next window."""
+    records, short = lives.records, lives.short
+    w = window_of(records.at)
+    length = np.where(short, lives.next - records.at, 0)
+    over = np.maximum(records.at + length - w - FIVE_MINUTES, 0)
+    # What of it is hidden is taken to lie evenly in both.
+    share = np.divide(lives.known, length, out=np.zeros(len(w)), where=length > 0)
+    beats = np.divide(share, records.interval, out=np.zeros(len(w)), where=records.interval > 0)
+    loaded, load = ~np.isnan(records.load), np.nan_to_num(records.load)
+    for spent, window, which, told in (
+        (length - over, w, None, True),
+        (over, w + FIVE_MINUTES, np.flatnonzero(over), False),
+    ):
+        columns = {
+            "connected": spent,
+            "up": spent,
+            "loaded": np.where(loaded, spent, 0),
+            "load": spent * load,
+            "expected": spent * beats,
+            "load_max": np.where(spent > 0, records.load, np.nan),
+            "full_load": records.full_load,
+            "beats": records.interval > 0,
+        }
+        if told:
+            gap = np.where(short, lives.known, 0).astype(np.float64)
+            columns |= {
+                "hb": records.hb,
+                "requests": records.requests,
+                "errors": records.errors,
+                "busy": records.requests * records.latency / 1000,
+                "timed": np.where(np.isnan(records.latency), np.nan, records.requests),
+                "in_flight": records.in_flight,
+                "in_flight_reports": np.where(np.isnan(records.in_flight), np.nan, 1.0),
+                "rtt_max": records.rtt,
+                "gap": gap,
+            }
+        if which is None:
+            rows.add(records.site, window, **columns)
+        else:
+            rows.add(records.site[which], window[which], **{name: column[which] for name, column in columns.items()})
+
+
+def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carried]) -> Stretches:
+    """Return all times of being up, of any registration."""
+    records = lives.records
+    # An island begins after the break before it.
+    breaks = np.flatnonzero(~lives.short)
+    another = np.append(False, records.registration[breaks][1:] == records.registration[breaks][:-1])[: len(breaks)]
+    begin = np.where(another, np.append(0, breaks[:-1] + 1)[: len(breaks)], lives.first[breaks])
+    began, withdrawn = records.at[begin], records.ended[breaks] == WITHDRAWN
+    # An end of which nothing before it is known says nothing of being up; a withdrawal says that nobody is down.
+    says = withdrawn | (records.ended[breaks] == OPEN) | (begin < breaks)
+    # Where the clock was set back the same time is there twice, and nobody is down in it.
+    open_ = (records.ended[breaks] == OPEN) & ~lives.last[breaks]
+    began = np.where(open_, np.minimum(began, lives.next[breaks]), began)
+    site = records.site[breaks]
+    islands = Stretches(
+        names.instance_of[site],
+        site,
+        records.interval[breaks] > 0,
+        began,
+        records.at[breaks],
+        np.where(withdrawn, WITHDRAWN, CLOSED),
+    ).take(says)
+    site = records.site[pieces.row]
+    longer = Stretches(
+        names.instance_of[site], site, records.interval[pieces.row] > 0, pieces.from_, pieces.up_to, pieces.how
+    ).take(pieces.up_to >= pieces.from_)
+    return together(islands, longer, _before(names, before))
+
+
+def _before(names: Names, before: Sequence[Carried]) -> Stretches:
+    """Return how far the registrations of the day before were up."""
+    made = []
+    for one in before:
+        to, how = one.at, one.ended
+        if one.ended == OPEN:
+            alive = one.at + one.interval * LIVENESS if one.interval else one.last_sign
+            to, how = max(one.at, min(one.last_sign, alive)), SILENT if alive < one.last_sign else BROKER
+        made.append((names.site[names.number(one.pair)], one.interval > 0, one.at, to, how))
+    site, beats, from_, to_, hows = zip(*made, strict=True) if made else ((),) * 5
+    sites = np.array(site, np.int64)
+    return Stretches(
+        names.instance_of[sites], sites, np.array(beats, bool), *(np.array(one, np.int64) for one in (from_, to_, hows))
+    )
+
+
+def _carried(lives: Lived, names: Names, day: Day) -> list[Carried]:
+    """Return the state at the end of the date. A life goes on from where it would be had nothing been hidden."""
+    last_sign: dict[Start, int] = {}
+    for span in day.spans:
+        last_sign[span[:2]] = max(last_sign.get(span[:2], 0), span.span_to)
+    lost = Counter[Start]()
+    for gap in day.gaps:
+        lost[gap[:2]] += gap.gap_to - gap.gap_from
+    records = lives.records
+    made = []
+    for row in np.flatnonzero(lives.last).tolist():
+        broker, boot, service, provider = names.registrations[records.registration[row]]
+        start = (broker, boot)
+        at, ended, sign = int(records.at[row]), int(records.ended[row]), last_sign.get(start, 0)
+        # What ended longer ago than an absence lasts says nothing more.
+        if (sign if ended == OPEN else at) <= day.end - ABSENCE:
+            continue
+        if ended == OPEN:
+            at += lost[start] - int(lives.lost[row])
+        pair = Pair(broker, boot, service, provider, names.sites[records.site[row]][2])
+        load, full_load = float(records.load[row]), float(records.full_load[row])
+        made.append(Carried(pair, int(records.seq[row]), at, ended, int(records.interval[row]), load, full_load, sign))
+    return made

@@ -1,0 +1,59 @@
+"""Parts: how the records of a date are divided, so that each part can be counted by itself, and fits into memory.
+
+Rules:
+- Registrations of one instance are in one part, and so are the instances of one registration: what is done in one part
+  says nothing about another.
+- The results do not depend on how many parts there are.
+"""
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heapreplace
+from math import ceil
+
+from spark.capacity.rollup.date_survey import Pair
+from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES
+
+ROWS = DAY // FIVE_MINUTES
+"""An instance has as many rows in the end, whatever the number of its records."""
+
+LARGE = 1_000_000
+"""Records and rows of a part: some 500 MB in the memory of a worker."""
+
+SMALL = 50_000
+"""Records and rows that are not worth a task of their own."""
+
+
+def divide(pairs: Mapping[Pair, int], cores: int) -> list[list[Pair]]:
+    """Divide the pairs, whose numbers of records are given, into parts of about the same size."""
+    groups = _joined(pairs)
+    sizes = [sum(pairs[pair] + ROWS for pair in group) for group in groups]
+    total = sum(sizes)
+    wanted = max(ceil(total / LARGE), min(cores, ceil(total / SMALL)))
+    parts: list[list[Pair]] = [[] for _ in range(min(wanted, len(groups)))]
+    filled = [(0, number) for number in range(len(parts))]
+    heapify(filled)
+    for size, group in sorted(zip(sizes, groups, strict=True), reverse=True):
+        so_far, number = filled[0]
+        parts[number] += group
+        heapreplace(filled, (so_far + size, number))
+    return [sorted(part) for part in parts]
+
+
+def _joined(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Put the pairs together that share a registration or an instance."""
+    leads: dict[object, object] = {}
+
+    def lead(key: object) -> object:
+        while (above := leads.setdefault(key, key)) != key:
+            # Half of the way is cut each time: no way gets long.
+            leads[key] = leads[above]
+            key = leads[key]
+        return key
+
+    keys = [((*pair[:4],), (pair.service, pair.instance), pair) for pair in pairs]
+    for registration, instance, _ in keys:
+        leads[lead(registration)] = lead(instance)
+    groups: dict[object, list[Pair]] = {}
+    for registration, _, pair in keys:
+        groups.setdefault(lead(registration), []).append(pair)
+    return list(groups.values())

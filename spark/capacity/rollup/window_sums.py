@@ -1,0 +1,178 @@
+"""Sums of five minutes: what all times and records of a part add to the five minutes of their sites, and the rows that
+are made of that."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark.capacity.rollup.registrations import Names
+from spark.capacity.tables.schema import SILVER_PROVIDER_5M, arrow_schema
+from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES, SECOND, Flags, Floats, Ints
+
+COUNTS = ("hb", "connected", "up", "loaded", "down", "awaited", "outages")
+"""Whole numbers that are added up; nothing is 0."""
+
+AMOUNTS = ("load", "expected")
+"""Numbers that are added up; nothing is 0."""
+
+TOLD = ("requests", "errors", "busy", "timed", "in_flight", "in_flight_reports")
+"""Numbers that are added up where they are told at all."""
+
+MOST = ("load_max", "full_load", "rtt_max", "gap")
+"""Of these the greatest counts."""
+
+SIGNS = ("beats", "absent_beats")
+"""What holds if it does for any part of the five minutes."""
+
+NUMBERS: dict[str, Any] = {
+    **dict.fromkeys(COUNTS, np.int64(0)),
+    **dict.fromkeys(AMOUNTS, 0.0),
+    **dict.fromkeys((*TOLD, *MOST), np.nan),
+    **dict.fromkeys(SIGNS, False),
+}
+"""All of them, and what stands for nothing."""
+
+WINDOWS = DAY // FIVE_MINUTES
+
+ROW = arrow_schema(SILVER_PROVIDER_5M.schema)
+
+FILE = ROW.remove(ROW.get_field_index("date"))
+
+
+class Groups:
+    """Rows with the same key, as groups in the order of the keys."""
+
+    def __init__(self, keys: Ints) -> None:
+        self._order = np.argsort(keys, kind="stable")
+        ordered = keys[self._order]
+        self._begin = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+        self.keys = ordered[self._begin]
+
+    def sum(self, values: Any) -> Any:
+        return np.add.reduceat(values[self._order], self._begin) if len(self.keys) else values
+
+    def told(self, values: Floats) -> Floats:
+        """Add up what is known; of nothing the sum is not known."""
+        known = ~np.isnan(values)
+        if not known.any():
+            return np.full(len(self.keys), np.nan)
+        return np.where(self.any(known), self.sum(np.where(known, values, 0.0)), np.nan)
+
+    def most(self, values: Floats) -> Floats:
+        return np.fmax.reduceat(values[self._order], self._begin) if len(self.keys) else values
+
+    def any(self, flags: Flags) -> Flags:
+        return np.logical_or.reduceat(flags[self._order], self._begin) if len(self.keys) else flags
+
+    def each(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Bring all columns together, each in its way."""
+        ways: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
+            (COUNTS, self.sum),
+            (AMOUNTS, self.sum),
+            (TOLD, self.told),
+            (MOST, self.most),
+            (SIGNS, self.any),
+        )
+        return {name: way(columns[name]) for names, way in ways for name in names}
+
+
+class FiveMinutes:
+    """The five minutes of a date, which begins at `begin`; others are of no interest."""
+
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self._keys: list[Ints] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in NUMBERS}
+
+    def add(self, site: Ints, w: Ints, **columns: Any) -> None:
+        """Add rows that are of one site and of five minutes each; what is not given is nothing."""
+        window = (w - self._begin) // FIVE_MINUTES
+        here = (window >= 0) & (window < WINDOWS)
+        self._keys.append((site * WINDOWS + window)[here])
+        for name, nothing in NUMBERS.items():
+            values = columns.get(name)
+            self._columns[name].append(np.full(len(self._keys[-1]), nothing) if values is None else values[here])
+
+    def rows(self, names: Names, broker_up: Mapping[tuple[str, int], int]) -> pa.Table:
+        """Make the rows of instances; `broker_up` tells for how long each broker was up in which five minutes.
+
+        The times of each site are capped by its broker's, and those of an instance's brokers are added up.
+        """
+        groups = Groups(np.concatenate(self._keys))
+        mine = groups.each({name: np.concatenate(parts) for name, parts in self._columns.items()})
+        site, window = groups.keys // WINDOWS, groups.keys % WINDOWS
+        up = self._broker_up(names, broker_up)[site, window]
+        there = up >= 0
+        mine = _capped({name: values[there] for name, values in mine.items()}, up[there])
+        groups = Groups((names.instance_of[site] * WINDOWS + window)[there])
+        broker_up_s = groups.sum(up[there])
+        expected = groups.told(mine["expected"])
+        return self._made(names, groups.keys, {**groups.each(mine), "expected": expected, "broker_up": broker_up_s})
+
+    def _broker_up(self, names: Names, broker_up: Mapping[tuple[str, int], int]) -> Ints:
+        """Return for how long the broker of each site was up in all five minutes, -1 where it was not there."""
+        brokers = {name: number for number, name in enumerate(sorted({site[0] for site in names.sites}))}
+        table = np.full((len(brokers), WINDOWS), -1, np.int64)
+        for (broker, w), time in broker_up.items():
+            if broker in brokers and 0 <= w - self._begin < DAY:
+                table[brokers[broker], (w - self._begin) // FIVE_MINUTES] = time
+        return table[[brokers[site[0]] for site in names.sites]]
+
+    def _made(self, names: Names, keys: Ints, columns: Mapping[str, Any]) -> pa.Table:
+        instances = names.instances
+        instance, window = keys // WINDOWS, keys % WINDOWS
+        w = self._begin + window * FIVE_MINUTES
+        loaded = columns["loaded"]
+        mean = np.divide(columns["load"], loaded, out=np.full(len(keys), np.nan), where=loaded > 0)
+        made = {
+            "service": pa.array([one[0] for one in instances], pa.string()).take(pa.array(instance)),
+            "instance": pa.array([one[1] for one in instances], pa.string()).take(pa.array(instance)),
+            "w": pa.array(w).cast(pa.timestamp("us", "UTC")),
+            "hb": columns["hb"],
+            "hb_expected": _rounded(columns["expected"]),
+            "connected_s": _seconds(columns["connected"]),
+            "up_s": _seconds(columns["up"]),
+            "load_mean": _rounded(mean),
+            "load_max": _nullable(columns["load_max"]),
+            "full_load": _nullable(columns["full_load"]),
+            "requests": _nullable(columns["requests"]).cast(pa.int64()),
+            "errors": _nullable(columns["errors"]).cast(pa.int64()),
+            "busy_s": _rounded(columns["busy"]),
+            "timed": _nullable(columns["timed"]).cast(pa.int64()),
+            "in_flight": _rounded(columns["in_flight"] / columns["in_flight_reports"]),
+            "rtt_max": _nullable(columns["rtt_max"]),
+            "broker_up_s": _seconds(columns["broker_up"]),
+            "down_s": _seconds(columns["down"]),
+            "awaited_s": _seconds(columns["awaited"]),
+            "outages": columns["outages"],
+            "gap_max": _nullable(columns["gap"] / SECOND),
+        }
+        return pa.table({name: made[name] for name in FILE.names}, FILE)
+
+
+def _capped(mine: dict[str, Any], broker_up: Ints) -> dict[str, Any]:
+    """Cap the times by the broker's. What nobody agreed on, beats and the silences between them, is not told."""
+    connected = np.minimum(mine["connected"], broker_up)
+    # A clock that was set back shows the same minutes twice; the share that was one too many is not expected either.
+    real = np.divide(connected, mine["connected"], out=np.ones(len(connected)), where=mine["connected"] > 0)
+    return {
+        **mine,
+        "expected": np.where(mine["beats"] | mine["absent_beats"], mine["expected"] * real, np.nan),
+        "connected": connected,
+        "up": np.minimum(mine["up"], broker_up),
+        "gap": np.where(mine["beats"], mine["gap"], np.nan),
+    }
+
+
+def _nullable(values: Floats) -> pa.Array:
+    return pa.array(values, from_pandas=True)
+
+
+def _rounded(values: Floats) -> pa.Array:
+    return _nullable(np.round(values, DIGITS))
+
+
+def _seconds(micros: Ints) -> Floats:
+    return np.minimum(micros, FIVE_MINUTES) / SECOND

@@ -1,0 +1,1 @@
+"""Daily jobs of one service at a time: demand, reliability, balance."""

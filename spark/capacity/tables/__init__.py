@@ -1,0 +1,1 @@
+"""Tables of the out directory: schema, storage, and reading by column."""

@@ -1,0 +1,81 @@
+"""Reading tables by columns, as arrays, in a task of Spark. Names come as numbers and a list."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from spark.capacity.ingest.record_rules import OF_BROKER
+from spark.capacity.tables.time_windows import Flags, Floats, Ints
+
+NAMES = ("broker", "boot", "service", "instance", "event", "why")
+"""Columns of a few strings that are there many times."""
+
+ROWS = 1 << 18
+"""Rows that are taken out of a file at once: some 20 MB as arrays."""
+
+
+def batches(files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read some columns of files, batch by batch. A column that an older file does not have is null."""
+    for path in files:
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=[name for name in columns if name in NAMES]) as file:
+            missing = set(columns) - set(file.schema_arrow.names)
+            for batch in file.iter_batches(ROWS, columns=list(columns), use_threads=False):
+                for name in missing:
+                    batch = batch.append_column(name, pa.nulls(len(batch), pa.float64()))
+                yield batch
+
+
+def codes(column: pa.DictionaryArray) -> tuple[Ints, list[str]]:
+    """Return the number of each row's name, -1 where it has none, and the names."""
+    return pc.fill_null(column.indices, -1).to_numpy().astype(np.int64), column.dictionary.to_pylist()
+
+
+def whole(column: pa.Array, missing: int) -> Ints:
+    """Return a column of whole numbers."""
+    made: Ints = pc.fill_null(column, missing).to_numpy()
+    return made
+
+
+def micros(column: pa.Array) -> Ints:
+    """Return a column of times, all of which are there."""
+    made: Ints = column.cast(pa.timestamp("us", "UTC")).view(pa.int64()).to_numpy()
+    return made
+
+
+def real(column: pa.Array) -> Floats:
+    """Return a column of numbers, NaN where there is none."""
+    made: Floats = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
+    return made
+
+
+def is_one(column: pa.DictionaryArray, *wanted: str) -> Flags:
+    """Tell which rows have one of some names."""
+    numbers, names = codes(column)
+    return np.append([name in wanted for name in names], [False])[numbers].astype(bool)
+
+
+def of_providers(batch: pa.RecordBatch) -> Flags:
+    """Tell which records are of a provider; all others are the broker's own."""
+    named = pc.and_(
+        pc.is_valid(batch["service"]), pc.and_(pc.is_valid(batch["provider"]), pc.is_valid(batch["instance"]))
+    )
+    made: Flags = named.to_numpy(zero_copy_only=False) & ~is_one(batch["event"], *OF_BROKER)
+    return made
+
+
+def numbered(values: Ints) -> tuple[Ints, Ints]:
+    """Number the distinct values of an array in the order in which they come; return the numbers, and the values."""
+    made = pa.array(values).dictionary_encode()
+    return made.indices.to_numpy().astype(np.int64), made.dictionary.to_numpy()
+
+
+def together(*keys: Ints) -> Ints:
+    """Number the distinct rows of some arrays."""
+    made, _ = numbered(keys[0])
+    for key in keys[1:]:
+        number, of = numbered(key)
+        made, _ = numbered(made * len(of) + number)
+    return made

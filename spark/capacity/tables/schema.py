@@ -1,0 +1,390 @@
+"""The shape of the journal's records and of every table: names, types and the columns that the folders are made of.
+
+Rules:
+- Time is a timestamp in UTC; a date is the UTC date. Seconds, milliseconds and shares are doubles.
+- `instance` names a provider across its restarts: its endpoint, or else its label, or else "provider-" and its number.
+- A table of which `dated` is true has one folder for each date, and is replaced date by date.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+VERSIONS = (1, 2)
+"""The versions of the records that these jobs read (docs/export.md). Version 2 adds `latency_ms`, and says that
+`requests`, `errors` and `in_flight` are what providers report."""
+
+EVENTS = ("register", "unregister", "expire", "hb", "load", "alive", "drop")
+"""The events of version 1."""
+
+TYPES: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "double": DoubleType(),
+    "long": LongType(),
+    "string": StringType(),
+    "strings": ArrayType(StringType()),
+    "timestamp": TimestampType(),
+}
+"""The types that tables have."""
+
+
+ARROW: dict[DataType, pa.DataType] = {
+    BooleanType(): pa.bool_(),
+    DateType(): pa.date32(),
+    DoubleType(): pa.float64(),
+    LongType(): pa.int64(),
+    StringType(): pa.string(),
+    TimestampType(): pa.timestamp("us", "UTC"),
+    ArrayType(StringType()): pa.list_(pa.string()),
+}
+"""The types of columns that are written without Spark."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Say a schema as Arrow does."""
+    return pa.schema([pa.field(column.name, ARROW[column.dataType]) for column in schema])
+
+
+def columns(**types: str) -> StructType:
+    """Make a schema of names and types."""
+    return StructType([StructField(name, TYPES[type_]) for name, type_ in types.items()])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the out directory."""
+
+    name: str
+    schema: StructType
+    dated: bool = False
+
+
+RECORD = columns(
+    v="long",
+    ts="long",
+    broker="string",
+    boot="string",
+    seq="long",
+    event="string",
+    wire="string",
+    service="string",
+    provider="long",
+    label="string",
+    endpoint="string",
+    protocol="string",
+    interval_ms="long",
+    hb_seq="long",
+    load="double",
+    full_load="double",
+    in_flight="long",
+    requests="long",
+    errors="long",
+    latency_ms="double",
+    rtt_ms="double",
+    sent_ts="long",
+    dropped="long",
+    coalesced="long",
+    why="string",
+)
+"""A record as it is in a segment: times are microseconds since 1970.
+
+`coalesced` counts for nothing but bronze: a load holds until the next one, however many came between them, and
+heartbeats that coalesce are more than any interval expects.
+"""
+
+BRONZE_RECORDS = Table(
+    "bronze_records",
+    columns(
+        date="date",
+        v="long",
+        ts="timestamp",
+        broker="string",
+        boot="string",
+        seq="long",
+        event="string",
+        wire="string",
+        service="string",
+        provider="long",
+        label="string",
+        endpoint="string",
+        protocol="string",
+        interval_ms="long",
+        hb_seq="long",
+        load="double",
+        full_load="double",
+        in_flight="long",
+        requests="long",
+        errors="long",
+        latency_ms="double",
+        rtt_ms="double",
+        sent_ts="timestamp",
+        dropped="long",
+        coalesced="long",
+        why="string",
+        instance="string",
+        segment="string",
+    ),
+    dated=True,
+)
+"""Every good record once, by (broker, boot, seq)."""
+
+BRONZE_RUNS = Table(
+    "bronze_runs",
+    columns(date="date", broker="string", boot="string", seq_from="long", seq_to="long", dropped="long"),
+)
+"""Which records a date holds, as unbroken runs of numbers; `dropped`: what the drop record at `seq_to` tells of."""
+
+QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="string", raw="string", run="string"))
+"""Lines that are no records, and why. Line 0 is a whole segment."""
+
+LEDGER = Table(
+    "ledger",
+    columns(
+        segment="string",
+        size="long",
+        changed="long",
+        digest="string",
+        records="long",
+        quarantined="long",
+        broker="string",
+        boot="string",
+        reach="long",
+        run="string",
+        ingested_at="timestamp",
+    ),
+)
+"""The segments that were read: `changed` is the ctime of the file in nanoseconds, `digest` is of its bytes. Where a
+segment has unreadable parts at its end, `reach` is the highest number that its records of a boot are known to have."""
+
+FOLDERS = Table("folders", columns(folder="string", state="long"))
+"""The folders of the journal whose segments were all read, and the time of the last change of names in each."""
+
+LOSS = Table(
+    "loss", columns(broker="string", boot="string", seq_from="long", seq_to="long", records="long", known="boolean")
+)
+"""Records that were numbered and are not there; known: a drop record tells of it."""
+
+UNKNOWN_MEMBERS = Table("unknown_members", columns(run="string", member="string", records="long"))
+"""Members that version 1 does not have, and how many records had them."""
+
+SILVER_PROVIDER_5M = Table(
+    "silver_provider_5m",
+    columns(
+        date="date",
+        service="string",
+        instance="string",
+        w="timestamp",
+        hb="long",
+        hb_expected="double",
+        connected_s="double",
+        up_s="double",
+        load_mean="double",
+        load_max="double",
+        full_load="double",
+        requests="long",
+        errors="long",
+        busy_s="double",
+        timed="long",
+        in_flight="double",
+        rtt_max="double",
+        broker_up_s="double",
+        down_s="double",
+        awaited_s="double",
+        outages="long",
+        gap_max="double",
+    ),
+    dated=True,
+)
+"""A provider's five-minute window, which starts at `w`: with the time that counts as down, the time for which it was
+awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats.
+
+`requests` and `errors` are what it reported for that time. Of `timed` requests the latency is known: `busy_s` is the
+sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
+
+GOLD_SERVICE_1H = Table(
+    "gold_service_1h",
+    columns(
+        date="date",
+        service="string",
+        h="timestamp",
+        demand_mean="double",
+        demand_p95="double",
+        demand_max="double",
+        capacity="double",
+        full_load="double",
+        providers_mean="double",
+        providers_min="long",
+        util="double",
+        cov="double",
+        max_mean="double",
+        gini="double",
+        requests="long",
+        errors="long",
+        service_s="double",
+        in_flight="double",
+    ),
+    dated=True,
+)
+"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows.
+
+`service_s` is the mean time in seconds that a request took, where providers report requests with their latency;
+`in_flight` the mean number of requests that all providers together were handling, where they report that."""
+
+GOLD_PROVIDER_DAY = Table(
+    "gold_provider_day",
+    columns(
+        date="date",
+        service="string",
+        instance="string",
+        judged="string",
+        miss_ratio="double",
+        outages="long",
+        downtime_s="double",
+        mtbf_s="double",
+        mttr_s="double",
+        flap_pct="double",
+        phi_max="double",
+        score="double",
+        flaky="boolean",
+    ),
+    dated=True,
+)
+"""How reliable a provider was on a day; judged by "beats" or by "connection"."""
+
+GOLD_BALANCE_DAY = Table(
+    "gold_balance_day",
+    columns(
+        date="date",
+        service="string",
+        cov="double",
+        max_mean="double",
+        gini="double",
+        hot_instances="strings",
+        unbalanced="boolean",
+    ),
+    dated=True,
+)
+"""How evenly the load of a service lay on its providers on a day."""
+
+GOLD_FORECAST = Table(
+    "gold_forecast",
+    columns(
+        date="date",
+        service="string",
+        issued="timestamp",
+        h="timestamp",
+        model="string",
+        p50="double",
+        p95="double",
+        hour_bound="double",
+        peak_bound="double",
+        mase="double",
+        mase_naive="double",
+        coverage="double",
+        bound_trials="long",
+        bound_missed="long",
+        bound_miss_most="double",
+        bound_ahead_h="long",
+        over_provision="double",
+        seasons="double",
+        flag="string",
+    ),
+    dated=True,
+)
+"""The demand of a service in the hours to come, as it was forecast at `issued`, with what past folds say of the model.
+`date` is that of `issued`.
+
+`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of five-minute peaks: of that hour, and of the whole
+horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
+with 95 % confidence its rate of misses is at most `bound_miss_most`."""
+
+GOLD_PLAN = Table(
+    "gold_plan",
+    columns(
+        date="date",
+        service="string",
+        issued="timestamp",
+        providers_now="long",
+        need_now="long",
+        need_horizon="long",
+        add="long",
+        spare="long",
+        rule="string",
+        exhaust_p50="timestamp",
+        exhaust_bound="timestamp",
+        growth_per_week="double",
+        exhaust_trend="timestamp",
+        demand_now="double",
+        peak_bound="double",
+        full_load="double",
+        target_utilisation="double",
+        erlangs="double",
+        service_s="double",
+        bound_trials="long",
+        bound_missed="long",
+        bound_miss_most="double",
+        bound_ahead_h="long",
+        shared_providers="long",
+        note="string",
+    ),
+    dated=True,
+)
+"""How many providers a service needs, spares included, which rule decided, and from when on those of now are too few.
+
+`add` is what is missing, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a share of them, and
+`exhaust_trend` the week in which it makes the providers of now too few, within 13. `demand_now` is the highest
+five-minute window of the last full hour. `erlangs` is the mean number of requests in service in the last full hour,
+where providers report requests. So many `shared_providers` offer other services as well: their full load counts in
+each, and needs do not add up."""
+
+EVALUATION = Table(
+    "evaluation",
+    columns(
+        date="date",
+        service="string",
+        issued="timestamp",
+        horizon_h="long",
+        mape="double",
+        coverage="double",
+        peak_missed="boolean",
+        promised_coverage="double",
+        promised_miss_most="double",
+        promised_mase="double",
+    ),
+    dated=True,
+)
+"""What became of past forecasts, beside what they promised."""
+
+TABLES = {
+    table.name: table
+    for table in (
+        BRONZE_RECORDS,
+        BRONZE_RUNS,
+        QUARANTINE,
+        LEDGER,
+        FOLDERS,
+        LOSS,
+        UNKNOWN_MEMBERS,
+        SILVER_PROVIDER_5M,
+        GOLD_SERVICE_1H,
+        GOLD_PROVIDER_DAY,
+        GOLD_BALANCE_DAY,
+        GOLD_FORECAST,
+        GOLD_PLAN,
+        EVALUATION,
+    )
+}
+"""Every table of the out directory, by name."""

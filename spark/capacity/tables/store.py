@@ -1,0 +1,280 @@
+"""The out directory: reading and writing its tables, and what a run that was cut off left there.
+
+Rules:
+- A dated table is replaced date by date; the other dates stay as they are. A table without dates is written beside the
+  old one, and takes its place by a rename.
+- Tables of a few rows, which tell of others (what was read, what is held, what is missing), are read and written here
+  without Spark: to it each of them is as much work as a large one.
+- Names that begin with a dot are no tables; Spark does not see them.
+- Only one run at a time works on an out directory.
+- The tables made of bronze are made again where an older version of these jobs made them (`LAYOUT`). Columns that an
+  older file does not have are null.
+- Both directories are folders that the driver and the workers see under the same path.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import IO
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    EVALUATION,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    Table,
+    arrow_schema,
+)
+
+LAYOUT = 3
+"""The version of the derived tables; another number makes the next run compute them again from bronze. 1: before
+`awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated."""
+
+ISSUED = (GOLD_FORECAST, GOLD_PLAN)
+"""Tables that no run could make again."""
+
+FILES = 8
+"""Most files of a date that Spark writes: as many tasks work on it."""
+
+DERIVED = ("silver_*", "gold_service_1h", "gold_provider_day", "gold_balance_day")
+"""The tables that are made of bronze date by date."""
+
+
+class OutError(Exception):
+    """The out directory cannot be used."""
+
+
+@dataclass
+class State:
+    """What a run has begun and not finished, by date.
+
+    `moving`: bronze may hold records twice, or records that nobody counted. `changed`: bronze has new records that the
+    tables made of it do not know.
+    """
+
+    moving: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+
+
+def url(path: Path) -> str:
+    """Name a folder to Spark, whatever file system it takes for its default."""
+    return f"file://{path}"
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class Tables:
+    """The tables of one out directory."""
+
+    def __init__(self, spark: SparkSession | None, out: Path) -> None:
+        self._spark = spark
+        self.out = out.absolute()
+        self._lock: IO[str] | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; only what reads small tables does without."""
+        if self._spark is None:
+            raise OutError(f"{self.out} was opened without Spark")
+        return self._spark
+
+    def open(self) -> None:
+        """Make the directory, keep other runs out, and finish what a run that was cut off has left."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.out / ".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutError(f"another run is at work in {self.out}") from error
+        except OSError as error:
+            raise OutError(f"cannot write to {self.out}: {error.strerror}") from error
+        for old in self.out.glob(".old-*"):
+            # The swap stopped half-way: before the new table came, or after it.
+            name = old.name.removeprefix(".old-")
+            if (self.out / name).exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(self.out / name)
+        for new in self.out.glob(".new-*"):
+            shutil.rmtree(new)
+        self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Drop derived tables of an older layout, and note that all their dates are to be made again."""
+        mark = self.out / ".layout"
+        if (int(mark.read_text()) if mark.exists() else 1) == LAYOUT:
+            return
+        dates = self.dates(BRONZE_RECORDS)
+        if dates:
+            state = self.state()
+            self.keep(State(state.moving, state.changed | {str(day) for day in dates}))
+            for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:
+                shutil.rmtree(folder)
+        for table in ISSUED:
+            self._date(table)
+        for path in self.files(EVALUATION):
+            path.unlink()
+        mark.write_text(f"{LAYOUT}\n")
+
+    def _date(self, table: Table) -> None:
+        """Divide a table of an older layout by the date of `issued`."""
+        files, rows = self.files(table), self.rows_of(table)
+        days = rows["issued"].cast(pa.date32())
+        for day in pc.unique(days).to_pylist():
+            self.put_date(table, rows.filter(pc.equal(days, day)), day)
+        for path in files:
+            path.unlink()
+
+    def close(self) -> None:
+        """Let other runs in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def path(self, table: Table) -> Path:
+        """Tell the folder of a table."""
+        return self.out / table.name
+
+    def exists(self, table: Table) -> bool:
+        """Tell whether a table was ever written."""
+        return self.path(table).is_dir()
+
+    def dates(self, table: Table) -> list[date]:
+        """Tell which dates a dated table has."""
+        names = (folder.name.removeprefix("date=") for folder in self.path(table).glob("date=????-??-??"))
+        return sorted(date.fromisoformat(name) for name in names)
+
+    def read(self, table: Table, dates: Iterable[date] | None = None) -> DataFrame:
+        """Read a table, or some dates of it; a table that was never written has no rows."""
+        if not self.exists(table):
+            return self.spark.createDataFrame([], table.schema)
+        rows = self.spark.read.schema(table.schema).parquet(url(self.path(table)))
+        if dates is not None:
+            rows = rows.where(F.col("date").isin(sorted(dates))) if (dates := list(dates)) else rows.limit(0)
+        # Spark puts the columns of folders last.
+        return rows.select(*table.schema.names)
+
+    def write(self, table: Table, rows: DataFrame) -> None:
+        """Replace a table without dates."""
+        rows = rows.select(*(F.col(column.name).cast(column.dataType) for column in table.schema))
+        new = self.out / f".new-{table.name}"
+        rows.coalesce(1).write.mode("overwrite").parquet(url(new))
+        self._swap(table)
+
+    def write_date(self, table: Table, rows: DataFrame, day: date) -> None:
+        """Replace a date, by tasks of Spark."""
+        columns = (F.col(column.name).cast(column.dataType) for column in table.schema if column.name != "date")
+        staged = self.stage(table)
+        rows.select(*columns).coalesce(FILES).write.mode("append").parquet(url(staged))
+        self.replace(table, day, staged)
+
+    def drop_date(self, table: Table, day: date) -> None:
+        """Remove a date."""
+        shutil.rmtree(self._folder(table, day), ignore_errors=True)
+
+    def _swap(self, table: Table) -> None:
+        """Put the new table in the place of the old one."""
+        new, old, place = self.out / f".new-{table.name}", self.out / f".old-{table.name}", self.path(table)
+        if place.exists():
+            place.rename(old)
+        new.rename(place)
+        sync(self.out)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def rows(self, table: Table) -> pd.DataFrame:
+        """Read a table of a few rows. Numbers that may be missing are whole all the same."""
+        return self.rows_of(table).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+
+    def put(self, table: Table, rows: pd.DataFrame) -> None:
+        """Replace a table of a few rows, as a whole: it must fit into memory."""
+        made = pa.Table.from_pandas(rows, arrow_schema(table.schema), preserve_index=False)
+        self._write(made, self.stage(table))
+        self._swap(table)
+
+    def files(self, table: Table, day: date | None = None) -> list[Path]:
+        """List the files of a date, or of a table without dates."""
+        folder = self.path(table) if day is None else self._folder(table, day)
+        return sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
+
+    def rows_of(self, table: Table, day: date | None = None, most: int | None = None) -> pa.Table:
+        """Read a date, or a table without dates, or the first rows of it; what is not there has none."""
+        schema = arrow_schema(table.schema)
+        parts, left = [schema.empty_table()], most
+        for path in self.files(table, day):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    rows = pa.Table.from_batches([batch]).slice(0, left)
+                    if day is not None:
+                        rows = rows.append_column("date", pa.repeat(day, len(rows)))
+                    for name in set(schema.names) - set(rows.column_names):
+                        rows = rows.append_column(name, pa.nulls(len(rows), schema.field(name).type))
+                    parts.append(rows.select(schema.names).cast(schema))
+                    left = None if left is None else left - len(rows)
+                    if left == 0:
+                        return pa.concat_tables(parts)
+        return pa.concat_tables(parts)
+
+    def put_date(self, table: Table, rows: pa.Table, day: date) -> None:
+        """Replace a date of not too many rows: they must fit into memory."""
+        staged = self.stage(table)
+        if len(rows):
+            self._write(rows.drop_columns("date"), staged)
+        self.replace(table, day, staged)
+
+    def stage(self, table: Table) -> Path:
+        """Make an empty folder for files that are to become a part of a table, or all of it."""
+        new = self.out / f".new-{table.name}"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        return new
+
+    def replace(self, table: Table, day: date, staged: Path) -> None:
+        """Put staged files in the place of a date. Who is cut off in between makes the date again (`State`)."""
+        place = self._folder(table, day)
+        place.parent.mkdir(exist_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        if any(staged.iterdir()):
+            staged.rename(place)
+        sync(place.parent)
+
+    def _folder(self, table: Table, day: date) -> Path:
+        return self.path(table) / f"date={day}"
+
+    @staticmethod
+    def _write(rows: pa.Table, folder: Path) -> None:
+        pyarrow.parquet.write_table(rows, folder / "rows.parquet", compression="zstd", store_schema=False)
+
+    def state(self) -> State:
+        """Tell what an earlier run has begun and not finished."""
+        try:
+            told = json.loads((self.out / ".state.json").read_text())
+        except FileNotFoundError:
+            return State()
+        return State(set(told["moving"]), set(told["changed"]))
+
+    def keep(self, state: State) -> None:
+        """Note, so that it outlives a crash, what is begun and not finished."""
+        new = self.out / ".state.json.new"
+        new.write_text(json.dumps({name: sorted(dates) for name, dates in asdict(state).items()}))
+        sync(new)
+        new.rename(self.out / ".state.json")
+        sync(self.out)

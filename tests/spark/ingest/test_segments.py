@@ -1,0 +1,44 @@
+"""Segments as files: which there are, and whether one can be read at all."""
+
+from pathlib import Path
+
+import pytest
+
+from spark.capacity.ingest.segments import Found, JournalError, Segment, batches, find_segments, look
+from tests.spark.journal import lines, record, segment
+
+
+def test_a_folder_without_segments_is_no_journal(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="no folder named segments"):
+        find_segments(tmp_path)
+
+
+def test_only_folders_with_another_state_or_a_doubt_are_listed(tmp_path: Path) -> None:
+    first = segment(tmp_path, "b-one-1", lines(record(1)))
+    second = segment(tmp_path, "b-one-2", lines(record(2)), day="2026-03-03")
+    found = find_segments(tmp_path)
+    assert [one.name for one in found.segments] == [first, second]
+    places = [first.rpartition("/")[0], second.rpartition("/")[0]]
+    assert list(found.folders) == places
+    assert find_segments(tmp_path, found.folders) == Found([], [], {})
+    assert [one.name for one in find_segments(tmp_path, found.folders, places[1:]).segments] == [second]
+    third = segment(tmp_path, "b-one-3", lines(record(3)))
+    assert [one.name for one in find_segments(tmp_path, found.folders).segments] == [first, third]
+
+
+def test_batches_keep_the_order_and_have_about_the_size() -> None:
+    segments = [Segment(str(number), 10) for number in range(7)]
+    assert [[int(one.name) for one in batch] for batch in batches(segments, 25)] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list(batches([], 25)) == []
+
+
+def test_a_look_tells_what_is_wrong_with_a_file_and_counts_names(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"no gzip at all, but long enough")
+    assert "cannot be read" in str(look(str(tmp_path / "plain")).damage)
+    whole, cut = lines(record(1), record(2)).replace(b'": ', b'":'), lines(record(1))
+    assert look(str(tmp_path / "segments" / segment(tmp_path, "b-one-1", cut, cut=1))).damage == "the file is cut off"
+    seen = look(str(tmp_path / "segments" / segment(tmp_path, "b-one-2", whole)))
+    assert (seen.damage, seen.names) == (None, 2 * len(record(1)))
+    # A name whose end falls between two chunks.
+    padded = b"x" * ((1 << 20) - 1) + b'":'
+    assert look(str(tmp_path / "segments" / segment(tmp_path, "b-one-3", padded))).names == 1

@@ -1,0 +1,76 @@
+"""What became of past forecasts."""
+
+import pytest
+
+from spark.capacity.planning.evaluation import evaluate
+from spark.capacity.tables.schema import EVALUATION, GOLD_FORECAST
+from tests.spark.hours import hour, row, table
+
+
+def told(service: str, issued: int, p50: list[float]):
+    """A forecast: p95 is 10 above p50, the bound 20."""
+    rows = []
+    for i, value in enumerate(p50):
+        known = {
+            "service": service,
+            "issued": hour(issued),
+            "h": hour(issued + i),
+            "p50": value,
+            "p95": value + 10.0,
+            "peak_bound": value + 20.0,
+            "mase": 0.8,
+            "coverage": 0.95,
+            "bound_miss_most": 0.1,
+        }
+        rows.append(tuple(known.get(name) for name in GOLD_FORECAST.schema.names))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def became(spark):
+    """What became of some forecasts four hours later."""
+    forecasts = [
+        *told("good", 0, [100.0] * 4),
+        *told("good", 2, [100.0] * 48),
+        *told("bad", 0, [100.0] * 4),
+        *told("zero", 0, [0.0] * 4),
+        *told("new", 4, [1.0] * 4),
+        *told("unseen", 0, [1.0] * 4),
+    ]
+    load = [
+        *(row("good", i, d) for i, d in enumerate([100.0, 110.0, 90.0, 115.0, 5_000.0])),
+        *(row("bad", i, d, demand_max=125.0) for i, d in enumerate([100.0, 111.0, None])),
+        *(row("zero", i, 0.0) for i in range(4)),
+    ]
+    job = evaluate(spark.createDataFrame(forecasts, GOLD_FORECAST.schema), table(spark, load), hour(4))
+    assert job.schema.names == EVALUATION.schema.names
+    rows = job.collect()
+    issued = sorted({row_["issued"] for row_ in rows})
+    return {(row_["service"], issued.index(row_["issued"])): row_ for row_ in rows}
+
+
+def test_only_hours_that_are_over_and_known_are_compared(became):
+    assert {key: row_["horizon_h"] for key, row_ in became.items()} == {
+        ("good", 0): 4,
+        ("good", 1): 2,
+        ("bad", 0): 2,
+        ("zero", 0): 4,
+    }
+
+
+def test_the_error_is_of_all_hours_together(became):
+    assert became["good", 0]["mape"] == pytest.approx((0 + 10 + 10 + 15) / 415)
+    assert became["good", 1]["mape"] == pytest.approx((10 + 15) / 205)
+    assert became["zero", 0]["mape"] is None
+
+
+def test_what_was_covered_and_whether_the_peak_was_missed(became):
+    assert became["good", 0]["coverage"] == 0.75
+    assert not became["good", 0]["peak_missed"]
+    assert became["bad", 0]["coverage"] == 0.5
+    assert became["bad", 0]["peak_missed"]
+
+
+def test_what_was_promised_stands_beside_it(became):
+    row_ = became["good", 0]
+    assert (row_["promised_mase"], row_["promised_coverage"], row_["promised_miss_most"]) == (0.8, 0.95, 0.1)

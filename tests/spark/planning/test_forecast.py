@@ -1,0 +1,106 @@
+"""The forecast of each service, from its hours."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from spark.capacity.planning import models
+from spark.capacity.planning.forecast import forecast, full_hour, hourly
+from spark.capacity.tables.schema import GOLD_FORECAST
+from tests.spark.hours import hour, row, table
+
+DAYS = 10
+
+
+def demand(number: int) -> float:
+    return 100.0 + 10.0 * (number % 24)
+
+
+@pytest.fixture(scope="module")
+def told(spark):
+    """What is told of some services, in one run of the job."""
+    hours = DAYS * 24
+    rows = [
+        *(row("steady", i, demand(i), demand_max=demand(i) + 15.0) for i in range(hours)),
+        # What comes after now is not known yet.
+        row("steady", hours, 9_999.0),
+        row("young", hours - 1, 7.0),
+        *(row("gone", i, 5.0) for i in range(hours - 50)),
+        *(row("holes", i, demand(i) if i % 10 else None) for i in range(hours) if i % 7),
+        row("o'; <b>", hours - 2, 0.0),
+        row("nothing", hours - 2, None),
+        row("ancient", -24 * models.HISTORY_DAYS, 5.0),
+    ]
+    job = forecast(table(spark, rows), hour(hours) + timedelta(minutes=59), 48)
+    assert job.schema == GOLD_FORECAST.schema
+    return pd.DataFrame(job.toPandas()).sort_values(["service", "h"]).set_index("service")
+
+
+def test_each_service_has_a_row_for_each_hour_to_come(told):
+    assert set(told.index) == {"steady", "young", "gone", "holes", "o'; <b>", "nothing"}
+    start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)
+    for _, rows in told.groupby(level=0):
+        assert list(rows["h"]) == list(pd.date_range(start, periods=48, freq="h"))
+        assert set(rows["issued"]) == {start}
+
+
+def test_what_repeats_is_forecast_at_the_right_hour(told):
+    steady = told.loc["steady"]
+    np.testing.assert_allclose(steady["p50"], [demand(i) for i in range(48)])
+    assert set(steady["peak_bound"]) == {1.3 * 345.0}
+    assert steady["hour_bound"].iloc[0] == pytest.approx(1.3 * (demand(23) + 15.0))
+    assert set(steady["model"]) == {"naive-day"}
+    assert set(steady["seasons"]) == {10.0}
+    record = steady[["bound_trials", "bound_missed", "bound_ahead_h"]]
+    assert record.drop_duplicates().to_numpy().tolist() == [[1, 0, 48]]
+    assert steady["bound_miss_most"].iloc[0] == pytest.approx(0.95)
+    assert set(steady["flag"]) == {""}
+
+
+def test_a_short_history_is_flagged_and_claims_no_accuracy(told):
+    for service, last in (("young", 7.0), ("o'; <b>", 0.0)):
+        young = told.loc[service]
+        assert set(young["p50"]) == {last}
+        assert set(young["flag"]) == {models.FLAG_TINY}
+        assert young[["mase", "mase_naive", "coverage", "over_provision"]].isna().all(axis=None)
+        assert set(zip(young["bound_trials"], young["bound_miss_most"], strict=True)) == {(0, 1.0)}
+
+
+def test_a_service_that_fell_silent_says_so(told):
+    assert told.loc["gone", "flag"].iloc[0] == (
+        f"{models.FLAG_CONSTANT}; {models.FLAG_GAPS}; nothing known of the last 50 hours"
+    )
+
+
+def test_hours_that_are_missing_or_unknown_are_no_zeros(told):
+    holes = told.loc["holes"]
+    assert holes["p50"].min() >= 100.0
+    assert models.FLAG_GAPS in holes["flag"].iloc[0]
+
+
+def test_a_service_of_which_no_demand_is_known_is_flagged(told):
+    assert models.FLAG_EMPTY in told.loc["nothing", "flag"].iloc[0]
+
+
+def test_an_empty_table_gives_an_empty_forecast(spark):
+    assert forecast(table(spark, []), hour(0)).count() == 0
+
+
+@pytest.mark.parametrize("horizon", [0, -1, 10_000_000])
+def test_an_absurd_horizon_is_an_error(spark, horizon):
+    with pytest.raises(ValueError, match="horizon"):
+        forecast(table(spark, []), hour(0), horizon)
+
+
+def test_a_moment_has_its_full_hour_in_utc():
+    noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    assert full_hour(datetime(2026, 3, 2, 12, 34, 56, 7)) == noon
+    assert full_hour(datetime(2026, 3, 2, 14, 59, tzinfo=timezone(timedelta(hours=2)))) == noon
+
+
+def test_an_hour_that_is_there_twice_counts_once():
+    stamps = pd.Series(pd.to_datetime(["2026-03-02 01:00", "2026-03-02 01:00", "2026-03-02 03:00"]))
+    values = hourly(stamps, pd.Series([1.0, 3.0, 5.0]), pd.Timestamp("2026-03-02 05:00"))
+    np.testing.assert_array_equal(values, [2.0, np.nan, 5.0, np.nan])

@@ -1,0 +1,40 @@
+"""The growth of weekly peaks."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark.capacity.planning.growth import FEWEST, growth
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def weeks(*peaks):
+    """Hours of the weeks before now, the last one last; each has one peak."""
+    for back, peak in zip(range(len(peaks), 0, -1), peaks, strict=True):
+        begin = NOW - timedelta(weeks=back)
+        for hour in range(0, 168, 7):
+            if peak is not None:
+                yield {"h": begin + timedelta(hours=hour), "demand_max": peak if hour == 70 else 1.0}
+
+
+def test_the_slope_is_that_of_most_weeks():
+    told = growth(weeks(100.0, 110.0, 120.0, 500.0, 140.0, 150.0), NOW)
+    assert told is not None
+    assert [told.slope, told.level] == [pytest.approx(10.0), pytest.approx(150.0)]
+    assert told.in_weeks(5) == pytest.approx(200.0)
+    assert told.share == pytest.approx(10 / 150)
+
+
+def test_few_weeks_have_no_slope_and_older_ones_do_not_count():
+    assert growth(weeks(*[1.0] * (FEWEST - 1)), NOW) is None
+    assert growth(weeks(1.0, None, 1.0, None, 1.0), NOW) is None
+    told = growth(weeks(*[1e6] * 20, *[10.0] * 13), NOW)
+    assert told is not None
+    assert (told.slope, told.level) == (0.0, 10.0)
+
+
+def test_a_peak_does_not_fall_below_nothing():
+    told = growth(weeks(40.0, 30.0, 20.0, 10.0), NOW)
+    assert told is not None
+    assert told.in_weeks(9) == 0.0

@@ -1,0 +1,89 @@
+"""The peak bound, and the record of its misses."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from spark.capacity.planning.peak_bound import HEADROOM, SPAN_DAYS, bound, by_hour, record, upper_limit
+
+DAY, WEEK = 24, 168
+
+
+def test_the_bound_is_the_highest_peak_of_eight_weeks_and_its_headroom():
+    peaks = np.ones(70 * DAY)
+    peaks[-SPAN_DAYS * DAY - 1] = 90.0
+    assert bound(peaks) == pytest.approx(HEADROOM)
+    peaks[-SPAN_DAYS * DAY] = 50.0
+    assert bound(peaks) == pytest.approx(HEADROOM * 50.0)
+    assert bound(np.concatenate([peaks, np.full(60 * DAY, np.nan)])) == pytest.approx(HEADROOM * 90.0)
+    assert bound(np.full(5, np.nan)) == 0.0
+
+
+def test_an_hour_is_bounded_by_its_own_peaks_and_those_beside_it():
+    peaks = np.tile(np.arange(24.0), 10)
+    told = by_hour(peaks, 48)
+    assert told[5] == pytest.approx(HEADROOM * 6.0)
+    assert told[0] == pytest.approx(HEADROOM * 23.0)
+    assert told.max() == pytest.approx(bound(peaks))
+    # With three weeks of history a quiet Sunday is one: the history ends with it.
+    weekly = np.tile(np.repeat([10.0] * 6 + [1.0], DAY), 4)
+    told = by_hour(weekly, WEEK)
+    assert told[6 * DAY + 12] == pytest.approx(HEADROOM)
+    assert told[12] == pytest.approx(HEADROOM * 10.0)
+
+
+def test_the_record_counts_the_misses_of_moments_that_saw_the_past_only():
+    peaks = np.ones(10 * DAY)
+    peaks[7 * DAY + 3] = 2.0
+    told = record(peaks, DAY)
+    # From the fifth day to the tenth; the eighth was a surprise, after which the bound is higher.
+    assert (told.trials, told.missed, told.ahead) == (6, 1, DAY)
+    assert told.over == pytest.approx(np.median([1.3, 1.3, 1.3, 0.65, 2.6, 2.6]))
+    assert told.at_most == upper_limit(1, 6)
+
+
+def test_a_short_history_is_tried_a_day_ahead_or_not_at_all():
+    assert record(np.ones(20 * DAY), WEEK).ahead == DAY
+    assert record(np.ones(35 * DAY), WEEK).ahead == WEEK
+    short = record(np.ones(4 * DAY), DAY)
+    assert (short.trials, short.at_most) == (0, 1.0)
+    assert np.isnan(short.over)
+
+
+@pytest.mark.parametrize(
+    ("missed", "trials", "most"),
+    # The last ones are of a table of Clopper and Pearson's limits.
+    [(0, 16, 1 - 0.05 ** (1 / 16)), (0, 0, 1.0), (3, 3, 1.0), (1, 10, 0.3942), (3, 86, 0.0878)],
+)
+def test_the_upper_limit_is_that_of_clopper_and_pearson(missed, trials, most):
+    assert upper_limit(missed, trials) == pytest.approx(most, abs=2e-4)
+
+
+def test_what_is_printed_covers_what_happens():
+    # Services of all kinds, each with a record, and what came in the horizon after it.
+    rng = np.random.default_rng(12)
+    printed, missed = [], []
+    for _ in range(400):
+        scale = rng.uniform(0.1, 1.6)
+        peaks = rng.lognormal(0.0, scale, 16 * DAY) * (1 + 0.5 * np.sin(np.arange(16 * DAY) / 3.82))
+        past, came = peaks[:-DAY], peaks[-DAY:]
+        printed.append(record(past, DAY).at_most)
+        missed.append(bound(past) < came.max())
+    assert sum(missed) > 5
+    for low, high in ((0.0, 0.25), (0.25, 0.4), (0.4, 1.0)):
+        mine = [(told, miss) for told, miss in zip(printed, missed, strict=True) if low < told <= high]
+        assert mine
+        assert np.mean([miss for _, miss in mine]) <= np.mean([told for told, _ in mine])
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays(np.float64, st.integers(1, 40 * DAY), elements=st.floats(0, 1e12) | st.just(np.nan)))
+def test_whatever_the_history_the_bounds_are_in_order(peaks):
+    told = by_hour(peaks, WEEK)
+    assert len(told) == WEEK
+    assert np.isfinite(told).all()
+    assert (told <= bound(peaks)).all()
+    if not np.isnan(peaks).all():
+        assert bound(peaks) >= np.nanmax(peaks[-SPAN_DAYS * DAY :])

@@ -1,0 +1,182 @@
+"""How many providers, by hand."""
+
+from datetime import datetime
+
+import pytest
+
+from spark.capacity.planning import erlang
+from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, plan
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN
+from tests.spark.hours import hour, row, table
+
+NOW = 10
+
+AT = Options(target=0.7)
+
+
+def told(service: str, bounds: list[float], **members):
+    """Rows of a forecast that is issued now; p50 is half the bound of the hour."""
+    known = {"model": "m", "seasons": 8.0, "flag": "", "service": service, "issued": hour(NOW)}
+    known |= {"bound_trials": 16, "bound_missed": 0, "bound_miss_most": 0.17, "bound_ahead_h": 168}
+    rows = []
+    for i, bound in enumerate(bounds):
+        known |= {"h": hour(NOW + i), "p50": bound / 2, "p95": bound, "hour_bound": bound, "peak_bound": max(bounds)}
+        rows.append(tuple((known | members).get(name) for name in GOLD_FORECAST.schema.names))
+    return rows
+
+
+def now(service: str, demand: float, providers: float, full_load: float | None, **members):
+    """The last full hour of a service."""
+    capacity = None if full_load is None else providers * full_load
+    known = {"providers_mean": providers, "full_load": full_load, "capacity": capacity, **members}
+    return row(service, NOW - 1, demand, **known)
+
+
+LOAD = [
+    # An older hour, in which there were more of them.
+    row("web", NOW - 2, 500.0, providers_mean=9.0, full_load=50.0, capacity=450.0),
+    now("web", 80.0, 4.0, 50.0, demand_p95=100.0, demand_max=120.0),
+    row("web", NOW, 9_999.0, providers_mean=99.0, full_load=50.0, capacity=9_999.0),
+    now("big", 3_000.0, 60.0, 50.0),
+    now("free", 10.0, 3.0, None),
+    row("gone", NOW - 5, 10.0, providers_mean=2.0, full_load=10.0, capacity=20.0),
+    now("idle", 0.0, 1.0, 10.0),
+    now("zero-full", 10.0, 1.0, 0.0),
+    now("spared", 100.0, 4.0, 50.0),
+    now("rpc", 10.0, 30.0, 100.0, requests=7_200, service_s=5.0),
+    now("rpc-free", 10.0, 3.0, None, requests=3_600, service_s=1.0),
+    now("in flight", 10.0, 30.0, 100.0, in_flight=10.0),
+    now("several", 10.0, 2.0, 100.0, in_flight=10.0),
+    now("untimed", 10.0, 3.0, 100.0, requests=7_200),
+]
+
+FORECASTS = [
+    *told("web", [100.0, 200.0, 300.0]),
+    *told("big", [3_500.0]),
+    *told("free", [20.0]),
+    *told("gone", [20.0], flag="old", seasons=4.0),
+    *told("idle", [0.0], flag="constant"),
+    *told("zero-full", [20.0]),
+    *told("spared", [100.0, 120.0]),
+    *told("rpc", [20.0]),
+    *told("rpc-free", [10.0]),
+    *told("in flight", [20.0]),
+    *told("several", [20.0]),
+    *told("untimed", [20.0]),
+    # Issued at another time.
+    *[(*row_[:2], hour(0), *row_[3:]) for row_ in told("web", [9_999.0])],
+]
+
+
+def planned(spark, options=AT, **members):
+    forecasts = spark.createDataFrame(FORECASTS, GOLD_FORECAST.schema)
+    job = plan(table(spark, LOAD), forecasts, hour(NOW), options, **members)
+    assert job.schema == GOLD_PLAN.schema
+    rows = job.collect()
+    assert len({row_["service"] for row_ in rows}) == len(rows)
+    return {row_["service"]: row_ for row_ in rows}
+
+
+@pytest.fixture(scope="module")
+def plans(spark):
+    """The plan of some services, in one run of the job."""
+    return planned(spark, shared={"big": 7})
+
+
+def utc(number: int) -> datetime:
+    """An hour as Spark gives it back: without a zone, in the session's own."""
+    return datetime.fromtimestamp(hour(number).timestamp())
+
+
+def test_the_bound_at_the_target_and_two_spare(plans):
+    web = plans["web"]
+    # The highest five minutes of the last hour 120 / 35, the bound 300 / 35, rounded up, and two.
+    assert (web["providers_now"], web["need_now"], web["need_horizon"], web["spare"]) == (4, 6, 11, 2)
+    assert (web["add"], web["rule"]) == (7, "peak bound at 70% load + 2 spare")
+    assert (web["demand_now"], web["peak_bound"], web["full_load"], web["target_utilisation"]) == (120, 300, 50, 0.7)
+    record = ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")
+    assert [web[name] for name in record] == [16, 0, 0.17, 168]
+
+
+def test_it_runs_out_in_the_hour_whose_need_is_more_than_there_are(plans):
+    web = plans["web"]
+    # Spares count: the bound needs 3 + 2 in the first hour, half of it 2 + 2 in the first, and 3 + 2 in the second.
+    assert (web["exhaust_bound"], web["exhaust_p50"]) == (utc(NOW), utc(NOW + 1))
+    assert web["note"] == RUNS_OUT
+    assert plans["big"]["exhaust_p50"] is None
+
+
+def test_spares_count_in_every_column(plans):
+    row_ = plans["spared"]
+    # 100 / 35 are three busy ones: four are one short of its spares, now and in each hour.
+    assert (row_["need_now"], row_["need_horizon"], row_["add"]) == (5, 6, 2)
+    assert row_["exhaust_bound"] == utc(NOW)
+
+
+def test_shared_providers_are_counted(plans):
+    assert (plans["big"]["shared_providers"], plans["web"]["shared_providers"]) == (7, 0)
+
+
+def test_a_large_farm_has_a_twentieth_spare(plans):
+    # 3500 / 35 = 100; one in twenty is five.
+    assert (plans["big"]["need_horizon"], plans["big"]["spare"]) == (105, 5)
+    assert plans["big"]["rule"] == "peak bound at 70% load + 5% spare"
+
+
+@pytest.mark.parametrize("service", ["free", "zero-full"])
+def test_nothing_is_claimed_where_nothing_says_when_a_provider_is_full(plans, service):
+    row_ = plans[service]
+    for name in ("need_now", "need_horizon", "add", "spare", "exhaust_p50", "exhaust_bound"):
+        assert row_[name] is None
+    assert (row_["rule"], row_["note"]) == ("none", NO_FULL_LOAD)
+    assert row_["peak_bound"] == 20.0
+
+
+def test_a_service_whose_providers_are_gone_still_needs_some(plans):
+    gone = plans["gone"]
+    assert (gone["providers_now"], gone["need_now"], gone["need_horizon"]) == (0, 3, 5)
+    assert gone["exhaust_bound"] == utc(NOW)
+    assert gone["note"] == f"{GONE}; old"
+
+
+def test_no_demand_needs_one_and_its_spare(plans):
+    assert (plans["idle"]["need_now"], plans["idle"]["need_horizon"]) == (3, 3)
+
+
+@pytest.mark.parametrize("service", ["rpc", "in flight"])
+def test_requests_that_would_wait_need_more(plans, service):
+    # Two a second of five seconds each are ten erlangs now, and twenty when the demand has doubled.
+    row_ = plans[service]
+    assert row_["erlangs"] == 10.0
+    assert row_["need_now"] == erlang.providers_for(10.0) + 2
+    assert row_["need_horizon"] == 29 + 2
+    assert row_["rule"] == "at most 5% wait + 2 spare"
+
+
+def test_requests_without_their_latency_claim_nothing(plans):
+    assert (plans["untimed"]["erlangs"], plans["untimed"]["need_horizon"]) == (None, 1 + 2)
+    assert plans["untimed"]["rule"] == "peak bound at 70% load + 2 spare"
+
+
+def test_where_providers_handle_several_requests_at_a_time_the_formula_says_nothing(plans):
+    row_ = plans["several"]
+    assert (row_["erlangs"], row_["need_horizon"]) == (10.0, 1 + 2)
+    assert SEVERAL in row_["note"]
+
+
+def test_requests_alone_are_enough_for_a_number_but_not_for_a_date(plans):
+    assert plans["rpc-free"]["need_horizon"] == 4 + 2
+    assert plans["rpc-free"]["exhaust_bound"] is None
+    assert plans["rpc-free"]["note"] == NO_FULL_LOAD
+
+
+def test_what_if_the_demand_grows_the_providers_differ_or_some_go(spark):
+    web = planned(spark, Options(target=0.7, growth=1.3, full_load=100.0, without={"web": 3}))["web"]
+    # 156 / 70 and 390 / 70, rounded up, and two.
+    assert (web["need_now"], web["need_horizon"], web["providers_now"], web["add"]) == (5, 8, 1, 7)
+
+
+@pytest.mark.parametrize("target", [0.0, -0.1, 1.01, float("nan")])
+def test_an_absurd_target_is_an_error(target):
+    with pytest.raises(ValueError, match="target"):
+        Options(target=target)

@@ -1,0 +1,483 @@
+"""The report says what the tables say, opens without a network, and takes nothing from them for markup."""
+
+import csv
+import io
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark.capacity.report.chart import Band, Line, Mark, chart, escape
+from spark.capacity.report.files import table_csv
+from spark.capacity.report.page import render, write
+
+Record = dict[str, Any]
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+HOSTILE = "<script>alert('x')</script>\"&\u202e\x00]]>"
+CROSSED = NOW + timedelta(days=3, hours=5)
+
+
+def hours(service: str, count: int, capacity: float | None = 800.0) -> list[Record]:
+    return [
+        {
+            "service": service,
+            "h": NOW - timedelta(hours=count - number),
+            "demand_mean": 300 + 100 * math.sin(number / 24 * 2 * math.pi),
+            "capacity": capacity,
+            "providers_min": 8,
+        }
+        for number in range(count)
+    ]
+
+
+def forecast(service: str, flag: str = "", issued: datetime = NOW) -> list[Record]:
+    return [
+        {
+            "service": service,
+            "issued": issued,
+            "h": issued + timedelta(hours=number),
+            "model": "seasonal naive",
+            "p50": 310.0,
+            "p95": 350.0,
+            "hour_bound": 433.0,
+            "peak_bound": 460.0,
+            "mase": 0.81,
+            "mase_naive": 1.02,
+            "coverage": 0.93,
+            "bound_trials": 12,
+            "bound_missed": 1,
+            "bound_miss_most": 0.339,
+            "bound_ahead_h": 168,
+            "over_provision": 1.31,
+            "seasons": 4.25,
+            "flag": flag,
+        }
+        for number in range(168)
+    ]
+
+
+def plan(service: str, **members) -> Record:
+    return {
+        "service": service,
+        "issued": NOW,
+        "providers_now": 8,
+        "need_now": 7,
+        "need_horizon": 11,
+        "spare": 2,
+        "rule": "bound at the target utilisation, and 2 to spare",
+        "exhaust_p50": None,
+        "exhaust_bound": CROSSED,
+        "add": 3,
+        "peak_bound": 460.0,
+        "target_utilisation": 0.7,
+        "bound_trials": 12,
+        "bound_missed": 1,
+        "bound_miss_most": 0.339,
+        "note": "",
+    } | members
+
+
+def provider(instance: str, **members) -> Record:
+    return {
+        "date": date(2026, 5, 31),
+        "service": "auth",
+        "instance": instance,
+        "judged": "beats",
+        "miss_ratio": 0.001,
+        "outages": 0,
+        "downtime_s": 0.0,
+        "mtbf_s": None,
+        "mttr_s": float("nan"),
+        "flap_pct": 0.0,
+        "phi_max": 1.0,
+        "score": 1.0,
+        "flaky": False,
+    } | members
+
+
+def balance(service: str, unbalanced: bool, hot: list[str]) -> Record:
+    shape = {"cov": 0.57, "max_mean": 2.2, "gini": 0.3}
+    return {"date": date(2026, 5, 31), "service": service, "hot_instances": hot, "unbalanced": unbalanced} | shape
+
+
+def evaluated(service: str, week: int, missed: bool) -> Record:
+    return {
+        "service": service,
+        "issued": NOW - timedelta(weeks=week),
+        "horizon_h": 168,
+        "mape": 0.061,
+        "coverage": 0.914,
+        "peak_missed": missed,
+        "promised_coverage": 0.93,
+        "promised_miss_most": 0.339,
+        "promised_mase": 0.81,
+    }
+
+
+def full() -> dict[str, list[Record]]:
+    return {
+        "gold_service_1h": hours("auth", 200) + hours(HOSTILE, 50) + hours("free", 50, None),
+        "gold_forecast": forecast("auth") + forecast(HOSTILE, flag="under a season") + forecast("free"),
+        "gold_plan": [
+            plan("auth"),
+            plan(HOSTILE, rule=HOSTILE, note=HOSTILE),
+            plan(
+                "free",
+                need_now=None,
+                need_horizon=None,
+                add=None,
+                exhaust_bound=None,
+                note="no full load set",
+            ),
+        ],
+        "gold_provider_day": [
+            provider("10.0.0.1:1", flaky=True, miss_ratio=0.064),
+            provider("10.0.0.2:1"),
+            provider(HOSTILE, judged="connection", miss_ratio=None, flaky=True, outages=3, downtime_s=7200.0),
+        ],
+        "gold_balance_day": [balance("auth", True, ["10.0.0.7:1"]), balance("free", False, [])],
+        "evaluation": [evaluated("auth", week, week == 2) for week in (1, 2, 3, 4)],
+        "ledger": [{"segment": f"s{number}", "size": 1, "records": 1000, "quarantined": 0} for number in range(3)],
+        "quarantine": [{"segment": HOSTILE, "line": 1, "reason": "no JSON", "raw": HOSTILE}],
+        "loss": [{"broker": "b", "boot": "t", "seq_from": 17, "seq_to": 21, "records": 5, "known": True}],
+        "unknown_members": [{"run": "r", "member": "colour", "records": 4}],
+        "broker_down": [{"broker": "b", "start": NOW - timedelta(hours=2), "end": NOW - timedelta(minutes=105)}],
+        "set_back": [{"broker": HOSTILE, "boot": "t", "seq": 4711, "before": NOW, "after": NOW - timedelta(minutes=7)}],
+    }
+
+
+def parsed(html: str) -> ElementTree.Element:
+    """The page as XML: whoever breaks out of an element or an attribute breaks this."""
+    start, rest = html.split("\n", 1)
+    assert start == "<!DOCTYPE html>"
+    return ElementTree.fromstring(rest)
+
+
+def text(node: ElementTree.Element) -> str:
+    return " ".join("".join(node.itertext()).split())
+
+
+def section(page: ElementTree.Element, heading: str) -> ElementTree.Element:
+    return next(one for one in page.iter("section") if text(one[0]) == heading)
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render(full())
+
+
+@pytest.fixture(scope="module")
+def page(html) -> ElementTree.Element:
+    return parsed(html)
+
+
+def test_every_service_has_its_section_and_chart(page):
+    shown = HOSTILE.replace("\x00", "\ufffd")
+    for name in ("auth", shown, "free"):
+        own = section(page, " ".join(f"Service {name}".split()))
+        assert len(list(own.iter("svg"))) == 1
+        assert name in text(section(page, "At a glance"))
+
+
+def test_a_hostile_name_is_text_wherever_it_stands(html, page):
+    assert "<script" not in html
+    assert {one.tag for one in page.iter()} & {"script", "img", "iframe", "object", "link", "base", "form"} == set()
+    assert not [key for one in page.iter() for key in one.attrib if key.startswith("on") or key == "src"]
+    assert "\x00" not in html
+    # What turns the direction of writing ends with its own element.
+    for one in page.iter():
+        for own in (one.text, *(child.tail for child in one)):
+            assert "\u202e" not in (own or "") or one.tag in ("bdi", "title")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(max_size=40))
+def test_no_name_breaks_the_page(name):
+    tables = {
+        "gold_service_1h": hours(name, 3),
+        "gold_forecast": forecast(name, flag=name)[:3],
+        "gold_plan": [plan(name, note=name, rule=name)],
+        "gold_provider_day": [provider(name, service=name, flaky=True)],
+        "gold_balance_day": [balance(name, True, [name])],
+        "quarantine": [{"segment": name, "reason": name}],
+    }
+    found = render(tables)
+    found.encode()
+    assert len(list(parsed(found).iter("svg"))) == 1
+
+
+def test_nothing_outside_of_the_page_is_referred_to(html, page):
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", html)
+    inside = {one.get("id") for one in page.iter()}
+    links = [one.get("href", "") for one in page.iter("a")]
+    assert len(links) > 6
+    assert all(link.startswith("#") and link[1:] in inside for link in links)
+
+
+def test_ids_are_given_once_and_charts_are_named_for_those_who_do_not_see_them(page):
+    ids = [one.get("id") for one in page.iter() if one.get("id")]
+    assert len(ids) == len(set(ids))
+    for drawing in page.iter("svg"):
+        assert drawing.get("role") == "img"
+        named = drawing.get("aria-labelledby", "").split()
+        assert [one.get("id") for one in drawing[:2]] == named
+        assert [one.tag for one in drawing[:2]] == ["title", "desc"]
+        labels = [text(one) for one in drawing.iter("text")]
+        assert "load (as reported)" in labels
+        assert "time (UTC)" in labels
+    for own in page.iter("section"):
+        assert not list(own.iter("svg")) or list(own.iter("details"))
+
+
+def test_the_date_at_which_the_limit_is_reached_is_said_and_drawn(page):
+    own = section(page, "Service auth")
+    assert "Too few from, by the bound2026-06-04 05:00 UTC" in text(own)
+    assert "Too few from, by p50not in the horizon" in text(own)
+    assert len([one for one in own.iter("path") if one.get("class") == "crossed"]) == 1
+    assert "2026-06-04 05:00 UTC" in text(section(page, "At a glance"))
+
+
+def test_times_without_a_zone_and_of_other_zones_are_shown_in_utc():
+    other = pd.Timestamp(CROSSED).tz_convert("Asia/Tokyo")
+    for value in (CROSSED.replace(tzinfo=None), other, CROSSED):
+        found = parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [plan("a", exhaust_bound=value)]}))
+        assert "2026-06-04 05:00 UTC" in text(section(found, "Service a"))
+
+
+def test_need_rule_and_the_achieved_rates_stand_together(page):
+    own = text(section(page, "Service auth"))
+    for said in (
+        "Providers now8",
+        "Needed in the horizon11",
+        "bound at the target utilisation, and 2 to spare",
+        "(MASE) was 0.81, that of the seasonal naive 1.02",
+        "p95 held in 93 % of the hours",
+        "missed: 1 of 12; 95 %: at most 34 %, 168 hours ahead",
+        "1.31 times the peak",
+    ):
+        assert said in own
+    [auth] = [row for row in section(page, "At a glance").iter("tr") if text(row).startswith("auth")]
+    assert [text(cell) for cell in auth][1:5] == ["8", "7", "11", "+3"]
+    # Both needs are marked by what there is, spares included.
+    assert [one.get("class") for one in auth.iter("strong")] == ["good", "bad"]
+
+
+def test_promises_stand_beside_what_came_true(page):
+    rows = [[text(cell) for cell in row] for row in section(page, "Promises and what became of them").iter("tr")]
+    assert rows[1] == ["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]
+    # A service without past forecasts has what the same rule would have said.
+    assert ["free", "12 by back-test", "\u2013", "\u2013", "93 %", "34 %", "8.3 % of 12", "1.31 x"] in rows
+
+
+def test_the_first_sentence_says_what_to_do(page):
+    said = text(next(one for one in page.iter("p") if one.get("class") == "verdict"))
+    assert "2 of 3 services are short of providers" in said
+    assert said.endswith("Thursday, 2026-06-04 05:00 UTC: add 3. Of 1 service nothing is claimed: " + CLAIMED)
+
+
+CLAIMED = "without a full load, or without a plan."
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (
+            {"exhaust_bound": NOW + timedelta(hours=16)},
+            "1 of 1 service is short of providers; a first, today 16:00 UTC",
+        ),
+        ({"exhaust_bound": NOW + timedelta(hours=40)}, "a first, tomorrow 16:00 UTC: add 3."),
+        ({"need_now": 9}, "a first, already now: add 3."),
+        ({"exhaust_bound": None}, "a first, at its highest peak: add 3."),
+        ({"add": 0}, "None of 1 service is short of providers."),
+    ],
+)
+def test_the_verdict_has_a_date_in_words(members, said):
+    found = parsed(render({"gold_plan": [plan("a", **members)]}))
+    assert said in text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
+
+
+def test_the_worst_service_stands_first():
+    plans = [
+        plan("fine", add=0),
+        plan("unclaimed", add=None),
+        plan("late"),
+        plan("now", need_now=20),
+        plan("soon", exhaust_bound=NOW),
+    ]
+    page = parsed(render({"gold_plan": plans}))
+    rows = [text(row[0]) for row in section(page, "At a glance").iter("tr")]
+    assert rows[1:] == ["now", "soon", "late", "unclaimed", "fine"]
+
+
+def test_many_services_have_a_page_each(tmp_path):
+    plans = [plan(f"service {number}") for number in range(4)] + [plan(HOSTILE)]
+    write(tmp_path, {"gold_plan": plans}, paged=4)
+    pages = sorted(path.name for path in (tmp_path / "services").iterdir())
+    assert len(pages) == 5
+    index = parsed((tmp_path / "report.html").read_text())
+    links = {one.get("href") for one in index.iter("a")}
+    assert {f"services/{name}" for name in pages} <= links
+    for name in pages:
+        assert "All services" in text(parsed((tmp_path / "services" / name).read_text()))
+    # Fewer services the next time: their pages go.
+    write(tmp_path, {"gold_plan": plans[:4]}, paged=4)
+    assert list((tmp_path / "services").iterdir()) == []
+    assert "Service service 3" in text(parsed((tmp_path / "report.html").read_text()))
+
+
+def test_flaky_providers_are_listed_and_sound_ones_are_not(page):
+    own = text(section(page, "Flaky providers"))
+    assert "10.0.0.1:1 auth beats 1 of 1 6.4 %".replace(" ", "") in own.replace(" ", "")
+    assert "connection" in own
+    assert "10.0.0.2:1" not in own
+
+
+def test_unbalanced_services_name_their_hot_providers(page):
+    own = text(section(page, "Unbalanced services"))
+    assert "10.0.0.7:1 (1 day)" in own
+    assert "free" not in own
+
+
+def test_the_quality_of_the_data_is_told(page):
+    own = text(section(page, "Quality of the data"))
+    for said in (
+        "3 segments read, with 3,000 records",
+        "no JSON",
+        "17 to 21",
+        "which dropped them",
+        "colour",
+        "15 min",
+        "A clock that was set forward looks the same",
+        "A broker's clock was set back",
+        "4,711",
+        "7 min",
+        "What such a clock showed twice counts once",
+    ):
+        assert said in own
+
+
+def test_clocks_that_were_not_set_back_are_told_of_where_that_is_known():
+    told = text(section(parsed(render({"set_back": []})), "Quality of the data"))
+    assert "No clock of a broker was set back" in told
+    assert "clock" not in text(section(parsed(render({})), "Quality of the data"))
+
+
+def test_what_is_not_claimed_has_its_reason(page):
+    items = [text(one) for one in section(page, "What is not claimed").iter("li")]
+    assert any("no full load" in one and "free" in one and "auth" not in one for one in items)
+    assert any("flag" in one and "alert" in one for one in items)
+    assert any("1 provider promised no heartbeats" in one for one in items)
+    assert any("heard for a short time only, or once" in one for one in items)
+    own = text(section(page, "Service free"))
+    assert "no full load set" in own
+    assert "Too few from, by the bound\u2013" in own
+
+
+def test_empty_tables_are_explained(tmp_path):
+    page = parsed(render({}))
+    for heading, said in (
+        ("At a glance", "There are no services"),
+        ("Flaky providers", "No provider has been judged yet"),
+        ("Unbalanced services", "No service has been compared yet"),
+        ("Promises and what became of them", "No past forecast can be judged yet"),
+        ("Quality of the data", "No segment has been read"),
+    ):
+        assert said in text(section(page, heading))
+    assert "nan" not in text(page).lower().split()
+
+
+def test_a_service_that_is_only_in_one_table_is_shown_with_what_is_missing():
+    page = parsed(
+        render(
+            {
+                "gold_service_1h": hours("measured", 1),
+                "gold_plan": [plan("planned", exhaust_bound=pd.NaT, add=None, bound_trials=float("nan"))],
+                "gold_provider_day": [provider("1", service="judged")],
+            }
+        )
+    )
+    assert "There is no forecast" in text(section(page, "Service measured"))
+    assert "There is no plan" in text(section(page, "Service measured"))
+    assert "There is no chart" in text(section(page, "Service planned"))
+    assert "Bound missed beforenever tried" in text(section(page, "Service planned"))
+    assert "Service judged" in text(section(page, "Service judged"))
+
+
+def test_only_the_last_forecast_is_drawn():
+    old = forecast("a", issued=NOW - timedelta(days=7))
+    page = parsed(render({"gold_service_1h": hours("a", 300), "gold_forecast": old + forecast("a")}))
+    days = [[text(cell) for cell in row] for row in section(page, "Service a").iter("tr")]
+    by_day = {row[0]: row for row in days}
+    assert by_day["2026-05-26"][5:] == ["\u2013"] * 3
+    assert by_day["2026-06-02"][5:] == ["310", "350", "433"]
+
+
+def test_tables_from_pandas_read_like_rows(html):
+    frames = {name: pd.DataFrame(rows).to_dict("records") for name, rows in full().items()}
+    assert render(frames) == html
+
+
+def test_a_missing_hour_breaks_the_line():
+    there = hours("a", 30)
+    whole = chart("i", "t", "d", "u", [Line("l", "demand", [(one["h"].timestamp(), 1.0) for one in there])])
+    gap = chart("i", "t", "d", "u", [Line("l", "demand", [(n * 3600.0, None if n == 9 else 1.0) for n in range(30)])])
+    find = re.compile('class="demand" d="([^"]+)"').findall
+    assert find(whole)[0].count("M") == 1
+    assert find(gap)[0].count("M") == 2
+    assert len(re.findall('class="demand" d="M[^"]*M', render({"gold_service_1h": there[:10] + there[12:]}))) == 1
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [5.0], [1e-9, 2e-9], [1e15, 3e15], [7.0] * 400])
+def test_charts_of_any_size_stay_in_their_frame(values):
+    points = [(number * 3600.0, value) for number, value in enumerate(values)]
+    band = Band("b", "band", [(at, 0.0, value) for at, value in points])
+    drawn = ElementTree.fromstring(
+        chart("i", "t", "d", "u", [Line("l", "demand", points)], [band], [Mark("m", "now", 0)])
+    )
+    for path in drawn.iter("path"):
+        for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d", "")):
+            assert 0 <= float(x) <= 900
+            assert 0 <= float(y) <= 300
+    ticks = [one.text for one in drawn.iter("text") if one.get("class") == "tick" and one.get("text-anchor") == "end"]
+    assert 2 <= len(ticks) == len(set(ticks)) <= 7
+    assert float(ticks[0] or "none") == 0
+
+
+def test_a_chart_of_nothing_is_nothing():
+    assert chart("i", "t", "d", "u", [Line("l", "demand", [(0.0, None)])]) == ""
+
+
+def test_escaped_text_is_what_it_was_when_it_is_read():
+    said = "<a href='x'>\"&amp;\n"
+    assert ElementTree.fromstring(f'<a b="{escape(said.strip())}">{escape(said)}</a>').text == said
+    assert escape("a\x07b\ud800\uffff") == "a\ufffdb\ufffd\ufffd"
+
+
+def test_csv_has_the_rows_and_no_formulas():
+    rows = [plan("=HYPERLINK(1)"), plan('a,"b"\nc')]
+    found = list(csv.DictReader(io.StringIO(table_csv(rows))))
+    assert [row["service"] for row in found] == ["'=HYPERLINK(1)", 'a,"b"\nc']
+    assert found[0]["exhaust_bound"] == "2026-06-04T05:00:00Z"
+    assert found[0]["exhaust_p50"] == ""
+    assert found[0]["bound_miss_most"] == "0.339"
+    assert table_csv([plan("a", peak_bound=-1.0)]).count("'") == 0
+
+
+def test_three_files_are_written_and_the_same_tables_give_the_same_bytes(tmp_path):
+    paths = write(tmp_path / "out", full())
+    assert [path.name for path in paths] == ["gold_plan.csv", "gold_provider_day.csv", "report.html"]
+    before = [path.read_bytes() for path in paths]
+    write(tmp_path / "out", full())
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [path.name for path in paths]
+
+
+def test_the_page_knows_dark_paper_and_small_screens(html):
+    for said in ("prefers-color-scheme: dark", "@media print", 'name="viewport"', 'lang="en"', 'charset="utf-8"'):
+        assert said in html

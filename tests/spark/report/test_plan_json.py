@@ -1,0 +1,75 @@
+"""plan.json and its schedules."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark.capacity.report import plan_json
+from spark.capacity.report.files import replace
+from spark.capacity.tables.schema import GOLD_PLAN
+
+NOW = datetime(2026, 3, 5, 22, tzinfo=UTC)
+"""A Thursday."""
+
+
+def plan(service, **members):
+    known = {"service": service, "issued": NOW, "providers_now": 4, "need_now": 3, "need_horizon": 6, "add": 2}
+    known |= {"full_load": 50.0, "target_utilisation": 0.8, "peak_bound": 120.0, "note": "", "exhaust_bound": NOW}
+    return {name: (known | members).get(name) for name in GOLD_PLAN.schema.names}
+
+
+def steps(service, bounds):
+    return [{"service": service, "h": NOW + timedelta(hours=i), "hour_bound": bound} for i, bound in enumerate(bounds)]
+
+
+def made(**members):
+    plans = [
+        plan("fine", add=0, need_horizon=4, exhaust_bound=None),
+        plan("short"),
+        plan("free", full_load=None, add=None, need_now=None, need_horizon=None, erlangs=float("nan")),
+    ]
+    return plan_json.document(plans, [*steps("short", [10.0, 50.0, 130.0]), *steps("free", [1.0])], {"x": 1}, **members)
+
+
+def test_the_services_stand_with_the_shortest_first_and_times_in_utc():
+    told = made()
+    assert (told["version"], told["issued"], told["short"], told["inputs"]) == (1, "2026-03-05T22:00:00Z", 1, {"x": 1})
+    assert [one["service"] for one in told["services"]] == ["short", "fine", "free"]
+    short = told["services"][0]
+    assert (short["add"], short["short_from"], short["cost_needed"]) == (2, "2026-03-05T22:00:00Z", None)
+
+
+def test_the_schedule_has_the_hours_of_the_week_and_null_beyond_the_horizon():
+    short, fine, free = (one["schedule"] for one in made()["services"])
+    assert len(short) == 168
+    # Thursday 22:00 and 23:00, Friday 00:00: 1, 2 and 4 busy ones, and two spare.
+    assert {place: number for place, number in enumerate(short) if number is not None} == {94: 3, 95: 4, 96: 6}
+    assert set(fine) == set(free) == {None}
+
+
+def test_cost_is_of_the_providers_now_and_of_the_larger_need():
+    short, _, free = made(cost=10.0)["services"]
+    assert (short["cost_now"], short["cost_needed"], free["cost_needed"]) == (40.0, 60.0, None)
+
+
+def test_files_hold_only_what_json_has_and_no_formulas(tmp_path):
+    told = plan_json.document([plan("=a")], steps("=a", [1.0]), {})
+    paths = plan_json.write(tmp_path, told)
+    assert [path.name for path in paths] == ["plan.json", "plan_schedule.csv"]
+    assert json.loads((tmp_path / "plan.json").read_text()) == told
+    assert (tmp_path / "plan_schedule.csv").read_text() == "service,hour_of_week,providers\n'=a,94,3\n"
+
+
+def test_a_reader_sees_the_file_before_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    replace(path, "before")
+
+    def cut(number):
+        assert path.read_text() == "before"
+        raise OSError("no space")
+
+    monkeypatch.setattr("os.fsync", cut)
+    with pytest.raises(OSError, match="no space"):
+        replace(path, "after")
+    assert path.read_text() == "before"

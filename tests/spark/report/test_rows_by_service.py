@@ -1,0 +1,44 @@
+"""Rows that are made when they are asked for."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from spark.capacity.report.page import render
+from spark.capacity.report.rows_by_service import RECENT, RowsByService
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def hours(services: int, count: int = 3) -> list[dict[str, object]]:
+    return [
+        {"service": f"s{service}", "h": NOW - timedelta(hours=hour), "demand_mean": 1.0 * service, "capacity": 9.0}
+        for hour in range(count)
+        for service in range(services)
+    ]
+
+
+def by_hour(row):
+    return row["h"]
+
+
+def test_each_service_has_its_rows_and_there_are_no_others() -> None:
+    rows = hours(3 * RECENT)
+    told = RowsByService(pa.Table.from_pylist(rows))
+    assert set(told) == {row["service"] for row in rows}
+    for _ in range(2):
+        for service in told:
+            mine = [row for row in rows if row["service"] == service]
+            assert sorted(told[service], key=by_hour) == sorted(mine, key=by_hour)
+    assert told.get("nobody", ()) == ()
+    assert told.span("h") == (NOW - timedelta(hours=2), NOW)
+
+
+def test_nothing_is_nothing() -> None:
+    empty = RowsByService(pa.Table.from_pylist(hours(1)).slice(0, 0))
+    assert (len(empty), bool(empty), empty.span("h")) == (0, False, None)
+
+
+def test_the_page_is_that_of_plain_rows() -> None:
+    rows = sorted(hours(4), key=lambda row: (row["service"], row["h"]))
+    assert render({"gold_service_1h": RowsByService(pa.Table.from_pylist(rows))}) == render({"gold_service_1h": rows})

@@ -1,0 +1,98 @@
+"""Runs that are killed in the middle, driver or worker, lose nothing and double nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.capacity.generator import END, Faults, Service, generate
+from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, LOSS
+from spark.capacity.tables.store import State, Tables
+
+ROOT = Path(__file__).parents[2]
+
+SERVICES = (Service("chat", providers=3), Service("render", "dbp", providers=4, interval=20.0, report=120.0))
+
+PATIENCE = 600.0
+"""Seconds for a run, on a machine that does much else."""
+
+
+def start(journal: Path, out: Path) -> subprocess.Popen[bytes]:
+    arguments = ["run", "--journal", str(journal), "--out", str(out), "--master", "local[2]", "--horizon", "24"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "spark.capacity", *arguments, "--now", END.isoformat()],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def until(run: subprocess.Popen[bytes], holds: Callable[[], object]) -> None:
+    """Wait for something that a run does on its way."""
+    limit = time.monotonic() + PATIENCE
+    while not holds():
+        assert run.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def kill(run: subprocess.Popen[bytes]) -> None:
+    """Kill the driver, Java and all workers at once."""
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+
+
+def workers(run: subprocess.Popen[bytes]) -> list[int]:
+    """List the Python workers of a run: processes of its session that are pyspark's own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes()
+            if entry.name.isdigit() and b"pyspark.daemon" in command and os.getsid(int(entry.name)) == run.pid:
+                found.append(int(entry.name))
+        except (OSError, ProcessLookupError):
+            continue
+    return found
+
+
+def finished(journal: Path, out: Path) -> None:
+    assert start(journal, out).wait(PATIENCE) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="workers are found in /proc")
+def test_runs_that_are_killed_in_the_middle_lose_and_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    truth = generate(journal, 3, 1.2, SERVICES, faults=Faults(kills=1, drops=1, duplicates=1))
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    finished(journal, whole)
+
+    run = start(journal, out)
+    until(run, lambda: list(out.glob(".staging/*/date=*/*.parquet")))
+    kill(run)
+    run = start(journal, out)
+    until(run, lambda: list(out.glob("silver_provider_5m/date=*")))
+    kill(run)
+    # A worker alone: the run fails or goes on, as Spark decides, and the next one makes up for it.
+    run = start(journal, out)
+    until(run, lambda: workers(run))
+    for worker in workers(run):
+        os.kill(worker, signal.SIGKILL)
+    run.wait(PATIENCE)
+    finished(journal, out)
+
+    mine, other = Tables(spark, out), Tables(spark, whole)
+    assert mine.state() == State()
+    records = mine.read(BRONZE_RECORDS)
+    assert records.count() == truth.records
+    assert records.select("broker", "boot", "seq").distinct().count() == truth.records
+    for table in (LOSS, GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_PLAN):
+        rows, wanted = (sorted(map(str, tables.read(table).collect())) for tables in (mine, other))
+        assert rows == wanted, table.name
