@@ -87,7 +87,7 @@ class LifeState(State):
 
 
 OPENING = LifeState("opening")
-"""Nothing was read, or too little to identify the protocol."""
+"""The protocol is not identified yet: too little input, or none."""
 OPEN = LifeState("open")
 """Messages are handled."""
 ENDED = LifeState("ended", input_ended=True)
