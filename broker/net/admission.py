@@ -1,4 +1,11 @@
-"""The admission of connections to one listener: their number, their rates, their deadlines, and the orderly stop."""
+"""Admission control for one listener: connection limits, accept rate limits, deadlines and orderly shutdown.
+
+Invariants: `ConnectionFactory.connections` holds each connected protocol. Each connection counts towards the limit of
+its address only if admission did not refuse it. At the connection limit the port stops accepting, and further peers
+wait in the kernel's accept queue.
+
+Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (token buckets and deadlines).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +25,14 @@ from broker.net.scheduler import Turns
 from broker.net.unfinished_input import UnfinishedInput
 
 STOP_WITHIN = 5.0
-"""Seconds that all connections together may take to close when the listener stops."""
+"""Deadline in seconds for all connections together to close when the listener stops."""
 
 
 class ConnectionFactory(Factory):
-    """One listener: its limits, and its connections, which a subclass makes.
+    """One listener: its limits and its connections. A subclass creates the protocols.
 
-    ``wire`` names the protocol, in counters and the log; ``half_close`` says that the transport can end its output
-    alone (TCP and unix can, TLS cannot).
+    ``wire`` names the protocol in counters and the log. ``half_close`` is True if the transport can end its output
+    alone (TCP and Unix sockets can, TLS cannot).
     """
 
     noisy = False
@@ -52,7 +59,8 @@ class ConnectionFactory(Factory):
         self.closes: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("unclosed"))
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("close"))
         self._rates: Rates[str] = Rates(clock)
-        self._by_address: dict[str, int] = {}  # connections that were not turned away; no address has none
+        # admitted connections by address; an address without connections has no entry
+        self._by_address: dict[str, int] = {}
         self.unfinished = UnfinishedInput()
         self._full = False
         self.stopping = False
@@ -60,7 +68,8 @@ class ConnectionFactory(Factory):
         self._end_of_stop: IDelayedCall | None = None
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> StreamConnection:
-        """A new connection from there. One that is ``turned_away`` refuses that itself when it is made."""
+        """Create the protocol of a new connection. With ``turned_away`` set, it sends that refusal when it is
+        connected."""
         raise NotImplementedError
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
@@ -77,10 +86,10 @@ class ConnectionFactory(Factory):
         return connection
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
-        """One more; while there are as many as may be, further ones wait in the kernel's queue.
+        """Register a connection, and stop accepting at the connection limit.
 
-        But a connection that is being closed gives its place away: a peer which is turned away, and does not close,
-        would otherwise keep peers of other addresses out for as long as an orderly close may take.
+        At the limit, the oldest connection that is closing is aborted first: otherwise a refused peer that does not
+        close would block peers of other addresses for the full close deadline.
         """
         self.connections.add(connection)
         if connection.source:
@@ -100,7 +109,7 @@ class ConnectionFactory(Factory):
             self.port.stopReading()
 
     def disconnected(self, connection: StreamConnection) -> None:
-        """One fewer."""
+        """Deregister a connection, and accept again if the limit allows."""
         self.connections.discard(connection)
         if connection.source:
             self._left(connection.source)
@@ -123,7 +132,7 @@ class ConnectionFactory(Factory):
             del self._by_address[host]
 
     def limit(self, limits: ConnectionLimits) -> None:
-        """Other limits from now on."""
+        """Apply new limits, and accept again if they allow."""
         self.limits = limits
         self._accept_again()
 
@@ -133,10 +142,11 @@ class ConnectionFactory(Factory):
             self.port.startReading()
 
     def close(self) -> Deferred[None]:
-        """Close all connections in good order. Fires when they are closed, some seconds later at most."""
+        """Close all connections in order. Fires when all are closed, after at most `STOP_WITHIN` seconds."""
         self.port = None
         self.stopping = True
         if not self.connections:
+            # Set before the connections close, so that sessions and WebSocket close frames report a shutdown.
             return succeed(None)
         emptied: Deferred[None] = Deferred()
         self._emptied = emptied
@@ -146,21 +156,21 @@ class ConnectionFactory(Factory):
         return emptied
 
     def _cut_off(self) -> None:
-        """The time of the stop is over."""
+        """Abort the remaining connections at the shutdown deadline."""
         self._end_of_stop = None
         for connection in list(self.connections):
             connection.abort()
 
 
 class Accepting(TypingProtocol):
-    """A listening port that can be told not to accept for a while."""
+    """A listening port whose accepting can be paused."""
 
     def stopReading(self) -> None: ...
     def startReading(self) -> None: ...
 
 
 def _where(addr: IAddress | None) -> tuple[str, int, bool]:
-    """Host, port (0 if none), and True for this machine."""
+    """Return the host, the port (0 if none), and True if the peer is on this machine."""
     if isinstance(addr, IPv4Address | IPv6Address):
         host = addr.host
         return host, addr.port, host.startswith(("127.", "::ffff:127.")) or host == "::1"

@@ -1,11 +1,11 @@
-"""The client keys that are allowed: those in a directory of key files, now and while it changes.
+"""Allow-list of client keys: the key files of a directory, watched for changes.
 
 Rules:
-- The directory is read whole at the start, which fails if it cannot be read. Nothing is fatal afterwards: while it
-  cannot be read, what was known stays allowed, and the log says so.
-- Every `CHECK` seconds the directory's own modification time is compared, and every `FULL` seconds the stamp of each
-  file, since a file that is written over does not change its directory. `broker.net.key_directory` has the details.
-- All of this happens in a thread, one pass at a time (`broker.core.file_watch`); the reactor thread gets a finished
+- The initial read covers the whole directory, and its failure is fatal. A later failure is logged, and the last known
+  keys stay allowed.
+- The directory's modification time is compared every `CHECK` seconds, and the stamp of each file every `FULL` seconds,
+  since overwriting a file does not change its directory. `broker.net.key_directory` implements the comparison.
+- File access runs in a thread, one pass at a time (`broker.core.file_watch`). The reactor thread receives a finished
   table.
 """
 
@@ -23,23 +23,23 @@ from broker.core.file_watch import FileWatch
 from broker.net.key_directory import Seen, look
 
 CHECK = 1.0
-"""Seconds between looks at the directory: a new node gets in at its next handshake after that."""
+"""Seconds between checks of the directory: the upper bound until a new node can complete a handshake."""
 
 FULL = 10.0
-"""Seconds between looks at every file: some 3 ms of a thread for a thousand of them."""
+"""Seconds between checks of all files: some 3 ms of thread time for a thousand files."""
 
 SHARE = 10
-"""A pass is followed by a rest of so many times its own length: a directory of any size costs a tenth of a thread."""
+"""Pause after a pass, as a multiple of its duration: a directory of any size costs at most a tenth of a thread."""
 
 REST_MOST = 60.0
-"""Seconds of the longest rest: the reactor's clock is the time of day, and may have been set forward in a pass."""
+"""Upper bound of the pause in seconds: the reactor's clock is wall-clock time, and may jump forward during a pass."""
 
 
 class AllowedKeys:
-    """The keys in ``directory``, now and while it changes.
+    """The allowed keys of ``directory``.
 
-    ``in_thread`` runs a function with arguments in a thread and returns a Deferred of its result. Raises OSError with
-    a sentence if the directory cannot be read.
+    ``in_thread`` runs a function with arguments in a thread and returns a Deferred of its result. Raises OSError with a
+    sentence if the directory cannot be read.
     """
 
     log = Logger()
@@ -47,7 +47,7 @@ class AllowedKeys:
     def __init__(self, directory: str, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]]) -> None:
         self.directory = directory
         self.changed: list[Callable[[frozenset[str]], object]] = []
-        """Called after a change, with the keys that are not allowed any more, or have another name now."""
+        """Callbacks for changes. Each receives the keys that are no longer allowed or have another name."""
         self._clock = clock
         self._in_thread = in_thread
         self._failing = False
@@ -64,18 +64,18 @@ class AllowedKeys:
         self._watch = FileWatch(clock, CHECK, self._check, self._resting)
 
     def name_of(self, key: str) -> str | None:
-        """The name of a key (Z85), or None if it is not allowed."""
+        """Return the name of a key (Z85), or None if it is not allowed."""
         return self._seen.names.get(key)
 
     def __len__(self) -> int:
         return len(self._seen.names)
 
     def refresh(self) -> Deferred[None]:
-        """Look at every file now. Fires when that is done, also if the directory could not be read."""
+        """Check all files now. Fires when the pass ends, also if the directory cannot be read."""
         return self._watch.refresh()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._watch.stop()
 
     # looking
@@ -85,7 +85,7 @@ class AllowedKeys:
 
     def _check(self, now: bool) -> Deferred[Any]:
         began = self._clock.seconds()
-        # The clock may have been set back.
+        # A negative age means that the wall clock was set back: then a full pass is due.
         full = now or not 0 <= began - self._full_at < FULL
 
         def looked(seen: Seen) -> None:
@@ -99,7 +99,7 @@ class AllowedKeys:
 
         def failed(failure: Failure) -> None:
             if not isinstance(failure.value, OSError):
-                self.log.failure("a defect in reading the client keys", failure)
+                self.log.failure("reading the client keys raised an unexpected exception", failure)
             elif not self._failing:
                 self._failing = True
                 self.log.error(
@@ -131,7 +131,7 @@ class AllowedKeys:
             try:
                 call(seen.gone)
             except Exception:
-                self.log.failure("what was to be done after the client keys changed failed")
+                self.log.failure("a callback for changed client keys raised an exception")
 
     def _warn(self, seen: Seen) -> None:
         for text in seen.warnings:

@@ -1,10 +1,10 @@
-"""Running the programs that administrators launch, and logging what they print.
+"""Launcher for administrators' programs, with logging of their output.
 
 Rules:
-- A program gets the broker's environment and working directory, an empty standard input, and no shell.
-- Its output is logged line by line, under ``program.NAME``, in bounded memory: long lines are cut, and of a chatty
-  program so many lines a second; what is left out is counted, and the count logged.
-- A program is a server in its own right: it is not ended with the broker. See `Programs.stop` for its output.
+- A program inherits the broker's environment and working directory. Its standard input is empty; no shell is involved.
+- Output is logged line by line under ``program.NAME`` in bounded memory: long lines are truncated, and a rate limit
+  bounds the lines per second. Dropped lines are counted, and the count is logged.
+- A program is a server in its own right and outlives the broker. See `Programs.stop` for its output.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 MAX_RUNNING = 100
-"""Programs at a time: each takes two descriptors, and a farm has a handful of servers per machine."""
+"""Concurrent programs: each takes two descriptors, and a farm has a handful of servers per machine."""
 
 MAX_LINE = 2_000
-"""Bytes of a line that are logged: a long stack-trace line fits, a program that prints no newline stays bounded."""
+"""Logged bytes of a line: a long stack-trace line fits, and a program without newlines stays bounded."""
 
 LINES_PER_SECOND = 200
-"""Lines logged per program and second, of both its outputs together: a stack trace with its causes fits."""
+"""Logged lines per program and second, for both outputs together: a stack trace with its causes fits."""
 
 DRAIN_SECONDS = 1.0
-"""Seconds that the end of a program waits to be logged after its last output; a process that it left behind may
-hold that open for ever."""
+"""Seconds from the exit of a program to its log line if its output stays open: a process that it left behind may hold
+the pipe open without end."""
 
 
 class Programs:
@@ -43,7 +43,7 @@ class Programs:
         self._running: set[_Program] = set()
 
     def spawn(self, name: str, argv: list[str]) -> None:
-        """Start a program, whose output is logged under ``name``, and return without waiting for it.
+        """Start a program and return at once. Its output is logged under ``name``.
 
         ``argv`` is its command line: at least the program, looked up on ``PATH`` if it has no slash. Raises OSError
         with a ``strerror`` if it cannot be run.
@@ -55,11 +55,11 @@ class Programs:
         self._reactor.spawnProcess(program, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
 
     def stop(self) -> None:
-        """Let go of the programs, which go on running.
+        """Detach from the programs, which keep running.
 
-        Their output pipes are closed. From then on a program that prints gets a broken pipe: Java and Python programs
-        see an error at most, but one that leaves SIGPIPE as it is, as C programs and shell scripts do, is killed by it.
-        So what must outlive the broker prints elsewhere: ``sh -c 'exec PROGRAM >>FILE 2>&1'``.
+        Their output pipes are closed. A program that prints afterwards gets a broken pipe: Java and Python programs see
+        an error at most, but the default action of SIGPIPE terminates C programs and shell scripts. A program that must
+        outlive the broker needs redirected output: ``sh -c 'exec PROGRAM >>FILE 2>&1'``.
         """
         for program in tuple(self._running):
             program.detach()
@@ -67,7 +67,7 @@ class Programs:
 
 
 def _executable(argv: list[str]) -> str:
-    """The path of the program to run; raises OSError if there is none that can be."""
+    """Return the path of the program to run. Raises OSError if there is no executable."""
     if any("\0" in word for word in argv):
         raise OSError(errno.EINVAL, "its command line has a NUL character")
     found = shutil.which(argv[0])
@@ -79,7 +79,7 @@ def _executable(argv: list[str]) -> str:
 
 
 class _Program(ProcessProtocol):
-    """One running program. ``running`` holds those that run."""
+    """One running program. ``running`` is the set of running programs."""
 
     transport: IProcessTransport
 
@@ -106,6 +106,7 @@ class _Program(ProcessProtocol):
         if self._detached:
             self._log_end()
         else:
+            # `processEnded` follows only when the pipes are closed, and a grandchild may hold them open.
             self._drain = self._clock.callLater(DRAIN_SECONDS, self._drained)
 
     def _drained(self) -> None:
@@ -118,7 +119,7 @@ class _Program(ProcessProtocol):
             self._let_go()
 
     def detach(self) -> None:
-        """Hear its output no more."""
+        """Close the output pipes, and log no more output."""
         self._detached = True
         self._let_go()
         self.transport.loseConnection()
@@ -137,7 +138,7 @@ class _Program(ProcessProtocol):
 
 
 class _Output:
-    """Logs lines, at most `LINES_PER_SECOND` of them in each second, and how many were left out."""
+    """Logger with a rate limit of `LINES_PER_SECOND`, which also reports the number of dropped lines."""
 
     def __init__(self, log: Logger, clock: IReactorTime) -> None:
         self._log = log
@@ -148,7 +149,7 @@ class _Output:
         self._report: IDelayedCall | None = None
 
     def full(self) -> bool:
-        """True if no line can be logged now."""
+        """Return True if the rate limit is reached for this second."""
         now = self._clock.seconds()
         # a clock that was set back begins a new second too
         if not 0 <= now - self._second < 1:
@@ -157,7 +158,7 @@ class _Output:
         return self._left == 0
 
     def line(self, line: bytes, more: int) -> None:
-        """Log a line, of which ``more`` bytes were cut."""
+        """Log a line of which ``more`` bytes were truncated."""
         if self.full():
             self.drop(1)
             return
@@ -174,7 +175,7 @@ class _Output:
             self._report = self._clock.callLater(1, self._tell)
 
     def ended(self) -> None:
-        """There will be no more lines."""
+        """Report dropped lines at the end of the output."""
         if self._report is not None:
             self._report.cancel()
             self._tell()
@@ -190,18 +191,18 @@ class _Output:
 
 
 class _Lines:
-    """Cuts one stream of output into lines."""
+    """Line splitter for one output stream."""
 
     def __init__(self, output: _Output) -> None:
         self._output = output
         self._begun = b""
-        """The line that has not ended yet, as far as it would be logged."""
+        """The loggable part of the unterminated line."""
         self._more = 0
-        """Bytes of it beyond that."""
+        """The number of its truncated bytes."""
 
     def received(self, data: bytes) -> None:
         start = 0
-        # while lines can be logged each is looked at; a flood beyond that is only counted
+        # lines below the rate limit are split one by one; a flood beyond it is only counted
         while (end := data.find(b"\n", start)) >= 0 and not self._output.full():
             self._add(data[start:end])
             self._end()
@@ -214,7 +215,7 @@ class _Lines:
         self._add(data[start:])
 
     def ended(self) -> None:
-        """The stream has ended, perhaps in the middle of a line."""
+        """Flush an unterminated last line at the end of the stream."""
         if self._begun:
             self._end()
 
@@ -230,7 +231,7 @@ class _Lines:
 
 
 def _printable(text: str) -> str:
-    """Text with its control characters escaped: they may not forge log lines, or reach a terminal."""
+    """Escape control characters, which could forge log lines or reach a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

@@ -1,18 +1,20 @@
-"""The life of one connection over a byte stream (TCP, TLS, unix), whatever is spoken on it.
+"""One connection over a byte stream (TCP, TLS, Unix socket), independent of its protocol.
 
-`StreamConnection` is the base of every protocol that listens on a stream. The way of a message: `dataReceived` →
+`StreamConnection` is the base of every protocol that listens on a stream. Path of a message: `dataReceived` →
 ``reader.feed`` → `receive` → the session → `write`.
 
 Rules:
-- Input is handled by the scheduler (`scheduler.py`), a quantum of time at a go.
-- Output is gathered while input is handled, and written at once when that is done. What another connection must receive
-  first (`write_first`) is written before.
-- While a peer does not read, nothing more of it is handled or read. What it must be told meanwhile (notices) is kept up
-  to a limit; over it, or when it has read nothing for a time, it is disconnected.
-- A close is orderly: output that waits goes first, then the end of output; input is read and thrown away until
-  the peer closes too, since closing a socket with unread input resets it and may lose the last words. All that has a
-  deadline.
-- The peer's end of input is not the end of output: it gets the answers to its requests.
+- The scheduler (`scheduler.py`) runs all input handling, one quantum of time per turn.
+- Output is gathered during a quantum and written at its end. Output that another connection must receive first
+  (`write_first`) is written before.
+- Backpressure: while a peer does not read, its input is neither handled nor read. Notices for it are kept up to a
+  limit; over the limit, or without any progress until a deadline, it is disconnected.
+- A close is orderly: pending output first, then the end of output; input is read and discarded until the peer closes
+  too, since closing a socket with unread input resets it and may lose the last output. Each step has a deadline.
+- The peer's end of input is not the end of output: answers to its requests are still sent (half-close).
+
+Read on in `broker.net.connection_states` (states), `broker.net.connection_output` (output) and `broker.net.admission`
+(limits and deadlines).
 """
 
 from __future__ import annotations
@@ -41,63 +43,63 @@ if TYPE_CHECKING:
 
 
 class NoReader:
-    """The reader of a connection that is closed: an unfinished message is freed with the other reader."""
+    """Null reader of a closed connection. It replaces the reader that holds an unfinished message, which frees the
+    memory."""
 
     pending = 0
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Nothing."""
+        """Return an empty iterator."""
         return iter(())
 
 
 NO_READER = NoReader()
 
 READ, BULK_READ = Connection.bufferSize, 4 * Connection.bufferSize
-"""Bytes of a read from a peer that has authenticated, and from one that fills its reads while no other has to wait."""
+"""Bytes of a read: for an authenticated peer, and for a peer that fills its reads while no other connection waits."""
 
 CLOSE_WITHIN = 2.0
-"""Seconds that a peer may take to close, after all of our output was sent. It needs one round trip."""
+"""Deadline in seconds for the peer to close after all output was sent. One round trip is enough."""
 
 HALF_CLOSED = 60.0
-"""Seconds for which a peer that sends no more may still wait for answers to its finds."""
+"""Seconds for which a half-closed connection waits for answers to the peer's finds."""
 
 CHEAP, UNWATCHED = 0.000_02, 8
-"""Seconds that a message takes at most where the clock is looked at only after so many: looking costs a tenth of a
-microsecond, and a ping one."""
+"""Cost in seconds below which a message is cheap, and the number of cheap messages between two clock reads: a clock
+read costs a tenth of a microsecond, and a ping one."""
 
 REFUSALS_AT_ONCE = 100
 REFUSALS_A_SECOND = 10.0
-"""A peer whose messages are refused more often than this is not speaking the protocol, and is disconnected."""
+"""Rate limit for refusals of one connection. A peer beyond it does not speak the protocol, and is disconnected."""
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
 class StreamConnection(ConnectionOutput, Protocol):
-    """One connection, whose protocol is spoken by a subclass.
+    """One connection. A subclass implements its protocol.
 
     A subclass sets ``reader`` and ``receive`` in its constructor (or has a method ``receive``), and overrides the
-    methods under "given by a subclass". A message costs one step of the reader's iterator and one call of
-    ``receive``.
+    methods under "given by a subclass". A message costs one step of the reader's iterator and one call of ``receive``.
     """
 
     factory: ConnectionFactory
     transport: Any  # an ITCPTransport that is a producer and a consumer
 
     reader: Reader
-    """Bytes to items, of which each is a whole message. What ``feed`` returns is read as far as the quantum lasts, and
-    the rest in later turns. An item of the class `Malformed` is given to `malformed`. `None` is a step that completes
-    no message, and is given to nothing."""
+    """Decoder from bytes to items. The iterator that ``feed`` returns is advanced until the quantum ends, and continued
+    in later turns. Each item is a whole message; a `Malformed` goes to `malformed`. `None` is a step without a
+    message."""
 
     receive: Callable[[Any], None]
-    """Handles one item. An exception costs this item alone: it is logged, and `refuse` is called."""
+    """Handler of one item. An exception costs this item alone: it is logged, and `refuse` is called."""
 
     source = ""
-    """The address for which it counts in the limit of its listener, as the factory knew it when it was accepted. It
-    stays, while ``host`` may become another name for the peer. Empty where the factory does not count it."""
+    """The address that this connection counts for in the listener's limit, as known at accept time. It stays fixed,
+    while ``host`` may become another name for the peer. Empty if the connection does not count."""
 
-    # Class attributes: most connections never change them, which makes an idle one small.
+    # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     reads: ReadState = STRANGER
-    _socket: Connection | None = None  # the connection below everything else
-    _unsent = 0  # bytes that were unsent when its time to read or to close began
+    _socket: Connection | None = None  # the connection at the bottom of the transport stack
+    _unsent = 0  # unsent bytes when the read or close deadline began
     _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
 
@@ -110,40 +112,40 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.port = port
         self.local = local
         self.turned_away = turned_away
-        """The reason for which the factory refused this connection when it was accepted."""
+        """The refusal by admission control, or None."""
 
     # given by a subclass
 
     def opened(self, data: bytes) -> bytes:
-        """All that was read since the beginning, once it is known to be of this protocol; nothing before, nor if not.
+        """Identify the protocol. Return all input so far once it is identified, and b"" before that and for any other.
 
-        Called for each read in the state `OPENING`, in which a protocol begins that sets ``life`` so in its class. The
-        event `IDENTIFIED` ends that state.
+        Called for each read in the state `OPENING`, which a protocol selects by ``life`` in its class. The event
+        `IDENTIFIED` ends that state.
         """
         self.life = self.life.on_identified
         return data
 
     def connection_ready(self) -> None:
-        """The connection is made, and was not turned away. Nothing has been read yet."""
+        """Connection set up and admitted. No input has been read."""
 
     def malformed(self, malformed: Malformed) -> None:
-        """Take input that the reader could not read."""
+        """Handle input that the reader could not decode."""
         self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Report a refusal to the peer, and close if it is fatal, or one too many."""
+        """Report a refusal to the peer, and close if it is fatal or exceeds the rate limit."""
         if not self.refused(refusal) or refusal.reason.fatal:
             self.close()
 
     def input_ended(self) -> bool:
-        """The peer will send no more, and all that it sent was handled. Returns True if answers are still to come.
+        """Handle the peer's end of output, after all its input. Return True if answers are still due.
 
-        Then the connection stays for `HALF_CLOSED` at most; otherwise it is closed.
+        With True the connection stays half-closed for at most `HALF_CLOSED` seconds; otherwise it is closed.
         """
         return False
 
     def lost(self) -> None:
-        """The connection is gone, or is about to be closed: its last words may be written. May be called twice."""
+        """Connection lost or about to close; last output may still be written. May be called twice."""
 
     # from the transport
 
@@ -155,7 +157,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             self._socket.crowd = self.factory.turns
         authenticated = self.reads is not STRANGER
         if self._direct and not authenticated:
-            self.transport.bufferSize = SHORT  # a peer has little to send before it authenticates
+            self.transport.bufferSize = SHORT  # before authentication a peer needs only short reads
         self.factory.connected(self, authenticated)
         if self.turned_away is not None:
             self.refuse(self.turned_away)
@@ -177,13 +179,13 @@ class StreamConnection(ConnectionOutput, Protocol):
         if self._rest is not None or self.output is BLOCKED:
             self.take(data)
             return
-        # As `take`, without its calls: this is done for each read.
+        # An inlined `take`: this runs for each read.
         self._rest = self.reader.feed(data)
         self._queued = True
         ordinary = len(data) <= SHORT and self._pending <= SHORT and self._strikes < STRIKES
         if self._refusals is not None:
             ordinary = ordinary and self._forgiven()
-        # An ordinary peer sends little, causes little work, and was not refused anything of late.
+        # An ordinary peer sends little, causes little work, and has no recent refusals.
         self.factory.turns.serve(self, ordinary, self.reads is STRANGER)
         if self._rest is not None:
             self._stop_reading()
@@ -196,7 +198,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             self._end_of_input()
 
     def writeConnectionLost(self) -> None:
-        """Our own end of output: all is sent. `connectionLost` follows when the peer closes too."""
+        """Start the close deadline: all output is sent. `connectionLost` follows when the peer closes too."""
         self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -223,20 +225,20 @@ class StreamConnection(ConnectionOutput, Protocol):
             self.go_on()
 
     def stopProducing(self) -> None:
-        """The transport is gone; `connectionLost` says so too."""
+        """No-op: `connectionLost` follows."""
 
     # from the scheduler
 
     def steps(self, data: bytes) -> Iterator[Any]:
-        """The items in ``data``: handled as they are asked for, in `serve`."""
+        """Return the iterator over the items in ``data``; `serve` advances it."""
         return self.reader.feed(data)
 
     def held_up(self) -> bool:
-        """True if the peer does not read."""
+        """Return True under backpressure: the peer does not read."""
         return self.output is BLOCKED
 
     def serve(self) -> bool:
-        """Handle input until the quantum is over. Returns True if there is more."""
+        """Handle input until the quantum ends. Returns True if input remains."""
         rest = self._rest
         if rest is None or self.output is BLOCKED:
             self._queued = False
@@ -247,6 +249,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         receive, turns = self.receive, self.factory.turns
         left = turns.left
         before, step, unwatched = turns.given, 1, 1
+        # The clock is read after each message, or after several while messages are cheap.
         completed = False
         for item in rest:
             if item is not None:
@@ -296,22 +299,22 @@ class StreamConnection(ConnectionOutput, Protocol):
         return f"{self.host}:{self.port}" if self.port else self.host
 
     def close(self) -> None:
-        """Send output that waits, and close in good order."""
+        """Write pending output, and close in order."""
         if self.life.closing:
             return
         if self._out:
             self.factory.turns.flush_first()
             if self.life.closing:
-                return  # its own output was among that, and its transport gave it up
+                return  # the flush included this connection's own output, and its transport gave up
         input_ended = self.life.input_ended
-        # Before the last write, in which a transport may abort.
+        # The state changes before the last write, since the transport may abort within it.
         self.life = self.life.on_close
         self.quantum = self.quantum.on_stop
         if self._out:
             self.transport.write(b"".join(self._out))
         self.lost()
         if input_ended and self._direct and nothing_waits(self.transport):
-            # All is said in both directions: a close by the reactor would take another turn.
+            # Both directions are finished: closing by the reactor would take one more turn.
             self.transport.connectionLost(connectionDone)
             return
         self._out.clear()
@@ -324,11 +327,11 @@ class StreamConnection(ConnectionOutput, Protocol):
         else:
             self.transport.loseWriteConnection()
         if self._stopped_reading and not input_ended:
-            self.transport.resumeProducing()  # to see the end of input
+            self.transport.resumeProducing()  # reading resumes to detect the end of input
         self._close_in_time()
 
     def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal. Returns False if the peer has collected too many."""
+        """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         now = self.factory.clock.seconds()
         if self._refusals is None:
@@ -336,7 +339,8 @@ class StreamConnection(ConnectionOutput, Protocol):
         return self._refusals.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, now)
 
     def authenticated(self) -> None:
-        """The peer has authenticated: it may stay, and larger reads are made. May be called before `connectionMade`."""
+        """Mark the peer as authenticated: its login deadline ends, and reads grow. May be called before
+        `connectionMade`."""
         self.reads = self.reads.on_authenticate
         self.factory.logins.discard(self)
         if self._direct:
@@ -345,15 +349,15 @@ class StreamConnection(ConnectionOutput, Protocol):
     # from the limits and deadlines
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse its unfinished message: too much is held, and this message began first."""
+        """Refuse the unfinished message: the listener holds too much, and this message is the oldest."""
         self.refuse(refusal)
 
     def too_slow(self) -> None:
-        """It did not authenticate in time."""
+        """Refuse the connection at its login deadline."""
         self.refuse(Refusal(Reason.TOO_SLOW_TO_AUTHENTICATE, "no auth in time: closing"))
 
     def not_reading(self) -> None:
-        """Disconnect it, since it does not read."""
+        """Disconnect the peer, since it does not read."""
         refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         self.life = self.life.on_abort
@@ -363,34 +367,35 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.abort()
 
     def stalled(self) -> None:
-        """Its time to read is over: it gets as much again if it read something."""
+        """Handle the read deadline, which is renewed if the peer made progress."""
         if self._unsent == unsent(self._socket):
             self.not_reading()
         else:
             self._watch_progress()
 
     def unclosed(self) -> None:
-        """Its time to close is over; it gets as much again if it still reads."""
+        """Handle the close deadline, which is renewed if the peer made progress."""
         if not self.factory.stopping and unsent(self._socket) and self._unsent != unsent(self._socket):
             self._close_in_time()
         else:
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, and lose unsent output."""
+        """Close at once. Unsent output is lost."""
         self.transport.abortConnection()
 
     # inside
 
     def _adapt(self, size: int) -> None:
-        """Make larger reads while a peer fills them, and no other waits: a read costs as much as ten messages."""
+        """Adapt the read size: larger while the peer fills its reads and no other waits. A read costs as much as ten
+        messages."""
         if self._direct and self.reads is not STRANGER:
             full = size >= READ and not self.factory.turns.busy
             self.reads = self.reads.on_full_read if full else self.reads.on_partial_read
             self.transport.bufferSize = BULK_READ if self.reads is BULK else READ
 
     def _throw_away(self) -> None:
-        """Read no more until the next turn: input after a close costs time, too."""
+        """Stop reading until the next turn: discarding input after a close costs time, too."""
         if not self._queued:
             self._queued = True
             self.transport.pauseProducing()
@@ -414,7 +419,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.closes.add(self, self.factory.limits.stalled_after)
 
     def _forgiven(self) -> bool:
-        """True if the peer was not refused anything of late."""
+        """Return True if the peer has no recent refusals."""
         assert self._refusals is not None
         if not self._refusals.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self.factory.clock.seconds()):
             return False
@@ -422,8 +427,9 @@ class StreamConnection(ConnectionOutput, Protocol):
         return True
 
     def _let_go(self) -> None:
-        """Free the unfinished message: nothing more is read."""
-        self.reader = NO_READER  # the other one may know us, and would wait for the garbage collector with us
+        """Release the reader, and with it the unfinished message."""
+        # the old reader may refer to this connection: without the cycle, no garbage collection is needed
+        self.reader = NO_READER
         if self._pending:
             self._pending = 0
             self.factory.unfinished.drop(self)
@@ -434,12 +440,12 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.unfinished.hold(self, pending, completed)
 
     def pause_reading(self) -> None:
-        """Tell the transport to read no more for now."""
+        """Pause the transport's reads."""
         if not self.life.closing:
             self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
-        """Tell the transport to read on."""
+        """Resume the transport's reads."""
         self.transport.resumeProducing()
 
     def _read_on(self) -> None:

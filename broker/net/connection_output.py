@@ -1,14 +1,13 @@
-"""The output of one connection: gathered while input is handled, and written in batches.
+"""Output buffer of one connection: gathered while input is handled, written in batches.
 
 `ConnectionOutput` is the base of `broker.net.connection.StreamConnection`; `broker.net.connection_states` has its
 states (`output`, `quantum`).
 
 Rules:
-- Output is gathered while messages are handled (a quantum), and written at once when that is done, or when a batch is
-  full. Output that is added at other times, such as a notice that another connection caused, is flushed in the next
-  turn of the reactor.
-- Output that another connection must receive first (`write_first`) is flushed before anything else is written.
-- While the peer does not read, output waits. Over the limit ``write_buffer``, the connection is cut.
+- Output is gathered during a quantum, and written at its end or when a batch is full. Output that is added at other
+  times, such as a notice caused by another connection, is flushed in the next turn of the reactor.
+- Output that another connection must receive first (`write_first`) is flushed before any other write.
+- While the peer does not read, output waits. Over the limit ``write_buffer``, the connection is aborted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from broker.net.admission import ConnectionFactory
 
 BATCH = 65_536
-"""Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
+"""Bytes of output that end a quantum and start a write: one full send, and at most a few ms of work."""
 
 
 class ConnectionOutput(Scheduled):
@@ -33,23 +32,23 @@ class ConnectionOutput(Scheduled):
     factory: ConnectionFactory
     transport: Any  # an ITCPTransport that is a producer and a consumer
 
-    # Class attributes: most connections never change them, which makes an idle one small.
+    # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     life: LifeState = OPEN
     output: OutputState = CLEAR
     quantum: QuantumState = IDLE
     _out_size = 0
-    _direct = False  # a plain socket: output may be given to the kernel at once
+    _direct = False  # a plain socket: output may go to the kernel at once
 
     def __init__(self) -> None:
         self._out: list[bytes] = []
 
     def not_reading(self) -> None:
-        """Cut the connection, since its peer does not read."""
+        """Abort the connection, since its peer does not read."""
         raise NotImplementedError
 
     @property
     def behind(self) -> bool:
-        """True if the peer has still to read much of its output."""
+        """Return True if much output is still unread by the peer."""
         return self.output is BLOCKED or self._out_size >= BATCH or getattr(self.transport, "behind", False)
 
     def write(self, data: bytes) -> None:
@@ -66,7 +65,7 @@ class ConnectionOutput(Scheduled):
             if self._out_size > self.factory.limits.write_buffer:
                 self.not_reading()
         elif handling:
-            # A peer with that much output has had its share of this turn.
+            # A full batch of output is the fair share of one turn.
             self.quantum = self.quantum.on_stop
             self.flush()
         elif output is CLEAR:
@@ -74,17 +73,17 @@ class ConnectionOutput(Scheduled):
             self.factory.turns.flush_later(self)
 
     def write_first(self, data: bytes) -> None:
-        """Send one encoded message before all that any connection is sent from now on."""
+        """Send one encoded message before all later writes of any connection."""
         self.write(data)
-        # A peer that does not read keeps its output, and must not delay the others.
+        # A peer that does not read keeps its output buffered, and must not delay other connections.
         if self._out and (self.output is CLEAR or self.output is DUE):
             self.output = self.output.on_hurry
             self.factory.turns.flush_before(self)
 
     def flush(self) -> None:
-        """Write gathered output, unless the peer does not read. Output that others must receive first goes before."""
+        """Write gathered output, unless the peer does not read. Urgent output of other connections is written first."""
         before = self.output
-        # Before the writes: each of them may block the output.
+        # The transition precedes the writes, since each write may block the output.
         self.output = before.on_flush
         if self.factory.turns.first:
             self.factory.turns.flush_first()
@@ -95,13 +94,13 @@ class ConnectionOutput(Scheduled):
             if data:
                 self.transport.write(data)
         if before is URGENT and not self._direct:
-            # A TLS transport sends in the next turn, which would be after what others are written now.
+            # A TLS transport sends in the next turn, which would be after the writes to other connections in this one.
             push = getattr(self.transport, "push", None)
             if push is not None:
                 push()
 
     def _take(self) -> bytes:
-        """Take a batch of gathered output, or all of it: a peer that reads slowly costs no copies of the rest."""
+        """Take one batch of gathered output, or all of it if small: a slow reader then costs no copies of the rest."""
         out = self._out
         if self._out_size <= 2 * BATCH:
             data = out[0] if len(out) == 1 else b"".join(out)

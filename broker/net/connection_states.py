@@ -2,15 +2,15 @@
 
 A connection has four machines, which `broker.net.connection` and `broker.net.connection_output` drive:
 
-- `life`: from the first byte to the last one, in both directions.
-- `output`: where output goes that the session writes, and when it is flushed.
+- `life`: the connection from its first byte to its last, in both directions.
+- `output`: the destination of the session's output, and the time of its flush.
 - `quantum`: the handling of input in one turn of the scheduler.
 - `reads`: the size of a read.
 
-A transition is ``self.life = self.life.on_close``: one attribute, since it is on the path of each read. A state has an
-attribute for each event that its table lists, and no other: any other event raises AttributeError, and mypy knows the
-events of each machine. An event that the transport or a deadline may cause at any time is listed in every state, with
-the same state as the next one where it means nothing.
+A transition is ``self.life = self.life.on_close``: one attribute lookup, since it is on the path of each read. A state
+has an attribute for each event that its table lists, and no other: any other event raises AttributeError, and mypy
+knows the events of each machine. An event that the transport or a deadline may cause at any time is listed in every
+state, with the same state as the next one where it has no effect.
 
 docs/adr/0029-connections-are-tables-of-states.md has the diagrams and the reasons.
 """
@@ -37,7 +37,8 @@ S = TypeVar("S", bound=State)
 
 
 class Table(Generic[S]):
-    """The transitions of one machine: rows of a state, an event and the next state. Making it fills in the states."""
+    """The transitions of one machine: rows of a state, an event and the next state. The constructor sets the
+    attributes."""
 
     def __init__(self, rows: Iterable[tuple[S, str, S]]) -> None:
         self.rows = tuple(rows)
@@ -86,7 +87,7 @@ class LifeState(State):
 
 
 OPENING = LifeState("opening")
-"""Nothing was read, or too little to know that it is of this protocol."""
+"""The protocol is not identified yet: too little input, or none."""
 OPEN = LifeState("open")
 """Messages are handled."""
 ENDED = LifeState("ended", input_ended=True)
@@ -113,7 +114,7 @@ LIFE = Table(
         (OPEN, "close", CLOSING),
         (OPEN, "abort", ABORTED),
         (OPEN, "lose", LOST),
-        # A transport that is told to read on after the end of input reports the end again.
+        # A transport that resumes reading after the end of input reports the end again.
         (ENDED, "end_of_input", ENDED),
         (ENDED, "linger", LINGERING),
         (ENDED, "close", SHUT),
@@ -129,7 +130,7 @@ LIFE = Table(
         (SHUT, "end_of_input", SHUT),
         (SHUT, "abort", ABORTED),
         (SHUT, "lose", LOST),
-        # An abort takes effect in a later turn of the reactor; until then anything may still happen.
+        # An abort takes effect in a later turn of the reactor; any event may occur until then.
         (ABORTED, "end_of_input", ABORTED),
         (ABORTED, "abort", ABORTED),
         (ABORTED, "lose", LOST),
@@ -147,7 +148,7 @@ class OutputState(State):
     on_gather: OutputState
     """Output is added outside a quantum."""
     on_hurry: OutputState
-    """Output is added that others must not overtake."""
+    """Output is added that later output of other connections must not overtake."""
     on_flush: OutputState
     """Output is being written."""
     on_pause: OutputState

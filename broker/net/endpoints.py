@@ -1,4 +1,8 @@
-"""Opening listeners from endpoint strings."""
+"""Stream listeners from endpoint strings.
+
+Invariant: `listen` returns a bound port with its socket options set, or raises `CannotListen` with nothing bound.
+`broker.net.listener_retry` retries failed listeners, and `broker.net.stream_listener` adds TLS.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,15 @@ from broker.net.epoll_streams import dispatch
 from broker.net.unix_socket import clear
 
 KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 60, 15, 4
-"""Seconds of silence until the kernel asks, between questions, and how many: a host that lost its power is gone in two
-minutes, without any traffic of ours."""
+"""TCP keepalive: seconds of idle time before the first probe, seconds between probes, and their number. A host without
+power is detected within two minutes, without any traffic of the broker."""
 
 UNIX_MODE = 0o660
-"""Permissions of a unix socket by default: the broker's user and group may connect."""
+"""Default permissions of a Unix socket: the broker's user and group may connect."""
 
 
 class CannotListen(Exception):
-    """A listener could not be opened; the text says which, where and why."""
+    """Failure to open a listener. The text names the listener, its address and the reason."""
 
 
 def listen(reactor: Any, endpoint: Endpoint, factory: Factory, shown: str = "") -> IListeningPort:
@@ -45,7 +49,7 @@ def listen(reactor: Any, endpoint: Endpoint, factory: Factory, shown: str = "") 
 
 
 def bound(port: IListeningPort) -> str:
-    """The address of a port, as ``host:port``, a path, or ``@NAME`` for a name in the abstract namespace."""
+    """Return the address of a port: ``host:port``, a path, or ``@NAME`` for a name in the abstract namespace."""
     address: Any = port.getHost()
     if not hasattr(address, "port"):
         return shown_path(os.fsdecode(address.name))
@@ -74,7 +78,7 @@ def _open(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:
 
 
 def _inherited(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:
-    """A socket that systemd passed."""
+    """Open a socket passed by systemd (socket activation)."""
     options = "".join(f":{name}={value}" for name, value in endpoint.kwargs.items())
     try:
         opening: Deferred[IListeningPort] = endpoints.serverFromString(reactor, f"systemd{options}").listen(factory)
@@ -89,7 +93,7 @@ def _inherited(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListening
 
 
 def _tune(port: Any) -> None:
-    """Options that accepted sockets inherit, so that no connection costs a system call for them."""
+    """Set options that accepted sockets inherit, which saves a system call for each connection."""
     listening: socket.socket = port.socket
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return

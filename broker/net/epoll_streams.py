@@ -1,16 +1,16 @@
-"""Accepted connections with a dispatcher of their own: an epoll set that the reactor sees as one reader.
+"""Event dispatcher for accepted connections: an epoll set that the reactor treats as one reader.
 
 The reactor wraps each event of each descriptor in a context for the log, which costs more than the read itself: ten
-nested calls, where a farm that connects again has four events a connection. `Streams` takes all events of a listener's
-connections in one event of the reactor's, and calls `doRead` and `doWrite` itself.
+nested calls, while each connection of a reconnecting farm has four events. `Streams` takes all events of a listener's
+connections in one event of the reactor, and calls `doRead` and `doWrite` itself.
 
 Rules:
 - Only public seams of Twisted are used: the ``transport`` and ``reactor`` of a listening port, `IReadDescriptor` and
   `IReactorFDSet`.
-- A connection cannot tell the difference: readiness is level-triggered, a descriptor is read before it is written, and
-  what a method raises is logged and ends that connection alone.
-- The port itself is in the set, too. A port that is closed, and has no connections any more, leaves nothing behind.
-- A descriptor that is about to be closed is not taken out of the set: the kernel does that, and spares a system call.
+- Semantics match the reactor: readiness is level-triggered, a descriptor is read before it is written, and an exception
+  from a method is logged and ends that connection alone.
+- The port itself is in the set, too. A closed port without connections leaves nothing behind.
+- A descriptor about to be closed is not removed from the set: the kernel removes it, which saves a system call.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from zope.interface import implementer
 
 try:
     from select import EPOLLIN, EPOLLOUT, epoll
-except ImportError:  # only Linux has it
+except ImportError:  # epoll exists on Linux only
     EPOLLIN, EPOLLOUT, epoll = 1, 4, None  # type: ignore[misc, assignment]
 
 _DONE, _LOST = Failure(ConnectionDone()), Failure(ConnectionLost())
-"""Made once: a failure costs more than a read."""
+"""Preallocated: constructing a failure costs more than a read."""
 
 
 ACCEPTS = 20
@@ -43,18 +43,18 @@ ACCEPTS = 20
 
 
 CROWDED_READ = 8_192
-"""Bytes of a read while many connections wait for their turn: 20,000 hold 160 MiB. It is more than an ordinary peer
-sends (`broker.net.unfinished_input.SHORT`): a longer read that is cut must not look like one of those."""
+"""Bytes of a read while the scheduler is crowded: 20,000 connections hold 160 MiB. It exceeds the read of an ordinary
+peer (`broker.net.unfinished_input.SHORT`): a longer read that is cut must not look like one of those."""
 
 
 class Crowd(Protocol):
-    """The queue in which connections wait until what was read is handled."""
+    """The queue of connections with unhandled input."""
 
     crowded: bool
 
 
 class _Stream(FileDescriptor):
-    """A connection of which its dispatcher hears that it is closed."""
+    """Connection that notifies its dispatcher of its close."""
 
     reactor: Streams
     protocol: Any
@@ -64,7 +64,7 @@ class _Stream(FileDescriptor):
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """The end of input. What the protocol raises ends the connection, as anything that it raises does."""
+        """Handle the end of input. An exception of the protocol ends the connection, as in other methods."""
         protocol = self.protocol
         if IHalfCloseableProtocol.providedBy(protocol):
             protocol.readConnectionLost()
@@ -73,7 +73,7 @@ class _Stream(FileDescriptor):
 
 
 class TcpStream(_Stream, tcp.Server):
-    """An accepted connection over TCP. Its texts for the log are made when they are asked for."""
+    """An accepted connection over TCP. Its log texts are created on demand."""
 
     def __init__(
         self,
@@ -95,19 +95,19 @@ class TcpStream(_Stream, tcp.Server):
         self.connected = 1
 
     crowd: Crowd | None = None
-    """Makes reads small while it is crowded."""
+    """While it is crowded, reads are small."""
 
-    # A connection that is told to read no more is often told to read on before the next event comes: so the descriptor
-    # leaves the set only when one does come.
+    # Pauses are often followed by a resume before the next event. So the descriptor leaves the set only when an event
+    # does arrive, which saves two system calls in the common case.
     _pausing = False
     _out_of_set = False
 
     def pauseProducing(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._pausing = True
 
     def resumeProducing(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._pausing = False
         if self._out_of_set:
             self._out_of_set = False
@@ -148,7 +148,7 @@ class UnixStream(_Stream, unix.Server):
 
 @implementer(IReadDescriptor, IReactorFDSet)
 class Streams:
-    """A listening port and its connections. To the reactor it is a descriptor, to each of them it is the reactor."""
+    """A listening port and its connections. The reactor sees one descriptor; each connection sees a reactor."""
 
     log = Logger()
 
@@ -158,7 +158,7 @@ class Streams:
         self._epoll = epoll()
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
-        """The events for which each descriptor is in the set: EPOLLIN, EPOLLOUT or both."""
+        """Registered events by descriptor: EPOLLIN, EPOLLOUT or both."""
         self._dispatching = False
         self._at_end: list[Callable[[], object]] = []
         self.fileno = self._epoll.fileno
@@ -170,24 +170,24 @@ class Streams:
         return "streams"
 
     def doRead(self) -> None:
-        """Handle what the members are ready for, then make the calls that they asked for."""
+        """Dispatch all ready events, then make the calls requested by `at_end`."""
         self._dispatching = True
         members, events = self._members, self._events
         for fd, event in self._epoll.poll(0, len(members) or 1):
             member = members.get(fd)
             if member is None:
-                with suppress(OSError):  # closed by one before it, or it failed and was never closed
+                with suppress(OSError):  # closed by an earlier member, or failed and never closed
                     self._epoll.unregister(fd)
                 continue
             try:
                 why = None
                 if member is self._port:
-                    # Twisted raises it by 20 with each turn in which it was reached.
+                    # Twisted raises this number by 20 with each turn that reaches it.
                     member.numberAccepts = min(member.numberAccepts, ACCEPTS)
-                readable = event & ~EPOLLOUT  # an error or a hang-up too: reading finds out which it is
+                readable = event & ~EPOLLOUT  # includes errors and hang-ups: the read determines the cause
                 if readable:
                     why = member.doRead() if events[fd] & EPOLLIN else CONNECTION_LOST
-                if why is None and event & EPOLLOUT and fd in members:  # reading may have closed it
+                if why is None and event & EPOLLOUT and fd in members:  # the read may have closed it
                     readable = 0
                     why = member.doWrite()
                 if why is not None:
@@ -204,7 +204,7 @@ class Streams:
                     self.log.failure("a call at the end of a turn failed")
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor stops."""
+        """Close all members when the reactor stops."""
         for member in self.removeAll():
             try:
                 member.connectionLost(reason)
@@ -214,7 +214,7 @@ class Streams:
     # to a member
 
     def at_end(self, call: Callable[[], object]) -> bool:
-        """Make a call when all members that are ready now were served. Returns False at any other time.
+        """Make a call after all ready members were served. Returns False outside a dispatch.
 
         It costs a fraction of a timer of the reactor.
         """
@@ -247,7 +247,7 @@ class Streams:
         return [self._members[fd] for fd, events in self._events.items() if events & EPOLLOUT]
 
     def forget(self, member: Any) -> None:
-        """It will be closed at once, which takes its descriptor out of the set."""
+        """Forget a member that is closed at once: the close removes its descriptor from the set."""
         self._leave(member.fileno())
 
     # inside
@@ -284,7 +284,7 @@ class Streams:
                 self._reactor.removeReader(self)
 
     def _disconnect(self, member: Any, why: Any, reading: bool) -> None:
-        """Do what the reactor does with a descriptor that gives a reason to be disconnected."""
+        """Disconnect a member for the reason that its method returned, as the reactor does."""
         if reading and why is CONNECTION_DONE:
             member.readConnectionLost(_DONE)
             if member.connected:  # most are closed by it
@@ -302,9 +302,9 @@ class Streams:
 
 
 def dispatch(reactor: Any, port: Any) -> None:
-    """Have a port, and the connections that it accepts from now on, dispatched together.
+    """Move a port, and its future connections, to a common dispatcher.
 
-    Where the system has no epoll, the reactor goes on dispatching them.
+    On systems without epoll, the reactor keeps dispatching them.
     """
     if epoll is None:
         return

@@ -1,7 +1,8 @@
-"""Fair queueing: a queue in which lanes take turns, and within a lane the addresses.
+"""Fair queue (round-robin) of two levels: over lanes, and within a lane over addresses.
 
-A connection waits behind those of its own listener and address. Ten thousand connections of one address delay a
-connection of another address by one quantum, and those of one listener delay another listener by one quantum.
+Invariant: a connection waits only behind those of its own listener and address. Ten thousand connections of one address
+delay a connection of another address by one quantum, and those of one listener delay another listener by one quantum.
+The scheduler (`broker.net.scheduler`) is its user.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Placed(Protocol):
-    """A connection with its place in the queue."""
+    """A connection with its keys in the queue."""
 
     @property
     def lane(self) -> Hashable:
@@ -27,7 +28,7 @@ P = TypeVar("P", bound=Placed)
 
 
 class Lanes(Generic[P]):
-    """The queue. All operations take constant time."""
+    """The fair queue. All operations take constant time."""
 
     __slots__ = ("_lanes", "_order", "_size")
 
@@ -40,7 +41,7 @@ class Lanes(Generic[P]):
         return self._size
 
     def append(self, connection: P) -> None:
-        """Add a connection behind those of its listener and address."""
+        """Append a connection to the queue of its listener and address."""
         self._size += 1
         lane = self._lanes.get(connection.lane)
         if lane is None:
@@ -54,7 +55,7 @@ class Lanes(Generic[P]):
         waiting.append(connection)
 
     def popleft(self) -> P:
-        """Take the connection whose turn it is. Raises IndexError when the queue is empty."""
+        """Remove and return the next connection. Raises IndexError if the queue is empty."""
         name = self._order.popleft()
         addresses, order = self._lanes[name]
         host = order.popleft()

@@ -1,9 +1,9 @@
-"""Giving output to the kernel at once, without the way round by the reactor.
+"""Direct writes to the kernel, bypassing the reactor.
 
-Twisted's `write` registers the socket for writing, sends in the next turn, and takes it out again: two system calls and
-a turn for each answer. A socket that nothing waits for takes almost every answer whole, so it is tried first. It looks
-into the buffers of plain TCP and unix connections (`twisted.internet.tcp.Connection`), and is for them only; what the
-kernel does not take goes the ordinary way.
+Twisted's `write` registers the socket for writing, sends in the next turn, and deregisters it: two system calls and a
+turn for each answer. An idle socket takes almost every answer whole, so a direct send is tried first. These functions
+access the buffers of plain TCP and Unix connections (`twisted.internet.tcp.Connection`), and apply to those only; the
+rest that the kernel does not take goes through the reactor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.internet.tcp import Connection
 
 
 def plain_socket(transport: Any) -> Connection | None:
-    """The connection that a transport is, or that it stands on (TLS does); None where there is none."""
+    """Return the transport itself, or the connection below it (TLS), if that is a plain socket; otherwise None."""
     if isinstance(transport, Connection):
         return transport
     below = getattr(transport, "transport", None)
@@ -22,7 +22,7 @@ def plain_socket(transport: Any) -> Connection | None:
 
 
 def unsent(connection: Connection | None) -> int:
-    """Bytes that the kernel did not take yet; 0 where that is not known."""
+    """Return the number of bytes that the kernel has not taken; 0 if that is unknown."""
     if connection is None:
         return 0
     waiting: int = len(connection.dataBuffer) - connection.offset + connection._tempDataLen
@@ -35,23 +35,23 @@ def nothing_waits(transport: Connection) -> bool:
 
 
 def send_now(transport: Connection, data: bytes) -> bytes:
-    """Send what the kernel takes, if nothing waits before it. Returns the rest, which is still to be written.
+    """Send as much as the kernel takes, if no earlier output waits. Returns the rest, which is still to be written.
 
-    Of a memoryview the rest is a memoryview: nothing is copied.
+    The rest of a memoryview is a memoryview: nothing is copied.
     """
     if transport.dataBuffer or transport._tempDataLen:
         return data
     try:
         sent: int = transport.socket.send(data)
     except OSError:
-        return data  # it has no room, or is lost: the ordinary way finds out
+        return data  # no room, or connection lost: the reactor's own write detects which
     return data[sent:] if sent < len(data) else b""
 
 
 def push(connection: Connection | None) -> None:
-    """Send now what waits for the next turn of the reactor, as far as the kernel takes it.
+    """Send buffered output now instead of in the next turn, as far as the kernel takes it.
 
-    A connection that is being closed is left alone: the reactor closes it when all is sent, and must see that.
+    No-op for a closing connection: the reactor closes it after the last send, and must observe that send.
     """
     if connection is None or connection.disconnecting or connection._writeDisconnecting or nothing_waits(connection):
         return

@@ -1,16 +1,16 @@
-"""The opening of a connection to a text protocol: text, or a request that a web page made a browser send.
+"""Cross-protocol guard for text protocols: classifies the first bytes of a connection as text, HTTP or binary.
 
-A page can make the browser of its reader connect to any port of the reader's machine, and choose parts of what it
-sends: the method and the path of an HTTP request and its body, or names in a TLS or STUN handshake. A line protocol
-that skips what it does not understand would execute the lines among them.
+A web page can make the browser of its visitor connect to any port of the visitor's machine, and control parts of the
+traffic: the method, path and body of an HTTP request, or names in a TLS or STUN handshake. A line protocol that skips
+unknown input would execute the lines among them.
 
 Rules:
-- Blank lines and spaces before the first line do not count: a server of HTTP skips the former too (RFC 9112, 2.2).
-- The first line is a request of HTTP if it ends in the protocol's version, in capitals or not, whatever its method is
-  (a page may choose that, too); or if it begins with a method of the standard, with or without a version (HTTP/0.9).
-- A control character other than tab, CR and LF is no text. All binary handshakes of browsers have some in their first
+- Blank lines and spaces before the first line are ignored: an HTTP server skips the former too (RFC 9112, 2.2).
+- The first line is an HTTP request if it ends in the protocol version, in any letter case and with any method (a page
+  may choose that, too); or if it begins with a standard method, with or without a version (HTTP/0.9).
+- A control character other than tab, CR and LF means binary. All binary handshakes of browsers have some in their first
   bytes.
-- A first byte that begins no method decides for text at once: that of a JSON object does.
+- A first byte that cannot begin a method decides for text at once: that of a JSON object does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import re
 
 
 class Opening(enum.Enum):
-    """A verdict on the first bytes of a connection."""
+    """The classification of the first bytes of a connection."""
 
     UNDECIDED = "undecided"
-    """Text so far, of which the first line is not complete: nothing of it may be executed yet."""
+    """Text so far, with an unterminated first line: no part of it may be executed yet."""
     TEXT = "text"
-    """No request of HTTP."""
+    """Not an HTTP request."""
     HTTP = "a request of HTTP"
     BINARY = "bytes that are no text"
 
@@ -33,8 +33,8 @@ class Opening(enum.Enum):
 _BLANK = b" \t\r\n"
 
 _BEGUN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]|[^\0-\x7f]")
-"""The first byte of a method (a token of RFC 9110, 5.6.2), or of a byte order mark before one. No JSON object begins
-with one of them."""
+"""The first byte of a method (a token of RFC 9110, 5.6.2), or of a byte order mark before one. A JSON object begins
+with none of them."""
 
 _VERSION = re.compile(rb"(?:^|\s)HTTP\s*/\s*[0-9]+(?:\s*\.\s*[0-9]*)?\s*\Z", re.IGNORECASE)
 
@@ -44,10 +44,10 @@ _CONTROL = bytes(set(range(32)) - set(b"\t\r\n")) + b"\x7f"
 
 
 def opening(data: bytes) -> Opening:
-    """The verdict on ``data``, all that came since the connection began, without telnet's own bytes.
+    """Classify ``data``, all input since the connection began, without telnet's own bytes.
 
-    It is final unless it is UNDECIDED; then the caller keeps the bytes, up to a limit of its own, and asks again with
-    more. TEXT says nothing of what follows the place where it was decided: `is_text` does.
+    The result is final unless it is UNDECIDED; then the caller keeps the bytes, up to its own limit, and calls again
+    with more. TEXT does not cover the bytes after the deciding position: `is_text` does.
     """
     start = data.lstrip(_BLANK)
     if not start:
@@ -65,17 +65,17 @@ def opening(data: bytes) -> Opening:
 
 
 def is_request(line: bytes) -> bool:
-    """True if a line, without its end, is the request line of HTTP."""
+    """Return True if a line, without its end, is an HTTP request line."""
     return _METHOD.match(line.lstrip()) is not None or _VERSION.search(line) is not None
 
 
 def is_text(data: bytes) -> bool:
-    """True if there are no control characters in it, but for tab, CR and LF. UTF-8 is not looked at."""
+    """Return True if ``data`` has no control characters except tab, CR and LF. UTF-8 is not validated."""
     return len(data.translate(None, _CONTROL)) == len(data)
 
 
 def _first_line(data: bytes) -> tuple[bytes, bool]:
-    """The bytes up to the first CR or LF, and whether there was one."""
+    """Return the bytes up to the first CR or LF, and True if there is one."""
     line = data.partition(b"\n")[0]
     first = line.partition(b"\r")[0]
     return first, len(first) < len(data)

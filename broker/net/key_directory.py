@@ -1,14 +1,13 @@
-"""The content of a directory of key files, NAME.public for each key, compared with its content before.
+"""Incremental reader for a directory of key files, NAME.public for each key.
 
 Rules:
-- Nothing is read if the directory's own modification time stands and all was settled before, unless every file is to
-  be looked at; then those are read whose stamp changed.
-- Stamps are coarse, and files are met while they are written or exchanged. So what changed is read again in the next
-  pass, and a key is taken away when two passes in a row did not find it.
-- A file that is no key file is left out, with a warning that comes once until the file changes; the first pass warns
-  at once, later ones when they meet it again. Files whose names begin with a dot, and those that do not end with
-  ``.public``, are none of ours.
-- Where two files have the same key, the first name in sort order counts.
+- If the directory's own modification time is unchanged and the previous pass settled, nothing is read, except in a full
+  pass, which reads the files with changed stamps.
+- Stamps are coarse, and a pass may meet files during a write or exchange. So a changed file is read again in the next
+  pass, and a key is removed after two consecutive passes without it.
+- An invalid file is skipped, with one warning until the file changes; the first pass warns at once, later ones at the
+  second meeting. Files with a leading dot, and those without the suffix ``.public``, are ignored.
+- If two files have the same key, the first name in sort order counts.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from broker import curve
 from broker.config.files import PUBLIC
 
 MAX_KEYS = 100_000
-"""Files that are taken: ten times as many as there are sessions by default. The first ones in sort order are."""
+"""Upper bound of files, ten times the default session limit. The first ones in sort order are read."""
 
 MAX_WARNINGS = 20
-"""Warnings of one pass: a directory full of other files must not fill the log."""
+"""Warnings of one pass: a directory full of other files must not flood the log."""
 
 Stamp = tuple[int, int, int, int]
 """Times of modification and change, size, and inode."""
@@ -43,16 +42,16 @@ class _File:
     key: str | None
     problem: str | None = None
     sure: bool = False
-    """It was read twice with this stamp."""
+    """Two reads had this stamp."""
     doubtful: bool = False
-    """The last pass did not find the key any more."""
+    """The last pass did not find the key."""
     told: bool = False
     """Its problem was logged."""
 
 
 @attrs.frozen
 class Seen:
-    """The result of one pass. Never changed afterwards, since the next pass reads it in a thread."""
+    """The result of one pass. Immutable, since the next pass reads it in a thread."""
 
     stamp: Stamp
     files: dict[str, _File]
@@ -60,19 +59,19 @@ class Seen:
     names: dict[str, str]
     """The name of each allowed key."""
     doubles: dict[str, str]
-    """Names whose key counts under another one, and that one."""
+    """Duplicate names: each with the name that its key counts under."""
     too_many: bool
     settled: bool
-    """Nothing has to be read again."""
+    """No file needs another read."""
     gone: frozenset[str]
-    """Keys that stood for a name before, and do not stand for it now."""
+    """Keys that no longer have the name that they had before."""
     warnings: tuple[str, ...]
 
 
 def look(directory: str, before: Seen | None, full: bool, most: int = MAX_KEYS) -> Seen:
-    """Read the directory, ``most`` files of it; returns ``before`` itself where nothing changed. Raises OSError.
+    """Read at most ``most`` files of the directory. Returns ``before`` itself if nothing changed. Raises OSError.
 
-    Only where ``full`` is set, files are looked at although the directory did not change.
+    With ``full``, files are checked even if the directory is unchanged.
     """
     stamp = _stamp(os.stat(directory))
     if before is not None and not full and before.settled and stamp == before.stamp:
@@ -131,12 +130,12 @@ def _files(directory: str, found: list[str], before: Seen | None) -> dict[str, _
 
 
 def _same(files: dict[str, _File], others: dict[str, _File]) -> bool:
-    """Return True if these are the very same files: unchanged ones are not made again."""
+    """Return True if both have the identical values: unchanged files keep their objects."""
     return len(files) == len(others) and all(map(operator.is_, files.values(), others.values()))
 
 
 def _file(path: str, name: str, old: _File | None, start: bool) -> _File | None:
-    """Read a file; ``old`` is its last known state. Returns None if it is gone."""
+    """Read a file; ``old`` is its last known state. Returns None if the file does not exist."""
     try:
         stamp = _stamp(os.stat(path))
     except FileNotFoundError:
@@ -158,7 +157,7 @@ def _file(path: str, name: str, old: _File | None, start: bool) -> _File | None:
     except ValueError as error:
         problem = str(error)
     except OSError as error:
-        # That may be no fault of the file: no descriptor is left, or the disk fails. It is tried again.
+        # The cause may be outside the file, such as exhausted descriptors or a failing disk: the next pass retries.
         return _File(stamp, None if old is None else old.key, f"cannot be read: {error.strerror or error}", told=told)
     if old is not None and old.key is not None and not old.doubtful:
         return _File(stamp, old.key, doubtful=True)
@@ -166,7 +165,7 @@ def _file(path: str, name: str, old: _File | None, start: bool) -> _File | None:
 
 
 def _table(files: dict[str, _File]) -> tuple[dict[str, str], dict[str, str]]:
-    """The name of each key, and the names that have the key of another one."""
+    """Return the name of each key, and the duplicate names."""
     names: dict[str, str] = {}
     doubles: dict[str, str] = {}
     for name, file in sorted(files.items(), key=lambda item: (item[1].doubtful, item[0])):

@@ -1,10 +1,10 @@
 """Text protocols over a byte stream: one `LineProtocol` for each connection, one `LineFactory` for each listener.
 
-The factory's ``converse`` gives the protocol: a reader, which makes messages of bytes, and a session, which
-answers them. All else is in `connection.py` and `admission.py`.
+The factory's ``converse`` creates the reader, which decodes bytes to messages, and the session, which answers them.
+`broker.net.connection` and `broker.net.admission` implement the rest.
 
-A connection that begins as a browser's does is turned away before anything of it is handled (`net/http_guard.py`): any
-web page can make a browser send lines of the page's choice to a port of this machine.
+Invariant: no input is handled before the connection is identified as text (`broker.net.http_guard`), since any web page
+can make a browser send lines of the page's choice to a port of this machine.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from broker.net.rate_limits import MAX_SHOWN, Bucket, Complaints
 from broker.net.scheduler import Turns
 
 MAX_OPENING = 8_192
-"""Bytes of a first line that may still become a request of HTTP: browsers' request lines are no
-longer. A message begins with a brace, and so is known to be none at once."""
+"""Bytes of a first line that may still become an HTTP request: request lines of browsers are not longer. A message
+begins with a brace, and is identified at once."""
 
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port does not speak HTTP.\n"
@@ -36,18 +36,18 @@ NOT_HTTP = (
 
 DEBUG_AT_ONCE = 100
 DEBUG_A_SECOND = 10.0
-"""Lines a peer may write to the log by `debug`; those above are counted, not logged."""
+"""Rate limit for the lines that a peer writes to the log by `debug`; lines beyond it are counted, not logged."""
 
 
 class LineProtocol(StreamConnection):
-    """One connection. To its session it is the `broker.net.interfaces.peer.Peer`."""
+    """One connection. It is the `broker.net.interfaces.peer.Peer` of its session."""
 
     factory: LineFactory
     log = Logger()
 
-    # Class attributes: most connections never change them, which makes an idle one small.
+    # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     life = OPENING
-    _opening = b""  # input before that is known
+    _opening = b""  # input before the protocol is identified
     _debugs: Bucket | None = None
 
     def __init__(self, factory: LineFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
@@ -57,7 +57,8 @@ class LineProtocol(StreamConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)
-        del self._session, self.receive  # they know us, and would wait for the garbage collector with us
+        # they refer to this connection: without the cycle, no garbage collection is needed
+        del self._session, self.receive
 
     def malformed(self, malformed: Malformed) -> None:
         self._session.malformed(malformed)
@@ -72,9 +73,10 @@ class LineProtocol(StreamConnection):
         self._session.lost()
 
     def opened(self, data: bytes) -> bytes:
-        """All that was read since the beginning, once it is known to be no browser's; nothing before, nor if it is."""
+        """Identify the protocol; see `StreamConnection.opened`. HTTP and binary openings are refused."""
         if self.factory.guarded and (self._opening or not data.startswith(b"{")):
             data = self._opening + data
+            # NUL bytes are telnet's own: it sends CR NUL for a bare CR.
             verdict = opening(data.translate(None, b"\0"))
             self._opening = data if verdict is Opening.UNDECIDED else b""
             if verdict is not Opening.TEXT:
@@ -106,8 +108,8 @@ class LineProtocol(StreamConnection):
 class LineFactory(ConnectionFactory):
     """One listener of a text protocol.
 
-    ``converse`` makes the reader and the session of a new peer. ``guarded`` says that connections which begin as a
-    browser's do are refused here; otherwise the protocol does that.
+    ``converse`` creates the reader and the session of a new peer. With ``guarded``, browser connections are refused
+    here; otherwise the protocol checks for them.
     """
 
     def __init__(

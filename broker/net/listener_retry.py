@@ -1,11 +1,11 @@
-"""Opening listeners, and opening those later that cannot be opened now: one mechanism for every kind of listener.
+"""Opening of listeners, with retries: one mechanism for every kind of listener.
 
 Rules:
-- All listeners are prepared before the first one is bound, so that a connection does not wait for work of the start.
-- They are bound in the order in which they were added.
-- The start fails over a listener that is required, over any where the start is strict, and where none can be opened.
-- Any other listener that cannot be opened is logged once for each reason, and tried again: first after `FIRST_RETRY`,
-  then after twice as long each time, at most after `MOST_RETRY`.
+- All listeners are prepared before the first one is bound, so that no connection waits for startup work.
+- They are bound in the order of `Openings.add`.
+- The start fails if a required listener fails, if any fails in a strict start, or if none can be opened.
+- Any other failed listener is logged once for each reason, and retried with exponential back-off: first after
+  `FIRST_RETRY`, with doubled pauses up to `MOST_RETRY`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FIRST_RETRY = 1.0
 """Seconds until the second attempt: after a restart the port of the previous process is often free by then."""
 
 MOST_RETRY = 30.0
-"""Seconds between two attempts at most. An attempt costs some system calls, and a wire is back within half a minute of
-the moment at which its port is free."""
+"""Upper bound of the pause in seconds. An attempt costs some system calls, and a wire recovers within half a minute
+after its port becomes free."""
 
 _BACKOFF = Backoff(FIRST_RETRY, MOST_RETRY)
 
 
 class Opening:
-    """One listener: its state, and the way to open it.
+    """One listener: its state, and the functions that open it.
 
-    ``prepare`` does what takes time and is not done yet; ``bind`` opens the listener and returns its address. Both
-    raise `CannotListen` with nothing bound.
+    ``prepare`` does slow work that is still due; ``bind`` opens the listener and returns its address. Both raise
+    `CannotListen` with nothing bound.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Opening:
         self._prepare = prepare
         self._clock = clock
         self._failures = 0
-        """Attempts that failed, since the start or the last `hasten`."""
+        """Failed attempts since the start or the last `hasten`."""
         self._retry: IDelayedCall | None = None
 
     def prepare(self) -> None:
-        """Do what takes time. A failure is left to `attempt`, which meets it again and keeps the reason."""
+        """Do the slow work. `attempt` repeats it after a failure, and reports the reason."""
         with contextlib.suppress(CannotListen):
             self._prepare()
 
     def attempt(self) -> bool:
-        """Open the listener now. Returns whether `state` has changed."""
+        """Open the listener now. Returns True if `state` has changed."""
         before = self.state
         try:
             self._prepare()
@@ -76,24 +76,24 @@ class Opening:
         return True
 
     def later(self, again: Callable[[Opening], None]) -> None:
-        """Call ``again`` after the pause, which doubles."""
+        """Call ``again`` after the back-off."""
         self._failures += 1
         self._retry = self._clock.callLater(_BACKOFF.after(self._failures), again, self)
 
     def hasten(self) -> None:
-        """Put nothing off any more, and begin with a short pause again."""
+        """Cancel the pending retry, and reset the back-off."""
         self.cancel()
         self._failures = 0
 
     def cancel(self) -> None:
-        """Make no attempt that was put off."""
+        """Cancel the pending retry."""
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
         self._retry = None
 
 
 class Openings:
-    """The listeners of the daemon. ``changed`` is called when the state of one has changed after the start."""
+    """The listeners of the daemon. ``changed`` is called after each change of a state since the start."""
 
     log = Logger()
 
@@ -115,11 +115,11 @@ class Openings:
         self._all[name] = Opening(name, where, bind, prepare, required, self._clock)
 
     def remove(self, name: str) -> None:
-        """Forget a listener that is closed on purpose."""
+        """Remove a listener that is closed on purpose."""
         self._all.pop(name).cancel()
 
     def open(self, strict: bool) -> None:
-        """Open all. Raises `CannotListen` where the start fails; listeners that are open by then stay so."""
+        """Open all. Raises `CannotListen` if the start fails; listeners that are open by then stay open."""
         for each in self._all.values():
             each.prepare()
         for each in self._all.values():
@@ -134,23 +134,23 @@ class Openings:
             each.later(self._again)
 
     def retry(self) -> None:
-        """Try those now that are not open, and begin with short pauses again."""
+        """Retry all failed listeners now, and reset their back-off."""
         for each in list(self._all.values()):
             if not each.state.ready:
                 each.hasten()
                 self._again(each)
 
     def states(self, pattern: str = "*") -> list[Listening]:
-        """The listeners whose name matches a shell pattern, in the order of the start."""
+        """Return the listeners with a name that matches a shell pattern, in the order of the start."""
         return [each.state for name, each in self._all.items() if fnmatchcase(name, pattern)]
 
     def stop(self) -> None:
-        """Make no more attempts."""
+        """Cancel all retries."""
         for each in self._all.values():
             each.cancel()
 
     def _again(self, opening: Opening) -> None:
-        # The next attempt is set first: a defect that this one meets must not be the last of it.
+        # The next attempt is scheduled first, so that an unexpected exception in this one does not end the retries.
         opening.later(self._again)
         if not opening.attempt():
             return

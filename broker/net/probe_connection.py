@@ -1,15 +1,15 @@
-"""One question to a peer: one outgoing ZMTP connection, which sends one message as a DEALER without keys.
+"""Liveness probe of one peer: one outgoing ZMTP connection that sends one message as a DEALER without keys.
 
 States: connecting, handshake, question sent, closed. `ProbeConnection.close` is possible in each of them.
 
 Rules:
-- ``came`` is called once, when a whole message came back, whatever is in it.
-- It makes one connection, and none after it. A peer that refuses it, ends it, uses another mechanism or socket type, or
-  sends what is malformed or beyond `LIMITS` has not answered; nothing is called then.
-- Input is read in small pieces and handled by the scheduler, as that of a stranger. All of it together is bounded by
-  `LIMITS`: heartbeats and frames without an end are no answer.
-- Output is given to the kernel when the read that caused it is handled. It is a few hundred bytes; a peer for which the
-  kernel has no room does not read, and its connection is closed. So nothing waits here for a peer.
+- ``came`` is called once, when a whole message arrives, with any content.
+- There is one connection attempt, without retries. A peer that refuses or ends it, uses another mechanism or socket
+  type, or sends malformed input or input beyond `LIMITS` has not answered; nothing is called then.
+- Input is read in small pieces and handled by the scheduler, as that of a stranger. `LIMITS` bounds all of it together:
+  heartbeats and endless frames are no answer.
+- Output goes to the kernel when the read that caused it is handled. It is a few hundred bytes; if the kernel has no
+  room, the peer does not read, and its connection is closed. So no output is buffered here.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
 
 MAX_ANSWER = 64 * 1024
-"""Bytes of one frame of an answer. Those of DBP have some ten."""
+"""Bytes of one frame of an answer. Frames of DBP have some ten."""
 
 LIMITS = FrameLimits.of_frame(MAX_ANSWER)
 """Bounds on an answer. ``message`` also bounds all input of the connection, handshake and heartbeats included."""
 
 PEERS = frozenset([b"DEALER", b"REP", b"ROUTER"])
-"""The socket types that a DEALER talks to (RFC 28)."""
+"""The socket types that a DEALER may connect to (RFC 28)."""
 
 
 class ProbeConnection(Scheduled, Protocol):
-    """One question. ``factory`` is common to all of them: it gives what `Scheduled` needs, and is their lane."""
+    """One probe. All probes share ``factory``, which provides the needs of `Scheduled` and is their lane."""
 
     transport: Any  # an ITCPTransport over a socket of its own
     stranger = True
@@ -53,22 +53,22 @@ class ProbeConnection(Scheduled, Protocol):
         self._came = came
         self._machine = Machine(Null(False), "DEALER", LIMITS, peers=PEERS)
         self._left = LIMITS.message
-        """Bytes of input that are still allowed."""
+        """Remaining input allowance in bytes."""
         self._connector: Any = None
-        """The connection in Twisted's hands; None before `open` and when it is closed, or about to be."""
+        """The connector of Twisted; None before `open` and once the connection is closed or closing."""
 
     def open(self, reactor: Any, port: int) -> bool:
-        """Begin to connect, over IPv4. Returns False if there is no descriptor for it."""
-        # No time-out: `close` ends it, and a reactor that stood still runs timers before it sees the connection.
+        """Begin to connect, over IPv4. Returns False if no descriptor is available."""
+        # No connect timeout: `close` ends the attempt, and a stalled reactor runs timers before it sees the connection.
         connector = reactor.connectTCP(self.host, port, _Once(self), timeout=None)
-        if connector.transport.fileno() < 0:  # the error itself is reported in the next turn only
+        if connector.transport.fileno() < 0:  # the reactor reports the error itself only in the next turn
             connector.stopConnecting()
             return False
         self._connector = connector
         return True
 
     def close(self) -> None:
-        """Close, and call nothing any more. May be called in every state, and again."""
+        """Close, and suppress all later calls. Idempotent, and allowed in every state."""
         self.drop()
         self._machine.fail()
         connector, self._connector = self._connector, None
@@ -78,13 +78,14 @@ class ProbeConnection(Scheduled, Protocol):
     # from the transport
 
     def connectionMade(self) -> None:
-        """The connection is there: show our version."""
+        """Connection established: send the signature and version."""
         self.transport.bufferSize = SHORT
-        self.transport.setTcpNoDelay(True)  # what is sent next would wait for the peer's acknowledgement otherwise
+        # otherwise Nagle's algorithm delays the next output until the peer acknowledges this one
+        self.transport.setTcpNoDelay(True)
         self._send(self._machine.begin())
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes were read."""
+        """Handle bytes within the input allowance."""
         self._left -= len(data)
         if self._left < 0:
             self.close()
@@ -92,7 +93,7 @@ class ProbeConnection(Scheduled, Protocol):
             self.take(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The connection is gone. All that was read has been handled: the transport is not read from before."""
+        """Connection lost. All input was handled before: the transport is paused until then."""
         self._connector = None
         self.drop()
         self._machine.fail()
@@ -100,7 +101,7 @@ class ProbeConnection(Scheduled, Protocol):
     # from the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Handle what was read."""
+        """Decode input, and answer the handshake."""
         machine = self._machine
         output: list[bytes] = []
         try:
@@ -122,19 +123,19 @@ class ProbeConnection(Scheduled, Protocol):
             self._send(b"".join(output))
 
     def held_up(self) -> bool:
-        """Nothing holds it up: output never waits."""
+        """Return False: output is never buffered."""
         return False
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Pause the transport's reads."""
         self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
-        """Read on, unless the connection is closed."""
+        """Resume the transport's reads, unless the connection is closed."""
         self.transport.resumeProducing()
 
     def abort(self) -> None:
-        """Close at once: it failed."""
+        """Close at once after a failure."""
         self.close()
 
     # inside
@@ -145,7 +146,7 @@ class ProbeConnection(Scheduled, Protocol):
 
 
 class _Once(ClientFactory):
-    """Gives Twisted the one protocol of one connection. It leaves no cycle of references behind."""
+    """Single-use factory for one protocol. It drops its reference, which avoids a reference cycle."""
 
     noisy = False
 

@@ -1,18 +1,19 @@
-"""Asks peers whether they live, each over a ZMTP connection of its own (`probe_connection.py`).
+"""Liveness probes of peers, each over a ZMTP connection of its own (`probe_connection.py`).
 
 Rules:
-- A question is one message to one address. Any whole message that comes back on its connection is life.
-- It ends with the answer, or when its time is over, which counts from when it was asked.
-- A reactor that is late for that moment stood still, and could not read: the question gets as much time more, once, and
-  at most as much again as it had. So an answer that lies in the kernel counts. A punctual reactor adds one turn.
-- It makes one connection. If that is refused or ends, nothing is tried again, and its time runs out: a peer that names
-  the address of another one does not have it called ten times a second, and the next question comes soon enough.
-- `MOST` questions are open at a time, the others wait in order. One that waited until its time was over was put off:
-  that says nothing about the peer, and is reported and counted apart.
-- No connection is begun in ``ask``, and `AT_ONCE` in one turn of the reactor. If there is no descriptor for one, the
-  question waits on.
+- A question is one message to one address. Any whole message on its connection proves liveness.
+- It ends with the answer or at its deadline, which counts from `Probes.ask`.
+- If the reactor is late for the deadline, it was stalled and could not read: the deadline is extended once by the
+  lateness, at most by its original duration. So an answer in the kernel's buffer counts. A punctual reactor adds one
+  turn.
+- There is one connection attempt. After a refusal or an early end there is no retry, and the deadline expires: a peer
+  that announces a foreign address does not cause ten connections a second there, and the next question comes soon.
+- At most `MOST` questions are open; the others queue in order. A question still queued at its deadline is put off: it
+  proves nothing about the peer, and is reported and counted apart.
+- No connection begins within ``ask``, and at most `AT_ONCE` in one turn of the reactor. Without a free descriptor, the
+  question stays queued.
 
-The caller bounds the number of questions that wait: one for each peer at most.
+The caller bounds the number of queued questions: at most one for each peer.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Turns
 
 MOST = 200
-"""Questions that are open at a time. Each takes a descriptor, and at most 576 KiB of an answer that is not complete; a
-peer that lives answers within milliseconds, so that only those that do not live wait here."""
+"""Open questions at a time. Each takes a descriptor, and at most 576 KiB for an incomplete answer. A live peer answers
+within milliseconds, so that only dead peers occupy the slots for long."""
 
 AT_ONCE = 10
 """Connections begun in one turn of the reactor: about a millisecond."""
 
 RETRY = 1.0
-"""Seconds until a connection is tried again for which there was no descriptor."""
+"""Seconds until the next connection attempt after descriptors were exhausted."""
 
 PORTS = range(1, 65_536)
 
@@ -51,18 +52,18 @@ class _Question:
     answered: Callable[[bool | None], object]
     seconds: float
     due: float
-    """The moment at which its time is over."""
+    """The deadline, in the clock's seconds."""
     timer: IDelayedCall | None = None
     connection: ProbeConnection | None = None
-    """None while it waits."""
+    """None while queued."""
     extended: bool = False
-    """It got the time by which the reactor was late."""
+    """The deadline was extended by the reactor's lateness."""
 
 
 class Probes:
-    """Asks peers by ZeroMQ whether they live. ``wire`` names them in the counters and the log.
+    """Liveness probes over ZeroMQ. ``wire`` names them in the counters and the log.
 
-    The connections are those of ``reactor``, in the time of ``clock``, which are one object in the broker.
+    The connections use ``reactor``, with the time of ``clock``; both are one object in the broker.
     """
 
     log = Logger()
@@ -88,11 +89,11 @@ class Probes:
     def ask(
         self, host: str, port: int, frames: Sequence[bytes], seconds: float, answered: Callable[[bool | None], object]
     ) -> None:
-        """Send these frames there, and call ``answered`` once: True as soon as anything comes back, False if nothing
-        does in so many seconds, None if they could not be sent in that time.
+        """Send these frames there, and call ``answered`` once: True at the first answer, False if none arrives within
+        ``seconds``, None if the frames could not be sent in that time.
 
-        Raises ValueError unless ``host`` is a numeric IPv4 address: looking a name up may take longer than the question
-        has. After `close` nothing is asked.
+        Raises ValueError unless ``host`` is a numeric IPv4 address: a name lookup may take longer than the deadline.
+        No-op after `close`.
         """
         address = str(IPv4Address(host))
         if port not in PORTS or not frames:
@@ -106,7 +107,7 @@ class Probes:
         self._open_soon()
 
     def close(self) -> None:
-        """Ask nothing any more, and close all connections. Questions that are open are never answered."""
+        """Stop asking, and close all connections. Open questions are never answered."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -117,7 +118,7 @@ class Probes:
         self._open.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Counters, by name: the questions that were asked, and the outcomes of those that are not open any more."""
+        """Return counters by name: questions asked, and outcomes of finished ones."""
         return {
             f"{self.wire}_probes.asked": self._asked,
             f"{self.wire}_probes.answered": self._answered,
@@ -135,7 +136,7 @@ class Probes:
             self._opening = self._clock.callLater(seconds, self._open_some)
 
     def _open_some(self) -> None:
-        """Begin the connections of the questions that waited longest."""
+        """Begin connections for the oldest queued questions."""
         self._opening = None
         left = AT_ONCE
         while left and self._has_room():
@@ -158,7 +159,7 @@ class Probes:
     # ending
 
     def _over(self, question: _Question) -> None:
-        """End a question whose time is over, unless the reactor is late for that: see the head of this module."""
+        """Handle a deadline, which is extended once if the reactor is late: see the head of this module."""
         question.timer = None
         if question.connection is None:
             self._end(question, None)
@@ -167,7 +168,7 @@ class Probes:
         else:
             question.extended = True
             late = self._clock.seconds() - question.due
-            # The clock may be set: back, which is no lateness, or forward, which looks like any.
+            # A clock step back is no lateness; a step forward can look like any lateness, hence the upper bound.
             more = min(max(0.0, late), question.seconds)
             question.timer = self._clock.callLater(more, self._over, question)
 
@@ -188,10 +189,10 @@ class Probes:
 
 
 def _stop(question: _Question) -> None:
-    """Leave nothing of a question in the reactor, or open."""
+    """Cancel the timer of a question, and close its connection."""
     if question.timer is not None:
         question.timer.cancel()
         question.timer = None
     if question.connection is not None:
         question.connection.close()
-        question.connection = None  # they refer to each other, and would be left to the garbage collector
+        question.connection = None  # breaks the reference cycle, so that no garbage collection is needed

@@ -1,4 +1,8 @@
-"""Rates, deadlines and the log of what peers did wrong: all bounded, whatever peers do."""
+"""Rate limits, deadlines and the refusal log. All tables are bounded, independent of the peers' behaviour.
+
+Invariants: a table has at most `ADDRESSES` entries and evicts the least recently used one; the clock is wall-clock
+time, so that each computation tolerates a clock that is set back.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +17,24 @@ from broker.core.counters import Counters
 from broker.core.errors import Refusal
 
 ADDRESSES = 10_000
-"""Addresses remembered for rates and complaints: more than a farm has; the least recently seen one is forgotten."""
+"""Entries of the tables for rates and refusals: more than a farm has. The least recently used one is evicted."""
 
 COMPLAIN_EVERY = 60.0
-"""Seconds between two log lines on the same address and reason. The counters count every one."""
+"""Seconds between two log lines for the same address and reason. The counters include every occurrence."""
 
 LINES = 200
-"""Log lines on one reason of one wire: at once, and in each `COMPLAIN_EVERY`. So a farm of some hundred machines that
-all make the same mistake is logged whole; and forged source addresses, of which a datagram costs nothing, cannot fill a
-disk: 30,000 of them had made 9,000 lines."""
+"""Log lines for one reason of one wire: at once, and per `COMPLAIN_EVERY`. So the mistakes of a farm of some hundred
+machines are logged completely, and forged source addresses, which cost a sender one datagram each, cannot fill a disk:
+30,000 of them had made 9,000 lines."""
 
 MAX_SHOWN = 1_000
-"""Characters of a peer's text that one log line shows."""
+"""Characters of a peer's text in one log line."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Bucket:
-    """A token bucket: ``burst`` at once, ``rate`` a second."""
+    """Token bucket: a burst of ``burst``, refilled at ``rate`` per second."""
 
     __slots__ = ("_at", "_tokens")
 
@@ -40,7 +44,7 @@ class Bucket:
 
     def take(self, rate: float, burst: float, now: float) -> bool:
         """Take a token. Returns False if the rate is exceeded."""
-        passed = max(0.0, now - self._at)  # the reactor's clock is the time of day, and may be set back
+        passed = max(0.0, now - self._at)  # the reactor's clock is wall-clock time, and may be set back
         self._tokens = min(burst, self._tokens + passed * rate)
         self._at = now
         if self._tokens < 1:
@@ -61,7 +65,7 @@ class Rates(Generic[K]):
         self._buckets: OrderedDict[K, Bucket] = OrderedDict()
 
     def take(self, key: K, rate: float, burst: float) -> bool:
-        """Take a token of this key. Returns False beyond ``rate`` a second and ``burst`` at once."""
+        """Take a token of this key. Returns False beyond ``rate`` per second and a burst of ``burst``."""
         now = self._clock.seconds()
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -77,17 +81,17 @@ class Rates(Generic[K]):
 
 
 class Seldom(Generic[K]):
-    """Says of what something may be logged now: once in `COMPLAIN_EVERY` for each key, in a bounded table."""
+    """Rate limit for log lines: one in `COMPLAIN_EVERY` for each key, in a bounded table."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._logged: OrderedDict[K, float] = OrderedDict()
 
     def due(self, key: K) -> bool:
-        """True if a line on this may be logged now; it is taken to be."""
+        """Return True if a line for this key may be logged now, and count it as logged."""
         now = self._clock.seconds()
         last = self._logged.get(key)
-        if last is not None and 0 <= now - last < COMPLAIN_EVERY:  # the time of day may be set back
+        if last is not None and 0 <= now - last < COMPLAIN_EVERY:  # the wall clock may be set back
             return False
         self._logged[key] = now
         self._logged.move_to_end(key)
@@ -100,10 +104,10 @@ class Seldom(Generic[K]):
 
 
 class Complaints:
-    """The counters and the log of what peers did wrong.
+    """Refusal counters, and a rate-limited log of refusals.
 
-    At most one line a minute for each wire, address and reason is logged, and at most `LINES` for each wire and reason.
-    The number of lines that this leaves out is logged, in one line a minute.
+    At most one line a minute is logged for each wire, address and reason, and at most `LINES` for each wire and reason.
+    The number of suppressed lines is logged, in one line a minute.
     """
 
     log = Logger()
@@ -114,19 +118,19 @@ class Complaints:
         self._logged: Seldom[tuple[str, str, str]] = Seldom(clock)
         self._lines: Rates[tuple[str, str]] = Rates(clock)
         self._left_out: Counter[tuple[str, str]] = Counter()
-        """Lines that were not logged since the last summary, by wire and reason."""
+        """Suppressed lines since the last summary, by wire and reason."""
 
     @property
     def logged(self) -> int:
-        """The number of entries in the table of lines that were logged lately."""
+        """The number of entries in the table of recent lines."""
         return len(self._logged)
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
-        """Count what needs no log line."""
+        """Increment a counter without a log line."""
         self._counters.count(name, reason, by)
 
     def add(self, wire: str, address: str, refusal: Refusal) -> None:
-        """A peer of that wire, at that address, was refused something."""
+        """Count a refusal to a peer of that wire at that address, and log it within the rate limit."""
         code = refusal.reason.code
         self._counters.count(f"{wire}_refused", code)
         if self._due(wire, address, code):
@@ -134,12 +138,12 @@ class Complaints:
             self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
 
     def failed(self, wire: str, address: str) -> None:
-        """A message of that peer made the broker fail: the exception being handled is logged."""
+        """Log the current exception, which a message of that peer caused."""
         if self._due(wire, address, "failure"):
             self.log.failure("a message of the {wire} peer {address} made the broker fail", wire=wire, address=address)
 
     def _due(self, wire: str, address: str, code: str) -> bool:
-        """True if a line on this may be logged now; it is taken to be."""
+        """Return True if a line may be logged now, and count it as logged."""
         if not self._logged.due((wire, address, code)):
             return False
         if self._lines.take((wire, code), LINES / COMPLAIN_EVERY, LINES):
@@ -162,12 +166,12 @@ class Complaints:
 
 
 class Deadlines(Generic[K]):
-    """Things that must happen in time, checked once a second by one timer, however many there are."""
+    """Deadlines of any number of items, checked once a second by one timer."""
 
     log = Logger()
 
     CHECK = 1.0
-    """Seconds between checks: how late a deadline may be noticed."""
+    """Seconds between checks: the upper bound of a deadline's lateness."""
 
     def __init__(self, clock: IReactorTime, missed: Callable[[K], None]) -> None:
         self._clock = clock
@@ -176,21 +180,21 @@ class Deadlines(Generic[K]):
         self._timer: IDelayedCall | None = None
 
     def add(self, key: K, seconds: float) -> None:
-        """This must be discarded within so many seconds."""
+        """Set the deadline of an item, in seconds from now."""
         self._due[key] = self._clock.seconds() + seconds
         if self._timer is None:
             self._timer = self._clock.callLater(self.CHECK, self._check)
 
     def discard(self, key: K) -> None:
-        """It happened, or need not any more."""
+        """Cancel the deadline of an item. No-op if it has none."""
         self._due.pop(key, None)
 
     def first(self) -> K | None:
-        """The one that has waited for the longest time, or None if there is none."""
+        """Return the oldest item, or None if there is none."""
         return next(iter(self._due), None)
 
     def stop(self) -> None:
-        """No deadline counts any more."""
+        """Cancel all deadlines."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -201,10 +205,10 @@ class Deadlines(Generic[K]):
         now = self._clock.seconds()
         for key in [key for key, due in self._due.items() if due <= now]:
             if self._due.pop(key, None) is None:
-                continue  # one that was missed before it had this one discarded
+                continue  # an earlier callback of this loop discarded it
             try:
                 self._missed(key)
             except Exception:
-                self.log.failure("what was to be done at a deadline failed")
+                self.log.failure("the callback of a deadline raised an exception")
         if self._due and self._timer is None:
             self._timer = self._clock.callLater(self.CHECK, self._check)

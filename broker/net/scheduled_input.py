@@ -1,12 +1,12 @@
-"""The input of one connection, handled in steps by the scheduler (`scheduler.py`).
+"""Scheduled input of one connection: handled in steps by the scheduler (`scheduler.py`).
 
-A transport that is not a line protocol mixes `Scheduled` into its Twisted protocol: `dataReceived` gives the bytes to
-`take`, and ``steps`` is a generator that handles them, one request or frame for each value that it yields.
+A transport other than a line protocol mixes `Scheduled` into its Twisted protocol: `dataReceived` passes the bytes to
+`take`, and ``steps`` is a generator that handles them and yields after each request or frame.
 
 Rules:
-- Nothing is handled outside a quantum. After each step the quantum may be over; what is left waits for the next.
-- While bytes wait, the transport is not read from, so that a connection holds no more than one read.
-- While a connection is *held up* (its peer does not read, or a request waits for its answer) it has no turn.
+- Input is handled within a quantum only. The quantum may end after each step; the rest waits for the next one.
+- Backpressure: while bytes wait, the transport is paused, so that a connection holds at most one read.
+- A connection is *held up* while its peer does not read, or a request waits for its answer. It is not served then.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from typing import Any
 from broker.net.scheduler import Turns
 
 COSTLY, STRIKES = 0.001, 3
-"""Seconds that a quantum of an ordinary peer does not take, and how often that may happen."""
+"""Seconds beyond which a quantum of an ordinary peer is a strike, and the number of strikes that end the status."""
 
 SLICE = 512
-"""Bytes given to a parser of another library in one step: a few requests or frames, some 100 µs at most."""
+"""Bytes per step for a third-party parser: a few requests or frames, some 100 µs at most."""
 
 
 class Scheduled:
-    """The input of one connection. The class it is mixed into gives ``host`` and ``abort``; its ``factory``
-    has ``turns``, ``complaints`` and ``wire``.
-    """
+    """Scheduled input of one connection. The concrete class provides ``host`` and ``abort``; its ``factory`` has
+    ``turns``, ``complaints`` and ``wire``."""
 
     factory: Any
     host: str
     """The address of the peer."""
     stranger = False
-    """The peer has not authenticated: see `Turns.serve`."""
+    """True while the peer has not authenticated: see `Turns.serve`."""
 
-    # Class attributes: most connections never change them, which makes an idle one small.
-    _rest: Iterator[Any] | None = None  # what was read and is still to be handled
-    _held = b""  # what a transport delivered although it was told to stop reading
-    _queued = False  # will be served in the next turns
+    # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
+    _rest: Iterator[Any] | None = None  # the unfinished iterator of the last read
+    _held = b""  # bytes that a transport delivered after its pause
+    _queued = False  # in a queue of the scheduler
     _stopped_reading = False
-    _strikes = 0  # how often of late serving it took long
+    _strikes = 0  # recent quanta that took long
 
     @property
     def turns(self) -> Turns:
@@ -53,39 +52,39 @@ class Scheduled:
         return self.factory
 
     def steps(self, data: bytes) -> Iterator[Any]:
-        """Handle ``data``, one step for each value that is yielded."""
+        """Handle ``data``, and yield after each step."""
         raise NotImplementedError
 
     def held_up(self) -> bool:
-        """True if nothing may be handled now; `go_on` is called when that is over."""
+        """Return True while no input may be handled; the subclass calls `go_on` afterwards."""
         raise NotImplementedError
 
     def pause_reading(self) -> None:
-        """Tell the transport to read no more for now."""
+        """Pause the transport's reads."""
         raise NotImplementedError
 
     def resume_reading(self) -> None:
-        """Tell the transport to read on."""
+        """Resume the transport's reads."""
         raise NotImplementedError
 
     def failed(self) -> None:
-        """A step raised the exception that is being handled: a defect of ours, logged within bounds."""
+        """Log the current exception of a step, within the rate limit."""
         self.factory.complaints.failed(self.factory.wire, self.host)
 
     def done(self) -> None:
-        """All that was read has been handled; the transport is read from again."""
+        """Hook: all input was handled, and the transport is read from again."""
 
     def abort(self) -> None:
         """Close at once."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Write what was gathered: a transport that gathers nothing has nothing to do."""
+        """Write gathered output. No-op here: nothing is gathered."""
 
     # from the transport
 
     def take(self, data: bytes, ordinary: bool = True) -> None:
-        """Bytes were read: have them handled in the connection's turn, at once where it may be."""
+        """Accept bytes from the transport, and handle them in the connection's turn, which may be now."""
         if self._rest is not None:
             self._held += data
             self._stop_reading()
@@ -100,7 +99,7 @@ class Scheduled:
             self._stop_reading()
 
     def go_on(self) -> None:
-        """Nothing holds the connection up any more."""
+        """Continue after a hold-up."""
         if self._rest is None:
             self._read_on()
         elif not self._queued:
@@ -108,14 +107,14 @@ class Scheduled:
             self.turns.serve_later(self)
 
     def drop(self) -> None:
-        """Handle nothing more of what was read."""
+        """Discard all unhandled input."""
         self._rest = None
         self._held = b""
 
     # from the scheduler
 
     def serve(self) -> bool:
-        """Handle what was read until the quantum is over. Returns True if there is more that may be handled."""
+        """Handle input until the quantum ends. Returns True if more may be handled."""
         rest = self._rest
         if rest is None or self.held_up():
             self._queued = False
@@ -144,7 +143,7 @@ class Scheduled:
         return self._queued
 
     def took(self, seconds: float) -> None:
-        """Take note of the time of a quantum. Other load may have caused a single long one: only a habit counts."""
+        """Record the duration of a quantum. Other load may have caused a single long one: only repetition counts."""
         if seconds > COSTLY:
             self._strikes = min(self._strikes + 1, 2 * STRIKES)
         elif self._strikes:
@@ -164,5 +163,5 @@ class Scheduled:
 
 
 def sliced(data: bytes) -> Iterator[bytes]:
-    """``data`` in pieces of `SLICE` bytes."""
+    """Return ``data`` in pieces of `SLICE` bytes."""
     return (data[at : at + SLICE] for at in range(0, len(data), SLICE))

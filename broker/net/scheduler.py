@@ -1,26 +1,26 @@
-"""The scheduler: all handling of input goes through it, so that no peer delays the others.
+"""Fair scheduler for the input of all connections, so that no peer delays the others.
 
 Rules:
-- The unit is time. A connection is served for one quantum, `QUANTUM` seconds, and goes on in its next turn. A request,
-  a frame, a message or a command costs what it takes; one that takes longer than a quantum ends the quantum.
-- A peer that sends little at a time and causes little work is *ordinary*: it is served at once, as long as all that is
-  served at once takes no more than `TURN` in one turn of the reactor.
-- A peer that has not authenticated is served at once as well, but where there is no time for that it waits with those
-  that are not ordinary: a thousand that connect again and again would delay those that are connected.
-- All others, and what a peer has beyond its quantum, are served in rounds: in each turn of the reactor for `TURN`
-  seconds, ordinary ones first, and at least one of the others. A connection is not read from before it was served.
-- In the rounds listeners take turns, and within a listener the addresses (`fair_queue.py`).
-- A connection may hand what it read to another one, as a TLS connection does: that is served at once as part of the
-  same quantum while the quantum lasts, and in the rounds after that.
-- A connection that many peers share (a ZeroMQ socket) is served at once in the same way, and what is left in every
-  turn, before the rounds: one quantum, for `TURN` seconds at most.
+- The unit is time. A connection is served for one quantum, `QUANTUM` seconds, and continues in its next turn. A step (a
+  request, frame, message or command) is not interrupted; one that takes longer than the quantum ends it.
+- A peer that sends little at a time and causes little work is *ordinary*: it is served at once, while the total of
+  immediate service stays below `TURN` in one turn of the reactor.
+- A peer that has not authenticated is served at once as well; without time left, it queues with those that are not
+  ordinary: a thousand reconnecting peers would otherwise delay the connected ones.
+- All other work, and input beyond a quantum, is served in rounds: in each turn of the reactor for `TURN` seconds,
+  ordinary peers first, and at least one of the others. A connection is not read from until it was served.
+- Within the rounds, listeners alternate, and within a listener the addresses (`fair_queue.py`).
+- A connection may pass its input to another one, as a TLS connection does: that one is served at once as part of the
+  same quantum while it lasts, and in the rounds after that.
+- A connection shared by many peers (a UDP socket) is served at once in the same way, and its rest in every turn before
+  the rounds: one quantum, for at most `TURN` seconds.
 
 Order of output between connections:
-- What a quantum wrote to its own connection goes out at the end of the quantum.
-- What it wrote to others (notices) is gathered, and flushed in the next turn, for `TURN` seconds at most; then the
-  reactor sees to others in between.
-- What another connection must receive *first* goes out before anything else that is written from then on, to whichever
-  connection. A connection whose peer does not read keeps it, and delays no other.
+- Output of a quantum to its own connection is written at the end of the quantum.
+- Output to other connections (notices) is gathered, and flushed in the next turn, for at most `TURN` seconds per turn;
+  the reactor serves other events in between.
+- Output that another connection must receive *first* is written before all later writes to any connection. A connection
+  whose peer does not read keeps it, and delays no other.
 """
 
 from __future__ import annotations
@@ -37,45 +37,45 @@ from broker.net.fair_queue import Lanes, Placed
 T = TypeVar("T")
 
 TURN = 0.005
-"""Seconds: a tenth of the 50 ms in which every peer is to be answered. A turn has three such shares, each of which may
-end with one quantum too many, and the reads and accepts between them."""
+"""Seconds: a tenth of the 50 ms within which every peer is to be answered. A turn has three such shares, each of which
+may overrun by one quantum, and the reads and accepts between them."""
 
 QUANTUM = 0.001
-"""Seconds for which a connection is served in one go: a thousand ordinary messages, or some HTTP requests. The longer,
-the fewer writes; the shorter, the sooner it is the turn of the next one. Five fit into a turn."""
+"""Seconds of one quantum: a thousand ordinary messages, or some HTTP requests. A longer one means fewer writes, a
+shorter one lower latency for the next connection. Five fit into a turn."""
 
 ROUND = 100
-"""Connections served in the rounds of one turn: they will be read again in the next, at some 40 µs each."""
+"""Connections served in the rounds of one turn: each is read again in the next, at some 40 µs."""
 
 CROWD = 256
-"""Connections that wait for their turn, from which on further ones are read from in small pieces: each holds what was
-read until it is served. So many that senders of large messages seldom meet it; they hold 16 MiB."""
+"""Queued connections beyond which reads become small, since each holds its read until it is served. Senders of large
+messages seldom reach that number; their reads hold 16 MiB."""
 
 MESSAGES = 64
-"""Messages that a shared connection takes in one quantum."""
+"""Messages of a shared connection in one quantum."""
 
 MESSAGES_ALONE = 256
-"""The same while no other connection has more to do: fewer, larger writes."""
+"""The same while no other connection waits: fewer, larger writes."""
 
 
 class Gathering(Protocol):
-    """Something that gathers output: a connection, or all connections of a ROUTER."""
+    """A gatherer of output: a connection, or all connections of a ROUTER."""
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write gathered output."""
 
     def abort(self) -> None:
-        """Close at once: it failed."""
+        """Close at once after a failure."""
 
 
 class Shared(Protocol):
     """A connection of many peers."""
 
     def serve(self) -> bool:
-        """Handle input until `Turns.over`. Returns True if there is more."""
+        """Handle input until `Turns.over`. Returns True if input remains."""
 
     def took(self, seconds: float) -> None:
-        """Take note of how long that took."""
+        """Record the duration of a quantum in seconds."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -86,9 +86,9 @@ class Connection(Gathering, Shared, Placed, Protocol):
 
 
 class Turns:
-    """The connections that have something left, over ``clock``.
+    """The scheduler, over ``clock``.
 
-    ``look`` is called at the beginning of each quantum: life time goes on by it (`broker.core.liveness`).
+    ``look`` is called at the beginning of each quantum: it advances the liveness clock (`broker.core.liveness`).
     """
 
     log = Logger()
@@ -101,9 +101,9 @@ class Turns:
         self._shared: deque[Shared] = deque()
         self._unflushed: deque[Gathering] = deque()
         self.first: list[Connection] = []
-        """Connections with output that goes out before anything else."""
+        """Connections with urgent output, to be written before anything else."""
         self.crowded = False
-        """More than `CROWD` connections wait for their turn."""
+        """True while more than `CROWD` connections are queued."""
         self._rounds = False
         self._in_round = False
         self._flushing = False
@@ -111,32 +111,33 @@ class Turns:
         self._spent = 0.0
         self._resetting = False
         self.given = 0.0
-        """Seconds of the quantum that goes on."""
+        """Seconds granted to the current quantum."""
         self._end = 0.0
 
     def left(self) -> float:
-        """Seconds that are left of the quantum; zero or less when it is over."""
+        """Return the remaining seconds of the quantum; zero or less when it is over."""
         return self._end - self._clock.seconds()
 
     def over(self) -> bool:
-        """True if the quantum of the connection that is being served is over."""
+        """Return True if the current quantum is over."""
         return self._clock.seconds() >= self._end
 
     @property
     def busy(self) -> bool:
-        """True if any connection waits for its turn."""
+        """Return True if any connection is queued."""
         return self._rounds
 
     def messages(self) -> int:
-        """The number of messages that a shared connection may handle now."""
+        """Return the number of messages that a shared connection may handle now."""
         return MESSAGES if self._ordinary or self._others else MESSAGES_ALONE
 
     def serve(self, connection: Connection, ordinary: bool, stranger: bool = False) -> None:
-        """It has input: serve it at once if it may be, and what is left in the rounds.
+        """Serve a connection with input: at once if possible, the rest in the rounds.
 
-        A ``stranger`` has not authenticated: where it has to wait, it waits with the others.
+        A ``stranger`` has not authenticated: it queues with the peers that are not ordinary.
         """
         if self._serving:
+            # A nested call: a TLS connection passes decrypted input on, within its own quantum.
             if not self.over():
                 if not self._guarded(connection, connection.serve):
                     return
@@ -153,36 +154,36 @@ class Turns:
         self.serve_later(connection, ordinary and not stranger)
 
     def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
-        """It has input: serve it in the rounds."""
+        """Queue a connection with input for the rounds."""
         (self._ordinary if ordinary else self._others).append(connection)
         if not self.crowded:
             self.crowded = len(self._ordinary) + len(self._others) > CROWD
         self._begin_rounds()
 
     def serve_shared(self, connection: Shared) -> None:
-        """It has messages of many peers: serve it at once if it may be, and what is left in each turn."""
+        """Serve a shared connection with input: at once if possible, the rest in each turn."""
         if self._spent >= TURN or self._serve_at_once(connection, TURN):
             self._shared.append(connection)
             self._begin_rounds()
 
     def flush_later(self, connection: Gathering) -> None:
-        """It has gathered output."""
+        """Flush gathered output in the next turn."""
         self._unflushed.append(connection)
         self._flush_soon()
 
     def flush_before(self, connection: Connection) -> None:
-        """It has gathered output that goes out before anything else is written."""
+        """Flush gathered output before anything else is written."""
         self.first.append(connection)
         self._flush_soon()
 
     def flush_first(self) -> None:
-        """Write what goes out before anything else; to be called before anything is written."""
+        """Write all urgent output; to be called before any other write."""
         first, self.first = self.first, []
         for connection in first:
             self._guarded(connection, connection.flush)
 
     def _serve_at_once(self, connection: Shared, seconds: float) -> bool | None:
-        """Serve one quantum now. Returns True if there is more."""
+        """Serve one quantum now. Returns True if input remains."""
         took, more = self._quantum(connection, seconds)
         self._spent += took
         if self._spent > TURN / 4 and not self._resetting:
@@ -190,12 +191,13 @@ class Turns:
         return more
 
     def _reset_soon(self) -> None:
-        """Begin to count again in the next turn: short turns share a timer."""
+        """Reset the time account in the next turn. Turns with little immediate service share a timer."""
         self._resetting = True
         self._clock.callLater(0, self._next_turn)
 
     def _quantum(self, connection: Shared, seconds: float) -> tuple[float, bool | None]:
-        """Serve a connection for so long. Returns how long it took, and whether there is more."""
+        """Serve a connection for ``seconds``. Returns the time taken, and True if input remains (None after a
+        failure)."""
         self._look()
         now = self._clock.seconds
         start = now()
@@ -203,7 +205,7 @@ class Turns:
         self._end = start + seconds
         self._serving = True
         more = None
-        try:  # as in `_guarded`, without its call: this is done for each read
+        try:  # an inlined `_guarded`: this runs for each read
             more = connection.serve()
         except Exception:
             self._failed(connection)
@@ -245,7 +247,7 @@ class Turns:
             self._clock.callLater(0, self._round)
 
     def _serve_first(self, queue: Lanes[Connection]) -> float:
-        """Serve the next one of a queue, which waits with the others if it has more. Returns the time."""
+        """Serve the next connection of a queue; the rest of its input queues with the others. Returns the time."""
         connection = queue.popleft()
         alone = not self._ordinary and not self._others
         if self._quantum(connection, TURN if alone else QUANTUM)[1]:
@@ -255,7 +257,7 @@ class Turns:
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            if not self._in_round:  # which ends with a flush
+            if not self._in_round:  # the round ends with a flush
                 self._clock.callLater(0, self._flush)
 
     def _flush(self) -> None:
@@ -272,7 +274,7 @@ class Turns:
             self._clock.callLater(0, self._flush)
 
     def _guarded(self, connection: Shared | Gathering, act: Callable[[], T]) -> T | None:
-        """A defect of ours costs the connection that met it, and delays no other."""
+        """Call ``act``. An exception closes this connection, and affects no other."""
         try:
             return act()
         except Exception:

@@ -1,4 +1,7 @@
-"""A listener of streams: its endpoint, its TLS certificates, and the factory of its connections."""
+"""Stream listener: an endpoint, its TLS certificates, and the factory of its connections.
+
+`broker.net.endpoints` opens the port, `broker.net.tls` adds TLS, and `broker.net.listener_retry` retries a failed open.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,22 @@ from broker.net.tls import Certificates, TlsFactory
 
 
 class Carrier(Protocol):
-    """A factory of connections, and what the daemon asks of it."""
+    """A connection factory with the operations of a listener."""
 
     port: Accepting | None
 
     def limit(self, limits: Any) -> None:
-        """Other limits from now on."""
+        """Apply new limits."""
 
     def close(self) -> Deferred[None]:
-        """Close all connections in good order. Fires when they are closed."""
+        """Close all connections in order. Fires when they are closed."""
 
 
 @attrs.define
 class StreamListener:
-    """A listener of streams. ``port`` is None until it is open, ``certificates`` also where it has no TLS.
+    """A stream listener. ``port`` is None until it is open, and ``certificates`` also if it has no TLS.
 
-    ``protocol`` is what a service descriptor says of it; ``lines`` has its connections.
+    ``protocol`` is its protocol in a service descriptor; ``lines`` has its connections.
     """
 
     reactor: Any
@@ -47,9 +50,9 @@ class StreamListener:
     certificates: Certificates | None = None
 
     def open(self) -> str:
-        """Listen. Returns the bound address. Raises `CannotListen` with nothing open."""
+        """Open the port. Returns the bound address. Raises `CannotListen` with nothing open."""
         try:
-            # Read for each attempt: the files may have changed since the last one.
+            # Read in each attempt: the files may have changed since the last one.
             certificates = _certificates(self.endpoint)
         except (OSError, ValueError) as error:
             raise CannotListen(str(error)) from None
@@ -62,7 +65,7 @@ class StreamListener:
         return bound(self.port)
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Stop accepting. Fires when the port is closed."""
         port, self.port = self.port, None
         return succeed(None) if port is None else maybeDeferred(port.stopListening)
 

@@ -1,10 +1,10 @@
-"""TLS on a listener, with certificates that can be exchanged while it runs.
+"""TLS on a listener, with certificates that a reload replaces.
 
 Rules:
-- Records are decrypted in turns (`scheduled_input.py`): a handshake costs a millisecond of CPU, and waits for the
+- The scheduler bounds decryption (`scheduled_input.py`): a handshake costs a millisecond of CPU, and waits for the
   rounds.
-- What a record holds is handed to the protocol above within the same quantum. While that protocol reads no more,
-  nothing is decrypted for it.
+- Decrypted input goes to the protocol above within the same quantum. While that protocol is paused, nothing is
+  decrypted for it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Turns
 
 READ = 4_096
-"""Bytes of one read: a handshake takes three of them at most, and a peer waits with as little as this."""
+"""Bytes of one read: a handshake takes at most three of them, and a queued connection holds no more."""
 
 SESSIONS = b"elkobroker"
-"""Under this name OpenSSL keeps the sessions that clients resume; without one it refuses those that it verified a
-client's certificate for, and closes their connections by an alert. Each context has session keys of its own besides: a
-session from before a reload is not resumed but begun again, under the rules that hold by then."""
+"""The session ID context of resumable sessions. Without one, OpenSSL refuses to resume sessions with a verified client
+certificate, and closes their connections by an alert. Each context also has its own session keys: a session from before
+a reload is not resumed but negotiated in full, under the current rules."""
 
 
 @implementer(IOpenSSLServerConnectionCreator)
 class Certificates:
-    """The certificate (with its chain), key and client CA in these PEM files, as they were when last read.
+    """The certificate chain, key and client CA in these PEM files, as of the last read.
 
-    ``ca`` set means that clients must have a certificate of that authority. Raises ValueError or OSError where the
-    files cannot be used.
+    With ``ca``, clients must have a certificate of that authority. Raises ValueError or OSError if the files are
+    unusable.
     """
 
     def __init__(self, certificate: str, key: str, ca: str | None) -> None:
@@ -49,11 +49,11 @@ class Certificates:
         self._context = self.read()
 
     def use(self, context: SSL.Context) -> None:
-        """Serve connections from now on with what `read` gave. Sessions from before it cannot be resumed."""
+        """Use the result of `read` for new connections. Earlier sessions cannot be resumed."""
         self._context = context
 
     def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """A new connection; see `IOpenSSLServerConnectionCreator`."""
+        """Create a connection; see `IOpenSSLServerConnectionCreator`."""
         return SSL.Connection(self._context, None)
 
     def read(self) -> SSL.Context:
@@ -79,7 +79,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
     factory: TlsFactory
     transport: Any
-    _reading = True  # the protocol above reads
+    _reading = True  # the protocol above is not paused
 
     def makeConnection(self, transport: Any) -> None:
         self._socket = transport if isinstance(transport, Connection) else None
@@ -96,28 +96,28 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
         super().connectionLost(reason)
 
     def push(self) -> None:
-        """Send now what was written, not in the next turn of the reactor."""
+        """Send buffered output now instead of in the next turn of the reactor."""
         self._aggregator.flush()
         push(self._socket)
 
     # for the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Decrypt a piece in each step."""
+        """Decrypt one piece in each step."""
         for piece in sliced(data):
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
             yield
 
     def held_up(self) -> bool:
-        """True if the protocol above reads no more for now."""
+        """Return True while the protocol above is paused."""
         return not self._reading
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Pause the transport's reads."""
         self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume the transport's reads, unless the protocol above is paused."""
         if self._reading:
             self.transport.resumeProducing()
 
@@ -128,12 +128,12 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
     # for the protocol above
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
+        """Pause for the protocol above."""
         self._reading = False
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read on."""
+        """Resume for the protocol above: pending input first."""
         self._reading = True
         if self._rest is not None:
             self.go_on()
@@ -143,7 +143,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
 
 class TlsFactory(TLSMemoryBIOFactory):
-    """A listener's factory, spoken to over TLS."""
+    """TLS wrapper of a listener's factory."""
 
     protocol = TlsConnection
     wire = "tls"

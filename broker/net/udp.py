@@ -1,14 +1,15 @@
-"""A UDP socket in the reactor: whatever comes in is read in bounded pieces, and what goes wrong is counted.
+"""UDP socket in the reactor: bounded reads, and counted errors.
 
 Rules:
-- It takes its turns like the other sockets that many peers share (`broker.net.scheduler`).
-- Nothing but `UdpSocket.close` ends it: an error that the network told of costs nothing, a failing datagram costs that
-  datagram, and after any other error it is read again after `RETRY`.
-- A datagram that is too long is given on like the others, cut to one byte more than the longest: who receives it sees
-  by its length that it is none.
-- What the kernel had no room for is counted too, but the kernel tells of it with the next datagram that it keeps.
-- Whatever peers and networks do, one line a minute is logged on each kind of error.
-- Nobody else may have its port: neither the address nor the port is shared.
+- The scheduler serves it as a shared connection (`broker.net.scheduler`).
+- `UdpSocket.close` alone ends it: an ICMP error is ignored, a failing datagram costs that datagram, and after any other
+  error the socket is read again after `RETRY`.
+- An oversized datagram is passed on truncated to one byte more than the longest: its length shows the receiver that it
+  is invalid.
+- Datagrams dropped by the kernel are counted too, but the kernel reports them only with the next datagram that it
+  keeps.
+- One line a minute is logged for each kind of error, whatever peers and networks do.
+- The port is exclusive: neither the address nor the port is shared.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from broker.net.rate_limits import Seldom
 from broker.net.scheduler import Turns
 
 BUFFER = 4 * 1024 * 1024
-"""Bytes asked of the kernel for what was not read yet. Linux grants twice that, and takes some 830 for a small one: so
-there is room for 10,000, a fifth of a second at 50,000 a second. Without asking there is room for 256."""
+"""Receive buffer in bytes, requested from the kernel. Linux grants twice that, and takes some 830 for a small datagram:
+so there is room for 10,000, a fifth of a second at 50,000 a second. The default has room for 256."""
 
 LEAST_BUFFER = 1024 * 1024
-"""Bytes below which there is a warning. With 1 MiB there is room for 2,500 small datagrams: two heartbeats of each of a
-thousand services, which is two seconds of a busy reactor."""
+"""Bytes of receive buffer below which a warning is logged. 1 MiB has room for 2,500 small datagrams: two heartbeats of
+each of a thousand services, which is two seconds of a busy reactor."""
 
 LOOK = 32
-"""Datagrams after which a look at the clock costs nothing by comparison: some 100 µs."""
+"""Datagrams between two clock reads: some 100 µs, compared to which a clock read is negligible."""
 
 RETRY = 1.0
-"""Seconds until a socket whose read failed is read again."""
+"""Seconds until the next read after a failed one."""
 
 _LINUX = sys.platform.startswith("linux")
 
 _SO_RCVBUFFORCE = 33
 _SO_RXQ_OVFL = 40
-"""Options of Linux that Python has no names for."""
+"""Linux options without a name in Python."""
 
 _DROPS = 4
-"""Bytes of the kernel's count of drops, which begins again at 0 behind the largest that they hold."""
+"""Bytes of the kernel's drop counter, which wraps to 0 beyond its maximum."""
 
 _TOLD = frozenset(
     {
@@ -59,22 +60,22 @@ _TOLD = frozenset(
         errno.EPERM, errno.EPROTO,
     }
 )  # fmt: skip
-"""Errors of a read that concern an earlier datagram of the broker. There may be datagrams behind them."""
+"""Read errors that concern an earlier datagram of the broker (ICMP). More datagrams may follow them."""
 
 _Receive = Callable[[bytes, tuple[str, int]], object]
 
 
 @implementer(IReadDescriptor)
 class UdpSocket:
-    """One socket, over IPv4 or IPv6. Nothing comes in before it is bound, and then goes to who was named there.
+    """One socket, over IPv4 or IPv6. Nothing is received before `bind`, which sets the receiver.
 
-    ``longest`` is how many bytes a datagram may have; ``wanted`` is the receive buffer to ask for, in bytes.
+    ``longest`` is the longest valid datagram; ``wanted`` is the receive buffer to request. Both in bytes.
     """
 
     log = Logger()
 
     buffer = 0
-    """Bytes of the receive buffer that the kernel granted."""
+    """Bytes of receive buffer granted by the kernel."""
 
     def __init__(self, reactor: Any, turns: Turns, name: str, longest: int, wanted: int = BUFFER) -> None:
         self._clock = reactor
@@ -89,17 +90,17 @@ class UdpSocket:
         self._received = self._oversized = self._failed = self._sent = 0
         self._unsent: Counter[str] = Counter()
         self._dropped: int | None = None
-        """None where the kernel does not tell."""
+        """None if the kernel does not report drops."""
         self._told = 0
-        """The kernel's count of dropped datagrams at the last look."""
+        """The kernel's drop counter at the last read."""
         self._logged: Seldom[str] = Seldom(reactor)
         self._warned = False
-        """The receive buffer is a small one, and the log has it: it may be bound more than once."""
+        """The small receive buffer was logged: the socket may be bound more than once."""
 
     # opening and closing
 
     def bind(self, host: str, port: int, receive: _Receive) -> int:
-        """Listen at that IPv4 or IPv6 address. Returns the port that it got. Raises OSError."""
+        """Bind to that IPv4 or IPv6 address. Returns the bound port. Raises OSError."""
         assert self._socket is None
         opened = socket.socket(_family(host), socket.SOCK_DGRAM)
         try:
@@ -126,7 +127,7 @@ class UdpSocket:
         return got
 
     def close(self) -> None:
-        """Close. Nothing is received any more."""
+        """Close the socket. Nothing is received afterwards."""
         if self._socket is None:
             return
         if self._wakeup is not None:
@@ -139,25 +140,25 @@ class UdpSocket:
     # receiving
 
     def fileno(self) -> int:
-        """The descriptor; -1 if there is none."""
+        """Return the descriptor; -1 if there is none."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The name of the socket in the reactor's log lines."""
+        """Return the name of the socket in the reactor's log lines."""
         return self._name
 
     def doRead(self) -> None:
-        """There is something to read."""
+        """Schedule a read."""
         if not self._queued:
             self._queued = True
             self._turns.serve_shared(self)
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor took it out, over an error that came without a datagram. It goes on."""
+        """Handle removal by the reactor, after an error without a datagram: the socket is retried."""
         self._rest()
 
     def serve(self) -> bool:
-        """Read and handle the next quantum. Returns whether there may be more."""
+        """Read and handle one quantum. Returns True if there may be more."""
         turns = self._turns
         self._queued = False
         left = turns.messages()
@@ -181,7 +182,7 @@ class UdpSocket:
         return False
 
     def _read_counting(self, opened: socket.socket, count: int) -> None:
-        """Read up to so many, and see from the first what the kernel dropped before it."""
+        """Read up to ``count`` datagrams, and take the kernel's drop counter from the first."""
         data, told, _, source = opened.recvmsg(self._longest + 1, socket.CMSG_SPACE(_DROPS))
         for level, kind, value in told:
             if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and self._dropped is not None:
@@ -195,7 +196,7 @@ class UdpSocket:
             self._read(opened, count - 1)
 
     def _read(self, opened: socket.socket, count: int) -> None:
-        """Read and handle up to so many. Raises BlockingIOError if there are no more."""
+        """Read and handle up to ``count`` datagrams. Raises BlockingIOError if none is left."""
         recvfrom, take, size = opened.recvfrom, self._take, self._longest + 1
         for _ in range(count):
             take(*recvfrom(size))
@@ -212,23 +213,23 @@ class UdpSocket:
             self._failure()
 
     def _failure(self) -> None:
-        """Anybody can send what makes the broker fail as often as he likes, and a failure takes a page of the log."""
+        """Log an exception within the rate limit: any sender can repeat the cause, and a traceback fills a page."""
         self._failed += 1
         if self._logged.due("failure"):
             self.log.failure("a datagram to {name} made the broker fail", name=self._name)
 
     def took(self, seconds: float) -> None:
-        """Ignore the time: many peers share the socket."""
+        """No-op: many peers share the socket, so that no single one is to blame."""
 
     def flush(self) -> None:
-        """Nothing is gathered."""
+        """No-op: nothing is gathered."""
 
     def abort(self) -> None:
-        """A defect of ours must not end it: it goes on."""
+        """Retry later: an internal failure must not close the socket."""
         self._rest()
 
     def _rest(self) -> None:
-        """Read nothing for a while: it may seem to be readable all the time."""
+        """Stop reading for `RETRY` seconds: the socket may stay readable without delivering anything."""
         if self._socket is not None:
             self._clock.removeReader(self)
             if self._wakeup is None:
@@ -241,15 +242,15 @@ class UdpSocket:
     # sending
 
     def send(self, data: bytes, to: tuple[str, int]) -> bool:
-        """Send one datagram to an address of the socket's family and a port, as `bind`'s function was given them.
+        """Send one datagram to an address and port as the receiver of `bind` gets them.
 
-        Returns True if the kernel took it; more is not known.
+        Returns True if the kernel took it, which does not prove delivery.
         """
         if self._socket is None:
             self._unsent["closed"] += 1
             return False
         try:
-            # A name would be looked up, and everything would wait for that. A link-local address has a scope behind it.
+            # A name would block the reactor in a lookup. A link-local address may have a scope suffix.
             socket.inet_pton(self._socket.family, to[0].partition("%")[0])
             self._socket.sendto(data, to)
         except OSError as error:
@@ -268,7 +269,7 @@ class UdpSocket:
     # counts
 
     def counts(self) -> Mapping[str, int]:
-        """Counters of events that are too frequent to be counted elsewhere."""
+        """Return the counters of events that are too frequent for the common counters."""
         datagrams = {
             "received": self._received,
             "oversized": self._oversized,
@@ -284,10 +285,10 @@ class UdpSocket:
 
 
 def risen(before: int, now: int) -> int:
-    """By how much a count of the kernel rose, which begins again at 0 when it is full.
+    """Return the increase of a wrapping kernel counter.
 
-    Datagrams that come by two processors at once may bring theirs in the wrong order: a count that seems to have risen
-    by half of its range or more is an older one, and has not risen.
+    Datagrams received on two processors may carry its values out of order: an apparent increase of half the range or
+    more is an older value, and counts as 0.
     """
     full = 1 << 8 * _DROPS
     by = (now - before) % full
@@ -299,12 +300,12 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _enlarge(opened: socket.socket, wanted: int) -> int:
-    """Ask for a receive buffer. Returns what was granted."""
-    with contextlib.suppress(OSError):  # other systems refuse what is more than they grant
+    """Request a receive buffer. Returns the granted size in bytes."""
+    with contextlib.suppress(OSError):  # other systems refuse a size beyond their maximum
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
     granted = _granted(opened)
     if _LINUX and granted < wanted:
-        with contextlib.suppress(OSError):  # only the superuser may have more than the limit
+        with contextlib.suppress(OSError):  # only the superuser may exceed the limit
             opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, wanted)
         granted = _granted(opened)
     return granted
@@ -312,11 +313,11 @@ def _enlarge(opened: socket.socket, wanted: int) -> int:
 
 def _granted(opened: socket.socket) -> int:
     buffer = opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    return buffer // 2 if _LINUX else buffer  # Linux tells of its own overhead too: twice what was asked
+    return buffer // 2 if _LINUX else buffer  # Linux reports twice the request, for its own overhead
 
 
 def _tells_drops(opened: socket.socket) -> bool:
-    """Have the kernel tell with each datagram how many it had no room for. Returns whether it will."""
+    """Enable the kernel's drop counter on received datagrams. Returns True if it is available."""
     if not _LINUX:
         return False
     try:
@@ -327,4 +328,4 @@ def _tells_drops(opened: socket.socket) -> bool:
 
 
 def _lose(data: bytes, source: tuple[str, int]) -> None:
-    """Discard a datagram that arrives before the receiver is set: there is none."""
+    """Discard a datagram that arrives before the receiver is set."""

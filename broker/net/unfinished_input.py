@@ -1,12 +1,12 @@
-"""Input that is no whole message yet: the bounds on it for one listener, and the connection that is closed beyond them.
+"""Memory limit for unfinished messages of one listener, with eviction of the oldest.
 
 Rules:
-- A connection counts while it holds more than `SHORT` bytes of a message that is not complete. Shorter pieces are
-  bounded by the number of connections.
-- Over a bound, the connection is closed whose message began first: among those of the address for
-  `UNFINISHED_BY_ADDRESS`, among all for `UNFINISHED`. Hostile peers hold old messages, others complete theirs soon; to
-  close the one that grew would let the former lock the latter out.
-- A message begins, for this, when it has more than `SHORT` bytes, and again after one that was completed.
+- A connection counts while it holds more than `SHORT` bytes of an incomplete message. The connection limit bounds
+  shorter pieces.
+- Over a limit, the connection with the oldest unfinished message is closed: among those of the address for
+  `UNFINISHED_BY_ADDRESS`, among all for `UNFINISHED`. Hostile peers hold old messages, others complete theirs soon;
+  closing the connection that grew would let the former lock the latter out.
+- The age of a message counts from its first `SHORT` bytes, and starts again after a completed message.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from twisted.logger import Logger
 from broker.core.errors import Reason, Refusal
 
 SHORT = 4_096
-"""Bytes of a read that an ordinary peer sends: a registration or some finds. A larger read waits for the rounds, and
-a connection that holds more of an unfinished message is accounted for."""
+"""Bytes of a read of an ordinary peer: a registration or some finds. A larger read waits for the rounds, and a
+connection that holds more of an unfinished message is accounted for."""
 
 UNFINISHED = 160 * 1024 * 1024
-"""Bytes of unfinished messages that a listener's connections may hold together; ordinary ones hold none. The process
-grows by more: buffers that grow are longer than their content, and the allocator keeps what it was given back. Of 256
-MiB by this count 330 to 400 were resident, so that 160 keep the process at 256 more."""
+"""Bytes of unfinished messages of all connections of a listener; ordinary connections hold none. The process grows by
+more: growing buffers exceed their content, and the allocator keeps freed memory. With 256 MiB by this count, 330 to 400
+were resident; 160 keep the growth of the process at 256."""
 
 UNFINISHED_BY_ADDRESS = 64 * 1024 * 1024
-"""The same for one address: enough for 64 of the largest lines at once, and no address alone can reach the bound of
-all."""
+"""The same for one address: enough for 64 of the largest lines at once, and no single address can reach the common
+limit."""
 
 _ADDRESS = Refusal(Reason.TOO_LARGE, "too much unfinished input is held for this address: closing")
 _ALL = Refusal(Reason.TOO_LARGE, "too much unfinished input is held for all peers together: closing")
 
 
 class Holder(Protocol):
-    """A connection that holds input."""
+    """A connection with held input."""
 
     @property
     def host(self) -> str:
         """The address of the peer, without its port."""
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse and close, and free held input. It is not counted any more when this is called."""
+        """Refuse, close, and free held input. The holder is not counted any more at this call."""
 
     def abort(self) -> None:
-        """Close at once, after `evict` failed."""
+        """Close at once, after a failure of `evict`."""
 
 
 class _Queue:
-    """Holders in the order in which their messages began, with the bytes of each and their sum."""
+    """Holders in the order of their messages' ages, with the bytes of each and their sum."""
 
     __slots__ = ("held", "sizes")
 
@@ -59,23 +59,23 @@ class _Queue:
         self.sizes: OrderedDict[Holder, int] = OrderedDict()
 
     def put(self, holder: Holder, size: int, another: bool) -> None:
-        """``size`` bytes are held by ``holder``, of ``another`` message than before or of the same."""
+        """Set the bytes of a holder; ``another`` marks a new message."""
         self.held += size - self.sizes.get(holder, 0)
         self.sizes[holder] = size
         if another:
             self.sizes.move_to_end(holder)
 
     def remove(self, holder: Holder) -> None:
-        """Nothing is held by ``holder``."""
+        """Remove a holder."""
         self.held -= self.sizes.pop(holder)
 
     def first(self) -> Holder:
-        """The holder whose message began first."""
+        """Return the holder of the oldest message."""
         return next(iter(self.sizes))
 
 
 class UnfinishedInput:
-    """The unfinished messages of one listener. Each operation takes constant time, and so does each eviction."""
+    """The unfinished messages of one listener. Each operation and each eviction takes constant time."""
 
     log = Logger()
 
@@ -85,13 +85,13 @@ class UnfinishedInput:
 
     @property
     def held(self) -> int:
-        """Bytes that are held by all connections that count."""
+        """Bytes held by all counted connections."""
         return self._all.held
 
     def hold(self, holder: Holder, size: int, another: bool = False) -> None:
-        """``size`` bytes are held by ``holder`` now, of ``another`` message than at the last call or of the same.
+        """Set the bytes that ``holder`` holds; ``another`` marks a new message since the last call.
 
-        May call `Holder.evict` of any holder, also of this one.
+        May call `Holder.evict` of any holder, including this one.
         """
         if size <= SHORT:
             self.drop(holder)
@@ -109,7 +109,7 @@ class UnfinishedInput:
                 self._evict(self._all, _ALL)
 
     def drop(self, holder: Holder) -> None:
-        """Nothing that counts is held by ``holder`` any more. May be called at any time."""
+        """Remove a holder from the account. Idempotent."""
         if holder in self._all.sizes:
             self._all.remove(holder)
             address = self._addresses[holder.host]
@@ -122,6 +122,6 @@ class UnfinishedInput:
         self.drop(holder)
         try:
             holder.evict(refusal)
-        except Exception:  # another connection is being served, which this must not cost anything
+        except Exception:  # must not affect the connection that is being served
             self.log.failure("the eviction of unfinished input failed")
             holder.abort()

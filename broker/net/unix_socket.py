@@ -1,8 +1,7 @@
-"""The path of a unix socket before it is bound: what may be there, and what a killed process left.
+"""Stale Unix socket files: detection and removal before a bind.
 
-A socket file stays when its process is killed, and binding to its path fails then. Twisted removes it only where the
-dead process had a lock of Twisted's beside it (``PATH.lock``, a symbolic link to the number of the process). Other
-programs leave none.
+A socket file outlives a killed process, and binding to its path then fails. Twisted removes it only if the dead process
+had Twisted's own lock beside it (``PATH.lock``, a symbolic link to the process ID). Other programs leave none.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from twisted.python.lockfile import FilesystemLock
 
 
 def check_free(path: str) -> None:
-    """Raise OSError if there is anything at ``path`` but a socket file that no process listens on."""
+    """Raise OSError if ``path`` exists, unless it is a socket file without a listening process."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
-        return  # there is nothing, or binding will show what is wrong
+        return  # no file, or the bind reports the error
     if not stat.S_ISSOCK(mode):
         raise FileExistsError(errno.EEXIST, "there is a file that is no socket", path)
     with socket.socket(socket.AF_UNIX) as probe:
@@ -31,20 +30,20 @@ def check_free(path: str) -> None:
         except ConnectionRefusedError:
             return
         except BlockingIOError:
-            pass  # its queue is full
+            pass  # the accept queue is full: a process listens
     raise _in_use(path)
 
 
 def clear(path: str) -> None:
-    """Remove a socket file that no process listens on, so that ``path`` can be bound.
+    """Remove a stale socket file, so that ``path`` can be bound.
 
-    Raises OSError if there is anything else, or if another process has the lock. The lock is held meanwhile: a process
-    that is about to bind the path has it, and its new socket is not taken for an old one.
+    Raises OSError for any other file, and if another process has the lock. The lock is held during the removal: a
+    process about to bind the path has it, so that its new socket is not mistaken for a stale one.
     """
     check_free(path)
     lock = FilesystemLock(f"{path}.lock")
     if _is_ours(lock.name):
-        os.unlink(lock.name)  # of a dead process with our number, as in a container that was started again
+        os.unlink(lock.name)  # left by a dead process with the same ID, as in a restarted container
     if not lock.lock():
         raise _in_use(path)
     try:
@@ -56,7 +55,7 @@ def clear(path: str) -> None:
 
 
 def _is_ours(lock: str) -> bool:
-    """Return True if a lock has the number of this process."""
+    """Return True if a lock has the ID of this process."""
     try:
         return os.readlink(lock) == str(os.getpid())
     except OSError:

@@ -1,17 +1,16 @@
-"""The rule by which requests of web pages are told from those of programs, and which pages may connect.
+"""Same-origin check: the rule that separates requests of web pages from those of programs, and the allowed origins.
 
-A browser lets any page that somebody looks at connect to any address that the browser reaches, this machine's own
-included, and tells the server only which page it was. Without a check, every page could steer an open broker behind
-its visitor's back.
+A browser lets any page connect to any address that the browser can reach, including this machine, and sends only the
+page's origin to the server. Without a check, every page could control an open broker behind its visitor's back.
 
 Rules:
 - A request with an ``Origin`` comes from that page, which must be listed. Browsers send it with every WebSocket
-  handshake, and with every request of HTTP of which a page of another origin may read the answer.
+  handshake, and with every HTTP request whose answer a page of another origin may read.
 - A request without ``Origin`` comes from a program, unless it has ``Sec-Fetch-Site`` (Fetch Metadata): a browser sends
-  that with what a page loads blindly, as an image for instance. Then the value must be one of `OWN`. ``same-site`` is
-  not: a page of another port of this machine is of the same site.
-- Browsers leave ``Sec-Fetch-Site`` out where the address is neither HTTPS nor loopback, and old ones always do. A
-  request without either header may so still be a page's, which cannot read the answer.
+  that with subresources of a page, such as an image. Then the value must be one of `OWN`. ``same-site`` is not: a page
+  of another port of this machine is of the same site.
+- Browsers omit ``Sec-Fetch-Site`` if the address is neither HTTPS nor loopback, and old ones always do. A request
+  without either header may thus still come from a page, which cannot read the answer.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from collections.abc import Iterable
 from broker.core.errors import Reason, Refusal
 
 ALL = "*"
-"""The entry that stands for every page."""
+"""The entry that allows every page."""
 
 OWN = ("none", "same-origin")
-"""Values of Sec-Fetch-Site that no other page causes: a person typed the address, or the page is the listener's own."""
+"""Values of Sec-Fetch-Site without another page as the cause: a typed address, or a page of the listener itself."""
 
 FROM_ELSEWHERE = ("Origin", "Sec-Fetch-Site", "Forwarded", "X-Forwarded-For", "X-Real-IP")
-"""Headers with which a request was not made by a program on the machine that it comes from, but by a browser there, or
-by a client of the proxy there. A peer with one of them is not trusted for being local."""
+"""Headers that indicate a browser, or a client of a proxy, instead of a program on the peer's machine. A local peer
+with one of them is not trusted as local."""
 
 MAX_SHOWN = 200
-"""Characters of a header that a refusal shows."""
+"""Characters of a header in a refusal."""
 
 
 class Origins:
-    """The pages that may connect."""
+    """The allow-list of origins."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._allowed = frozenset(each.lower() for each in allowed)
 
     def allow(self, origin: str | None, site: str | None = None) -> bool:
-        """True if a request may be served. ``origin`` and ``site`` are its Origin and Sec-Fetch-Site, None without one.
+        """Return True if a request is allowed. ``origin`` and ``site`` are its Origin and Sec-Fetch-Site, or None.
 
-        Any text may be given, surrogates of undecodable bytes included. An origin that is not ASCII is never listed:
-        browsers write such hosts in Punycode.
+        Any text is accepted, including surrogates of undecodable bytes. A non-ASCII origin is never listed: browsers
+        write such hosts in Punycode.
         """
         if ALL in self._allowed:
             return True
@@ -53,14 +52,14 @@ class Origins:
         return origin.isascii() and origin.lower() in self._allowed
 
     def shared_with(self, origin: str | None) -> str | None:
-        """The value of Access-Control-Allow-Origin in the answer, None for no such header."""
+        """Return the value of Access-Control-Allow-Origin in the answer, or None to omit the header."""
         if ALL in self._allowed:
             return ALL
         return origin if origin is not None and self.allow(origin) else None
 
 
 def not_allowed(origin: str | None, site: str | None = None) -> Refusal:
-    """The refusal of a page that may not connect. Its text is printable, whatever the headers hold."""
+    """Return the refusal for a disallowed page. Its text is printable for any headers."""
     if origin is None and site is not None:
         text = f"a request of a browser without an origin (Sec-Fetch-Site: {site[:MAX_SHOWN]!r}) may not connect"
         return Refusal(Reason.HANDSHAKE, text)

@@ -1,17 +1,19 @@
-"""The interface of a wire: all that the daemon, the console, the HTTP API and the command line know of it.
+"""The interface of a wire, used by the daemon, the console, the HTTP API and the command line.
 
-A wire is a folder of `broker.wires` whose module ``wire`` has a `Wire`, and one entry in `broker.app.wires`.
-The life of a wire::
+A wire is a folder of `broker.wires` whose module ``wire`` has a `Wire`, and one entry in `broker.app.wires`. Lifecycle
+of a wire::
 
     Wire.section      the table of the configuration is read and checked; nothing is open
-    Wire.open()       makes an `OpenWire`: state is restored, and nothing listens yet. A `CannotListen` is retried
+    Wire.open()       creates an `OpenWire`: state is restored, no port listens. A `CannotListen` is retried
     OpenWire.bind()   opens the listener of one title. A `CannotListen` is retried
-    OpenWire.reload() takes the keys that may change, after the whole new configuration was found valid
+    OpenWire.reload() applies the reloadable keys, after validation of the whole new configuration
     stop_listening()  no more connections are accepted
-    close()           peers are told, connections are closed in good order; `abandon()` where the reactor does not run
+    close()           peers are notified, connections close in order; `abandon()` if the reactor does not run
 
 The daemon calls `stop_listening` on all wires, writes the last records of the store and the journal, and then closes
-all wires side by side: peers that are disconnected by the stop are remembered as present.
+all wires in parallel: the store keeps peers that the shutdown disconnects as present.
+
+Read on in `broker.wires.views`, `broker.wires.counter` and `broker.wires.dialect` (the operator's side).
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ V = TypeVar("V", bound=attrs.AttrsInstance)
 
 @attrs.frozen(eq=False)
 class Context:
-    """What a wire is opened in.
+    """The environment of an open wire.
 
-    - ``broker``: the section ``[broker]``: the suffix of service names, and whether peers are told what was wrong.
-    - ``state``: the state directory; ``known``: what the store remembers from before this start.
+    - ``broker``: the section ``[broker]``: the suffix of service names, and the switch for error details to peers.
+    - ``state``: the state directory; ``known``: the store's snapshot from before this start.
     - ``registry``, ``topics``, ``leases``, ``launchers``: the core.
     - ``recorder``: stores sessions that outlast a restart.
-    - ``scheduler``, ``complaints``: fair scheduling of input; counters and bounded log lines of what peers did wrong.
+    - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
-    - ``room``: connections that each listener may have, so that there are descriptors for all.
-    - ``control``: the orders of administrators to the daemon.
+    - ``room``: the connection limit of each listener, derived from the available descriptors.
+    - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
-    - ``forget``: removes the listener of a title from those that are retried, after it was closed on purpose.
+    - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
     """
 
     broker: Broker
@@ -71,62 +73,62 @@ class Context:
 
 
 class OpenWire(Protocol):
-    """A wire that runs, whether its listeners are bound or not."""
+    """An open wire, with or without bound listeners."""
 
     def bind(self, title: str) -> str:
-        """Open the listener of a title of the section's bindings, and log that. Returns the address.
+        """Open the listener of a title of the section's bindings, and log its address. Returns the address.
 
-        Raises `broker.net.endpoints.CannotListen` with none of its sockets open; it may be tried again.
+        Raises `broker.net.endpoints.CannotListen` with none of its sockets open; the call may be repeated.
         """
 
     def places(self) -> Iterable[Mapping[str, object]]:
-        """Return the open listeners as operators see them: wire, name, address, connections, full."""
+        """Return the open listeners for operators: wire, name, address, connections, full."""
 
     def services(self) -> Iterable[Service]:
-        """Return the listeners that are open as services of the broker itself, provider 0."""
+        """Return the open listeners as services of the broker itself, provider 0."""
 
     def counts(self) -> Mapping[str, int]:
-        """Return what the wire itself counts, and how many of its things there are, by the names of `Counter`."""
+        """Return the values of the wire's own counters and gauges, by the names of `Counter`."""
 
     def views(self) -> Sequence[AnyView]:
-        """Return the tables that operators see."""
+        """Return the wire's tables for operators."""
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the wire's own commands for operators."""
 
     def certificates(self) -> Sequence[Certificates]:
-        """Return the certificates of open listeners over TLS, which a reload reads again."""
+        """Return the certificates of open TLS listeners, which a reload reads again."""
 
     def reload(self, config: Any, broker: Broker) -> None:
-        """Take the keys that a reload may change, also for listeners that are not open yet."""
+        """Apply the reloadable keys, also to listeners that are not open yet."""
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Stop accepting connections. Fires when all ports are closed."""
 
     def close(self) -> Deferred[Any]:
-        """Close in good order. Fires when the state is on the disk and all connections are closed."""
+        """Close in order. Fires when the state is on disk and all connections are closed."""
 
     def abandon(self) -> None:
-        """Let go of everything where the reactor does not run: the start failed."""
+        """Release all resources after a failed start, without a running reactor."""
 
 
 class PlainWire:
-    """Defaults of `OpenWire` for a wire without services of its own, commands for operators, and TLS."""
+    """Default methods of `OpenWire` for a wire without own services, operator commands and TLS."""
 
     def services(self) -> Iterable[Service]:
-        """Return nothing: the wire is not found in the registry."""
+        """Return no services: the wire is not in the registry."""
         return ()
 
     def counts(self) -> Mapping[str, int]:
-        """Return nothing: all is counted by the connections."""
+        """Return no counters: the connections count everything."""
         return {}
 
     def dialects(self) -> Sequence[Dialect]:
-        """Return nothing: there are views only."""
+        """Return no commands: the wire has views only."""
         return ()
 
     def certificates(self) -> Sequence[Certificates]:
-        """Return nothing: no listener has TLS."""
+        """Return no certificates: no listener has TLS."""
         return ()
 
 
@@ -135,10 +137,10 @@ class Wire(Generic[V]):
     """A wire of the broker.
 
     - ``section``: its table of the configuration; the name of the wire is that of the table.
-    - ``enabled``: reports whether the configuration switches it on.
-    - ``open``: makes it. Raises `broker.net.endpoints.CannotListen` with nothing left open.
-    - ``counters``: the families of all that it counts, its own and those of its connections.
-    - ``descriptors``: file descriptors that it takes besides connections, given those of the process.
+    - ``enabled``: returns True if the configuration enables it.
+    - ``open``: creates the `OpenWire`. Raises `broker.net.endpoints.CannotListen` with nothing left open.
+    - ``counters``: the families of all its counters, including those of its connections.
+    - ``descriptors``: its file descriptors besides connections, as a function of the process limit.
     """
 
     section: Section[V]

@@ -1,7 +1,7 @@
-"""Views: tables of the state of a wire, for the console, the HTTP API and the command line alike.
+"""Views: tables of a wire's state, for the console, the HTTP API and the command line alike.
 
-A view names its columns and yields its rows in a stable order, the oldest first where there is an order of time. A row
-is a JSON object; a column that does not apply to a row is absent from it.
+A view names its columns and yields its rows in a stable order, by age if its items have one. A row is a JSON object; a
+column that does not apply to a row is absent from it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Column:
 class View(Generic[Item]):
     """A table.
 
-    - ``name``: the words that select it: ``mc0 sessions``. ``help``: a sentence.
+    - ``name``: its name in commands: ``mc0 sessions``. ``help``: a sentence.
     - ``columns``: all columns, in order.
-    - ``items``: the things that have a row each, evaluated lazily.
-    - ``row``: the row of a thing.
-    - ``keys``: the texts of a thing that a shell pattern is compared with.
+    - ``items``: the items, one for each row, evaluated lazily.
+    - ``row``: returns the row of an item.
+    - ``keys``: returns the texts of an item that a shell pattern is matched against.
     """
 
     name: str
@@ -48,7 +48,7 @@ class View(Generic[Item]):
     keys: Callable[[Item], Iterable[str]]
 
     def page(self, pattern: str = "*", offset: int = 0, limit: int = MAX_ROWS) -> list[Row]:
-        """Return at most ``limit`` rows whose keys match a shell pattern, after the first ``offset`` of them."""
+        """Return at most ``limit`` rows with a key that matches a shell pattern, after the first ``offset`` of them."""
         found: Iterable[Item] = self.items()
         if pattern != "*":
             found = (item for item in found if any(fnmatchcase(key, pattern) for key in self.keys(item)))

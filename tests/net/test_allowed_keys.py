@@ -1,4 +1,4 @@
-"""The directory of client keys: what counts, and what is noticed while it changes."""
+"""Directory of client keys: valid files, and changes while it is watched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put(directory: Path, name: str, key: str) -> None:
 
 
 class Noticed:
-    """Keys over a clock, and what they told."""
+    """Keys over a clock, with their notifications."""
 
     def __init__(self, directory: Path, in_thread: Callable[..., Deferred[Any]] = maybeDeferred) -> None:
         self.clock = Clock()
@@ -379,7 +379,7 @@ def test_a_directory_settles_after_other_files_have_come_and_gone(directory: Pat
 
 
 class Held:
-    """Runs what it is given when it is told to."""
+    """Runs a function on demand."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock
@@ -504,7 +504,7 @@ def test_a_defect_in_a_pass_is_logged_and_the_checks_go_on(directory: Path) -> N
     keys = Noticed(directory, in_thread)
     put(directory, "web2", B)
     [line] = keys.check()
-    assert line == "a defect in reading the client keys"
+    assert line == "reading the client keys raised an unexpected exception"
     failing[0] = False
     assert keys.check() == []
     assert keys.names(B) == ["web2"]
@@ -514,7 +514,7 @@ def test_who_fails_to_hear_of_a_change_keeps_nobody_from_it(directory: Path) -> 
     keys = Noticed(directory)
     keys.keys.changed.insert(0, lambda gone: divmod(1, 0))
     put(directory, "web1", B)
-    assert keys.check() == ["what was to be done after the client keys changed failed"]
+    assert keys.check() == ["a callback for changed client keys raised an exception"]
     assert keys.gone == [frozenset([A])]
 
 

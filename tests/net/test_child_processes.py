@@ -1,4 +1,4 @@
-"""Programs run by the real reactor: what of them is logged, and what is refused."""
+"""Programs run by the real reactor: logged output, and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT = 60.0
 
 @implementer(ILogObserver)
 class Logged:
-    """What programs logged, as (name, line)."""
+    """Log lines of programs, as (name, line)."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []

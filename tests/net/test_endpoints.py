@@ -1,4 +1,4 @@
-"""Listening with the real reactor: what accepted sockets inherit, TLS, and certificates that are exchanged."""
+"""Listeners with the real reactor: inherited socket options, TLS, and certificate replacement."""
 
 from __future__ import annotations
 

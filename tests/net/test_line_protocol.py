@@ -1,4 +1,4 @@
-"""Connections: what is read when, written when, how they close, and what each peer may take."""
+"""Connections: order of reads and writes, orderly close, and limits of each peer."""
 
 from __future__ import annotations
 
@@ -950,7 +950,7 @@ class Ordered:
 
 
 class Reserving(WordSession):
-    """Tells ``server`` of each word before it answers; the word ``end`` closes the connection after that."""
+    """Reports each word to ``server`` before the answer; the word ``end`` closes the connection after that."""
 
     server: LineProtocol | None = None
 

@@ -1,7 +1,4 @@
-"""Connections over real sockets: what the kernel does, which a transport in memory does not.
-
-The reactor is the test's own, and turns when the test says so; time is a clock that the test turns too.
-"""
+"""Connections over real sockets: behaviour of the kernel that a transport in memory lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to peers whether they live: what counts as an answer, when each ends, and what is left behind."""
+"""Liveness probes: valid answers, deadlines, and released resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG = 60.0
 """Seconds that no test takes."""
 
 SHORT = 0.3
-"""Seconds for a question that nobody will answer."""
+"""Seconds for a question without an answer."""
 
 PING_COMMAND = b"\x04\x09\x04PING\0\0me"
 """A heartbeat of ZMTP 3.1."""
@@ -81,7 +81,7 @@ class Probing(TestCase):
         return self.told[count]
 
     def ended(self) -> tuple[int, int, int]:
-        """How many questions were answered, not answered, and put off."""
+        """The numbers of questions answered, not answered, and put off."""
         counts = self.probes.counts()
         return counts["test_probes.answered"], counts["test_probes.unanswered"], counts["test_probes.put_off"]
 

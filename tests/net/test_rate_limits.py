@@ -1,4 +1,4 @@
-"""Rates, deadlines and complaints: what they let pass, and that they stay small."""
+"""Rate limits, deadlines and the refusal log: their effect, and bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: whoever has more to do gets it in rounds, and gathered output goes out once in each turn."""
+"""Scheduler: further work is served in rounds, and gathered output is written once in each turn."""
 
 from __future__ import annotations
 

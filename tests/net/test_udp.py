@@ -1,4 +1,4 @@
-"""UDP sockets in the reactor: what comes in, what is counted, what goes out, and that no flood keeps others waiting."""
+"""UDP sockets in the reactor: input, counters, output, and fairness under a flood."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGEST = 65_507
 """Bytes of the largest datagram that UDP over IPv4 has."""
 
 IP_RECVERR = 11
-"""The option of Linux with which a socket hears of what the network says of its datagrams."""
+"""The Linux option that reports ICMP errors of a socket's datagrams."""
 
 SMALL_BUFFER = 8_192
 """Bytes of a receive buffer that holds a few datagrams only."""
@@ -60,7 +60,7 @@ class TurningClock(TickingClock):
             self.readers.remove(reader)
 
     def read(self) -> None:
-        """What a reactor does when everything is readable."""
+        """A round of a reactor in which all descriptors are readable."""
         for reader in self.readers[:]:
             reader.doRead()
 
@@ -101,7 +101,7 @@ def plain() -> socket.socket:
 
 
 def closed_port() -> int:
-    """A port that nobody listens at."""
+    """A port without a listener."""
     with plain() as peer:
         port: int = peer.getsockname()[1]
         return port
@@ -113,7 +113,7 @@ def same(of: UdpSocket) -> socket.socket:
 
 
 def option(of: UdpSocket, name: int) -> int:
-    """What the kernel says of that socket."""
+    """The kernel's data on that socket."""
     with same(of) as other:
         return other.getsockopt(socket.SOL_SOCKET, name)
 
@@ -340,7 +340,7 @@ class TestSending(Udp):
         self.assertIn(inbox.socket, reactor.getReaders())
 
     def refuse(self, inbox: Inbox) -> None:
-        """Have the socket send something that is refused, and hear of it: by itself it does not."""
+        """Cause an error of an earlier datagram, with the report enabled: it is off by default."""
         with same(inbox.socket) as other:
             other.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
             self.assertTrue(inbox.socket.send(b"anybody?", (LOOPBACK, closed_port())))

@@ -1,4 +1,4 @@
-"""Unfinished input: how much is held, by one address and by all, and which connection is closed for it."""
+"""Unfinished input: limits for one address and for all, and the choice of the evicted connection."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.scheduler import QUANTUM, TURN, Turns
 
 COST = TURN / 199.5
-"""Seconds that a word takes where work takes time (`Heard.cost`)."""
+"""Simulated seconds of work for a word (`Heard.cost`)."""
 
 ALONE = 200
 """Words that one connection handles in one go while no other has anything to do: those of `TURN`."""
@@ -67,12 +67,7 @@ class Heard(list[tuple[str, str]]):
 
 
 class WordSession:
-    """Keeps what it is told, and does what the words say.
-
-    ``say TEXT`` is answered with the text, ``big N`` with N bytes, ``bad`` is refused, ``fail`` makes it fail,
-    ``close`` closes, ``hello`` authenticates, ``debug TEXT`` goes to the log, ``wait`` makes it expect an answer
-    after the end of input. Other words are only kept.
-    """
+    """Records messages, and acts on their words."""
 
     def __init__(self, peer: Peer, heard: list[tuple[str, str]]) -> None:
         self.peer = peer
@@ -166,7 +161,7 @@ class Link:
         self.protocol.dataReceived("".join(f"{word}\n" for word in words).encode())
 
     def take(self) -> list[bytes]:
-        """What was written since the last call, write by write."""
+        """The output since the last call, write by write."""
         writes = self.wire.writes[:]
         self.wire.writes.clear()
         return writes
@@ -207,7 +202,7 @@ class TickingClock(Clock):
         return super().seconds()
 
     def turn(self) -> None:
-        """One turn of a reactor: what is due now, and not what that asks for (`Clock.advance` does that too)."""
+        """One turn of a reactor: the calls due now, without those that they schedule (`Clock.advance` runs both)."""
         now = self.rightNow
         for call in [call for call in self.calls if call.getTime() <= now]:
             if call.active():
@@ -252,13 +247,13 @@ class Hub:
         return Link(protocol, self.sessions[-1])
 
     def words(self) -> list[str]:
-        """What was handled since the last call, of all connections."""
+        """The messages handled since the last call, of all connections."""
         words = [word for _, word in self.heard]
         self.heard.clear()
         return words
 
     def refused(self, reason: Reason) -> int:
-        """How often that was counted."""
+        """The value of a counter."""
         return self.counters.get("test_refused", reason.code)
 
     def later(self) -> None:

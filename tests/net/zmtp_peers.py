@@ -74,7 +74,7 @@ class RawPeer:
         await until(lambda: len(self.look()) >= GREETING)
 
     async def handshake(self, identity: bytes = b"", kind: bytes = b"DEALER", **properties: bytes) -> None:
-        """Shake hands without keys, as a DEALER by default; in the names of properties ``_`` stands for ``-``."""
+        """Shake hands without keys, as a DEALER by default; ``_`` in names of properties is replaced by ``-``."""
         await self.greet()
         named = {name.replace("_", "-").encode(): value for name, value in properties.items()}
         self.send(ready({b"Socket-Type": kind, b"Identity": identity, **named}))
@@ -131,7 +131,7 @@ def command(body: bytes) -> bytes:
 
 
 def message(*frames: bytes) -> bytes:
-    """A message as it stands on the wire."""
+    """A message in its wire format."""
     return b"".join(map(part, frames[:-1])) + _piece(frames[-1], 0)
 
 

@@ -1,10 +1,10 @@
-"""Messages that wait for the peers of a ROUTER which do not read, and the bounds on them.
+"""High-water marks of a ROUTER: limits on the messages queued for peers that do not read.
 
 Rules:
-- A number of messages, and of bytes, may wait for one peer; more are refused (`Sent.FULL`). Answers may go beyond the
-  number. One message may wait, however long it is.
-- All messages that wait for peers which do not read have a number of bytes together; beyond, each of these peers may
-  have its share only.
+- The queue of one peer is bounded in messages and bytes; beyond, messages are refused (`Sent.FULL`). Answers have an
+  extra allowance of messages. A single message may be queued at any length.
+- The queues of all blocked peers have a common limit in bytes; beyond it, each blocked peer is limited to an equal
+  share.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from broker.net.connection_states import BLOCKED
 from broker.net.router.peer import RouterPeer
 
 HIGH_WATER = 1_000
-"""Messages that may wait for one peer; libzmq's own default."""
+"""Messages queued for one peer; libzmq's own default."""
 
 ANSWERS = 100
-"""Answers that may wait beyond that: real peers wait for an answer before they ask again, and have one."""
+"""Extra allowance for answers: real peers await an answer before the next request, so that each has one."""
 
 LARGE = 64 * 1024
-"""Bytes from which a message is written at once where it can be, instead of at the end of the turn."""
+"""Bytes beyond which a message is written at once if possible, instead of at the end of the turn."""
 
 BACKLOG = 64 * 1024 * 1024
-"""Bytes that may wait for one peer: a thousand messages of just under `LARGE`."""
+"""Bytes queued for one peer: a thousand messages of just under `LARGE`."""
 
 WAITING = 256 * 1024 * 1024
-"""Bytes that may wait for all peers which do not read. Shared bytes count for each."""
+"""Bytes queued for all blocked peers. Shared bytes count for each."""
 
 
 @attrs.frozen
 class BacklogLimits:
-    """The bounds of one ROUTER: ``messages`` and ``size`` (bytes) for one peer, and ``all_sizes`` (bytes) for all."""
+    """The limits of one ROUTER: ``messages`` and ``size`` (bytes) for one peer, and ``all_sizes`` (bytes) for all."""
 
     messages: int = HIGH_WATER
     size: int = BACKLOG
@@ -42,46 +42,46 @@ class BacklogLimits:
 
 
 class Backlog:
-    """The bytes that wait for peers which do not read. ``flush_one`` writes the output of a peer."""
+    """Accounting of queued bytes for blocked peers. ``flush_one`` writes the output of a peer."""
 
     def __init__(self, limits: BacklogLimits, flush_one: Callable[[RouterPeer], None]) -> None:
         self.limits = limits
         self._flush_one = flush_one
         self._slow: set[RouterPeer] = set()
-        """Connections whose peers do not read."""
+        """Peers that do not read."""
         self._waiting = 0
-        """Bytes that wait for these."""
+        """Bytes queued for these."""
 
     def blocked(self, peer: RouterPeer) -> None:
-        """The peer stopped reading."""
+        """Register a peer that stopped reading."""
         self._slow.add(peer)
         self.weigh(peer)
 
     def unblocked(self, peer: RouterPeer) -> None:
-        """The peer reads again. Its bytes count until `weigh` finds them written."""
+        """Deregister a peer that reads again. Its bytes count until `weigh` finds them written."""
         self._slow.discard(peer)
 
     def forget(self, peer: RouterPeer) -> None:
-        """The connection is gone."""
+        """Remove a lost connection."""
         self._slow.discard(peer)
         self._set(peer, 0)
 
     def weigh(self, peer: RouterPeer) -> None:
-        """Count the bytes that wait for a peer: all of them while it does not read, or else none."""
+        """Account for the bytes queued for a peer: all of them while it is blocked, otherwise none."""
         self._set(peer, sum(map(len, peer.out)) if peer.output is BLOCKED else 0)
 
     def relieved(self, peer: RouterPeer) -> bool:
-        """Return True if a peer has read half of what may wait for it."""
+        """Return True if a peer has read half of its allowance."""
         few = len(peer.out) - peer.bodies <= self.limits.messages // 2
         return few and peer.weight <= self._share() // 2
 
     def has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
-        """Return True if a message of that size may wait for a peer which does not read, or for which many wait.
+        """Return True if a message of that size may be queued for a blocked peer, or one with a long queue.
 
-        An answer may be one of ``extra`` more; the peer gets no `Conversation.room` for it.
+        ``extra`` is the allowance for answers; a refused answer causes no `Conversation.room`.
         """
         if peer.output is not BLOCKED:
-            # Many messages wait for the end of the turn: write them before any is refused.
+            # A long queue of a reading peer only waits for the end of the turn: it is written before a refusal.
             self._flush_one(peer)
             if peer.output is not BLOCKED:
                 return True
@@ -96,11 +96,11 @@ class Backlog:
         return True
 
     def fits_a_share(self, size: int) -> bool:
-        """Return True if ``size`` more bytes may wait, or are no more than the share of one more slow peer."""
+        """Return True if ``size`` more bytes fit into the common limit, or into the share of one more blocked peer."""
         return self._waiting + size <= self.limits.all_sizes or size <= self.limits.all_sizes // (len(self._slow) + 1)
 
     def _share(self, size: int = 0) -> int:
-        """Bytes that may wait for a peer which does not read, where ``size`` more are to wait."""
+        """Return the bytes allowed for a blocked peer when ``size`` more are to be queued."""
         limits = self.limits
         if self._waiting + size <= limits.all_sizes:
             return limits.size

@@ -1,10 +1,10 @@
 """Fan-out: one message to many peers of a ROUTER.
 
-A message is encoded once, however many peers receive it, and the same bytes object waits for all of them. With CURVE it
-is sealed for each.
+Invariants: a message is encoded once for any number of receivers, and their queues share the bytes object. With CURVE
+it is sealed for each receiver.
 
-`send_all` and `send_each` have a loop of the same shape. A common one would cost a call for each receiver, some tenth
-of what a delivery costs.
+`send_all` and `send_each` repeat the same loop. A common one would cost a call for each receiver, about a tenth of the
+cost of a delivery. Read on in `flush_order` (time of the write) and `backlog` (limits).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
 
 SEALED = 4 * 1024 * 1024
-"""Bytes that are sealed before they are written: one message of 16 MiB for a hundred peers would be 1.6 GB."""
+"""Bytes sealed before they are written: one message of 16 MiB for a hundred peers would take 1.6 GB at once."""
 
 _pack = Struct(">Q").pack
 
@@ -56,7 +56,7 @@ class FanOut:
         size = len(data) + len(body)
         failed = []
         fanned = self._order.fanned
-        # A large message is written before the next one comes.
+        # A large message is written before the next one is queued.
         brink = self._backlog.limits.messages if size < LARGE else 1
         find = self._peers.get
         for receiver in receivers:
@@ -68,11 +68,11 @@ class FanOut:
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer.output is BLOCKED:
-                # A peer that was full stays so until it has read half: a slow one costs the others one look each.
+                # A full peer stays full until it has read half: so a slow peer costs each fan-out one check only.
                 if peer.full or not self._backlog.has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
-                if not out:  # it was written
+                if not out:  # `has_room` wrote the queue
                     fanned.append(peer)
             out.append(data)
             if body:
@@ -90,6 +90,7 @@ class FanOut:
         if self._sealing is not None:
             size = len(frame) + len(body)
             failed: list[tuple[N, Sent]] = []
+            # The number of a refused message is used up, so that the receiver can detect the gap.
             for receiver in receivers:
                 receiver.sequence += 1
             for part in _parts(receivers, size):
@@ -118,7 +119,7 @@ class FanOut:
             if not out:
                 fanned.append(peer)
             elif len(out) >= brink or peer.output is BLOCKED:
-                # A peer that was full stays so until it has read half: a slow one costs the others one look each.
+                # A full peer stays full until it has read half: so a slow peer costs each fan-out one check only.
                 if peer.full or not self._backlog.has_room(peer, size, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
@@ -136,9 +137,10 @@ class FanOut:
     def _ready_for(
         self, receivers: Collection[R], size: int, failed: list[tuple[R, Sent]]
     ) -> list[tuple[R, RouterPeer]]:
-        """The receivers that a message of that size can be sealed for, with their connections; ``failed`` gets others.
+        """Return the receivers that can take a sealed message of that size, with their peers; add the others to
+        ``failed``.
 
-        Sealed messages are not shared, so that large ones are refused to any peer while too many bytes wait.
+        Sealed messages are not shared, so that large ones are refused to any peer while too many bytes are queued.
         """
         ready: list[tuple[R, RouterPeer]] = []
         large = size >= LARGE
@@ -152,13 +154,13 @@ class FanOut:
             elif large and not self._backlog.fits_a_share(size):
                 failed.append((receiver, Sent.FULL))
                 peer.full = True
-                self._order.fanned.append(peer)  # which tells it that there is room, when there is
+                self._order.fanned.append(peer)  # its flush calls `Conversation.room` once there is room
             else:
                 ready.append((receiver, peer))
         return ready
 
     def _queue_sealed(self, ready: Sequence[tuple[R, RouterPeer]], sealed: Sequence[bytes], now: float) -> None:
-        """Let sealed messages wait for the end of the turn; large ones are written at once, and the rest is weighed."""
+        """Queue sealed messages for the end of the turn; write large ones at once, and account for the rest."""
         fanned = self._order.fanned
         for (receiver, peer), data in zip(ready, sealed, strict=True):
             if not peer.out:
@@ -173,7 +175,7 @@ class FanOut:
 
 
 def _parts(receivers: Collection[R], size: int) -> Iterable[Collection[R]]:
-    """The receivers of a message, as many at a time as may have a sealed one of that size each, of `SEALED` bytes."""
+    """Split the receivers so that the sealed messages of each part take at most `SEALED` bytes."""
     count = max(1, SEALED // max(1, size))
     if len(receivers) <= count:
         return (receivers,)

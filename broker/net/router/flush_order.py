@@ -1,13 +1,13 @@
-"""The order in which a ROUTER writes the output of its connections.
+"""Flush order of a ROUTER's connections.
 
 Rules:
-- Output is gathered for a turn of the reactor, and written at its end: a connection is written once, whatever the
-  number of its messages.
+- Output is gathered for a turn of the reactor, and written at its end: one write for each connection, for any number of
+  messages.
 - The messages before the first answer of each connection are written first. The rest of the connections with answers
   follows, in the order of their first answers.
-- A connection is written before its input is handled again, so that a message is not later than the answer to the
+- A connection is written before its next input is handled, so that a message is not later than the answer to the
   request that caused it.
-- A flush ends with the quantum of a turn, and goes on in the next one.
+- A flush ends with the quantum of a turn, and continues in the next one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from broker.net.router.peer import RouterPeer
 from broker.net.scheduler import TURN, Turns
 
 BETWEEN = 16
-"""Connections that are written between two looks at the clock: some 50 µs."""
+"""Connections written between two clock reads: some 50 µs."""
 
 
 class FlushOrder:
-    """The connections with output that waits for the end of the turn. For the scheduler, it is one `Gathering`.
+    """The connections with output for the end of the turn. The scheduler treats it as one `Gathering`.
 
     The attributes are public since the ROUTER adds to them inline, for each message.
     """
@@ -34,15 +34,15 @@ class FlushOrder:
         self._turns = turns
         self._clock = clock
         self.fanned: deque[RouterPeer] = deque()
-        """Connections with something to be written."""
+        """Connections with pending output."""
         self.answered: deque[RouterPeer] = deque()
-        """Those of them that are written last."""
+        """Those with answers, which are written last."""
         self.scheduled = False
         self.at_end: Callable[[Callable[[], object]], bool] = lambda call: False
-        """Makes a call at the end of a round of reads, or returns False; see `Streams.at_end`."""
+        """Schedules a call at the end of a round of reads, or returns False; see `Streams.at_end`."""
 
     def soon(self) -> None:
-        """Flush at the end of the round of reads where the reactor has such, or else in the next turn."""
+        """Schedule a flush: at the end of the round of reads if the reactor has rounds, otherwise in the next turn."""
         self.scheduled = True
         if not self.at_end(self.flush):
             self._turns.flush_later(self)
@@ -67,7 +67,7 @@ class FlushOrder:
                     if self._clock.seconds() >= end:
                         return
         finally:
-            # The time is over, or a defect was met, which is not to cost the other connections anything.
+            # The quantum ended, or an exception occurred: the other connections are flushed in the next turn.
             if (fanned or answered) and not self.scheduled:
                 self.soon()
 
@@ -88,5 +88,5 @@ class FlushOrder:
         if not peer.replied:
             peer.flush()
         elif peer.ahead:
-            # Its answers keep their place among those of the other connections.
+            # Its answers keep their order relative to those of other connections.
             peer.flush_ahead()

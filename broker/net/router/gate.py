@@ -1,10 +1,10 @@
-"""Admission to a ROUTER: the decision on the claim that a peer makes at the end of its handshake.
+"""Admission by client key: the decision on a peer's claim at the end of its handshake.
 
 Rules:
-- A key that is not allowed is refused *for now*: an operator may add it. The peer is told nothing, its handshake runs
-  out of time, and libzmq tries again by itself; to close at once would make it try ten times a second.
-- A refused key is logged once a minute, so that a farm behind one address can be enrolled from the log; of one address
-  `KEYS_LOGGED` are, so that endless new keys cannot fill it.
+- A key that is not allowed is refused *for now*, since an operator may add it. The peer gets no reply, its handshake
+  times out, and libzmq retries by itself; an immediate close would make it retry ten times a second.
+- A refused key is logged once a minute, so that a farm behind one address can be enrolled from the log. At most
+  `KEYS_LOGGED` keys of one address are logged, so that endless new keys cannot flood it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from broker.core.errors import Reason, Refusal
 from broker.net.rate_limits import COMPLAIN_EVERY, Complaints, Rates
 
 KEYS_LOGGED = 20
-"""Refused keys of one address that are logged in a minute."""
+"""Refused keys of one address logged per minute."""
 
 
 class Keys(Protocol):
-    """The client keys that are allowed."""
+    """The allow-list of client keys."""
 
     def name_of(self, key: str) -> str | None:
         """The name of a key (Z85), or None if it is not allowed."""
 
 
 class Gate:
-    """The rule of one wire: the allowed ``keys``, or None where any key, or none, is asked for."""
+    """The admission rule of one wire. ``keys`` is the allow-list; None admits any key, and peers without one."""
 
     def __init__(self, wire: str, keys: Keys | None, complaints: Complaints, clock: IReactorTime) -> None:
         self._wire = wire
@@ -38,10 +38,11 @@ class Gate:
         self._shown: Rates[str] = Rates(clock)
 
     def admits(self, key: str, address: str) -> bool:
-        """Return True if a peer with that key (Z85) may come in. A refusal is counted, and logged within bounds."""
+        """Return True if a peer with that key (Z85) is admitted. A refusal is counted, and logged within the rate
+        limit."""
         if self._keys is None or self._keys.name_of(key) is not None:
             return True
-        # No token of the address is spent on a key that was logged in the last minute.
+        # A key logged in the last minute costs no token of the address.
         if self._due.take((address, key), 1 / COMPLAIN_EVERY, 1) and self._shown.take(
             address, KEYS_LOGGED / COMPLAIN_EVERY, KEYS_LOGGED
         ):

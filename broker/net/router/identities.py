@@ -1,11 +1,11 @@
-"""The identities of a ROUTER: which connection has which, and the rule of takeover.
+"""Identity table of a ROUTER: connections by identity, and the takeover rule.
 
 Rules:
-- An identity belongs to one connection at a time. A peer without one is given five octets, of which the first is zero;
-  no peer may choose one that begins so (`broker.net.zmtp.machine`).
-- A newcomer takes an identity over where it has the same CURVE key as the connection that has it; without keys, where
-  it comes from the same host. Loopback addresses are one host. The older connection is closed.
-- Any other newcomer is refused until the older connection is gone: otherwise a stranger would receive its messages.
+- An identity belongs to one connection at a time. A peer without one gets five octets with a leading zero, which no
+  peer may choose itself (`broker.net.zmtp.machine`).
+- A new connection takes an identity over if it has the same CURVE key as the owner; without keys, if it comes from the
+  same host. All loopback addresses are one host. The older connection is closed.
+- Any other new connection is refused until the owner is gone: otherwise a stranger would receive its messages.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Generic, Protocol, TypeVar
 from broker.net.interfaces.addresses import is_loopback
 
 GENERATED = b"\0"
-"""The beginning of an identity that the ROUTER gives."""
+"""The first octet of a generated identity."""
 
 
 class Owner(Protocol):
-    """A connection that may have an identity."""
+    """A connection that may own an identity."""
 
     host: str
     key: str
@@ -34,11 +34,11 @@ class Identities(dict[bytes, O], Generic[O]):
 
     def __init__(self) -> None:
         super().__init__()
-        # A restarted broker begins elsewhere: a peer shall not be given the name that another one had.
+        # A random start: after a restart, a peer must not get an identity that another peer had before.
         self._next = secrets.randbits(32)
 
     def generate(self) -> bytes:
-        """An identity that no connection has."""
+        """Return an identity without an owner."""
         while True:
             self._next = (self._next + 1) & 0xFFFFFFFF
             identity = GENERATED + self._next.to_bytes(4, "big")
@@ -46,7 +46,7 @@ class Identities(dict[bytes, O], Generic[O]):
                 return identity
 
     def may_take(self, identity: bytes, newcomer: O) -> bool:
-        """Return True if a newcomer may have that identity: it is free, or the newcomer takes it over."""
+        """Return True if a new connection may have that identity: it is free, or may be taken over."""
         owner = self.get(identity)
         if owner is None:
             return True

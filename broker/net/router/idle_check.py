@@ -1,6 +1,6 @@
-"""The check of a ROUTER for connections whose peers are silent: a PING, and a close if nothing answers it.
+"""Idle check of a ROUTER: a PING to silent peers, and a close without an answer.
 
-Only ZMTP 3.1 has a PING; TCP's own keep-alive covers the other peers.
+ZMTP 3.1 introduced PING; TCP keepalive covers older peers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from broker.core.errors import Reason, Refusal
 from broker.net.router.peer import RouterPeer
 
 IDLE = 120.0
-"""Seconds of silence after which a peer is sent a PING, and seconds that it may take to answer."""
+"""Seconds of silence before a PING, and seconds allowed for the answer."""
 
 ASKED = 2
-"""Rounds at which a silent peer is sent a PING: it was silent for one `IDLE` at least."""
+"""The round at which a silent peer gets a PING: it was silent for at least one `IDLE`."""
 
 
 class IdleCheck:
-    """A round every `IDLE` seconds over all connections, while there are any.
+    """A check of all connections every `IDLE` seconds, while there are any.
 
     A counter in each connection, which input resets, costs less than a timer for each.
     """
@@ -37,12 +37,12 @@ class IdleCheck:
         self._next: IDelayedCall | None = None
 
     def start(self) -> None:
-        """There is a connection. May be called at any time."""
+        """Start the rounds. Idempotent."""
         if self._next is None:
             self._next = self._clock.callLater(IDLE, self._round)
 
     def stop(self) -> None:
-        """Check no more."""
+        """Stop the rounds."""
         if self._next is not None and self._next.active():
             self._next.cancel()
         self._next = None

@@ -1,12 +1,12 @@
-"""One connection of a ROUTER. The way of a message: `dataReceived` -> `Machine.feed` -> `Conversation.receive`.
+"""One connection of a ROUTER. Path of a message: `dataReceived` -> `Machine.feed` -> `Conversation.receive`.
 
-Rules, beside those of every connection (`broker.net.connection`):
-- Until its handshake is done a peer is a stranger: it is read from in small pieces, and has a deadline.
-- A refused key, and an identity that another connection has, are answered by silence: the deadline closes the
-  connection. What is wrong for good is answered by ERROR, where the protocol has it, and an orderly close.
+Rules, in addition to those of every connection (`broker.net.connection`):
+- Until its handshake is complete, a peer is a stranger: reads are small, and a deadline applies.
+- A refused key, and an identity of another connection, get no reply: the deadline closes the connection. Permanent
+  errors get an ERROR, if the protocol has it, and an orderly close.
 - Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
-- Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`FlushOrder`). While the
-  transport has more than it can send, messages stay in `out`; the bound on them is the ROUTER's.
+- Output is queued in `out`, in order, and written once per turn of the reactor (`FlushOrder`). Under backpressure,
+  messages stay in `out` within the ROUTER's limits (`backlog`).
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
     from broker.net.router.router import Router
 
 APART = 4_096
-"""Bytes of a last frame from which it waits as it is, in a piece of its own, and is not copied."""
+"""Bytes from which a last frame is queued as a piece of its own, without a copy."""
 
 PIECES = 512
-"""Pieces that are given to the kernel at once: it takes 1,024."""
+"""Pieces in one call of the kernel, which takes at most 1,024."""
 
 LONG_PIECES = 2_048
-"""Bytes of an average piece from which that costs less than to join them."""
+"""Average bytes of a piece from which a vectored write costs less than a join."""
 
 _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
-"""The reason of a refusal, for faults that are not of the handshake."""
+"""The refusal reasons of faults outside the handshake."""
 
 PIECE = 2 * BATCH
-"""Bytes that are given to the transport at once. It copies them, and stops us when they are more than `BATCH`. So of a
-long message that many receive, and do not read, each has its own copy of so much only."""
+"""Bytes given to the transport at once. It copies them, and pauses its producer beyond `BATCH`. So each blocked
+receiver of a long message has a copy of that much only."""
 
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of a peer at a unix socket (SO_PEERCRED)."""
+"""Process, user and group of a peer at a Unix socket (SO_PEERCRED)."""
 
 
 class RouterPeer(StreamConnection):
-    """One peer. ``number`` is that of the connection: never used again, 0 before it is let in."""
+    """One peer. ``number`` identifies the connection: never reused, 0 before admission."""
 
     factory: Router
 
@@ -66,9 +66,9 @@ class RouterPeer(StreamConnection):
     """The CURVE public key in Z85; empty without CURVE."""
     socket_type = ""
     replied = False
-    """An answer waits: it is written after the messages of other connections."""
+    """An answer is queued: it is written after the messages of other connections."""
     ahead = 0
-    """The number of messages that wait before the first answer."""
+    """The number of messages queued before the first answer."""
     bodies = 0
     """Pieces in ``out`` that are the last frames of messages."""
     full = False
@@ -76,30 +76,30 @@ class RouterPeer(StreamConnection):
     weight = 0
     """Bytes in ``out``, counted while the peer does not read."""
     unfinished = False
-    """A message has begun, and is to go on in time."""
+    """A message is incomplete, and its deadline runs."""
     turned_down = False
-    """Its claim was refused, for now: nothing more is received, and the deadline of the handshake closes it."""
+    """The claim was refused for now: no input is decoded, and the deadline of the handshake closes the connection."""
     silence = 0
-    """Looks for idle connections since the peer was last heard of; see `Router`."""
+    """Idle checks since the last input; see `IdleCheck`."""
 
     def __init__(self, factory: Router, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
         super().__init__(factory, host, port, local, turned_away)
         self.reader = self.machine = factory.new_machine()
         self.out = self._out
-        """Encoded messages that wait, in order."""
+        """Encoded messages in the queue, in order."""
         self.encoder: Encoder
 
     # from the transport
 
     def connection_ready(self) -> None:
-        """The transport is there: show our version."""
+        """Connection set up: send the signature and version."""
         if not self.port:
             self.host = _user(self.transport) or self.host
         self.factory.complaints.count(f"{self.factory.wire}_connections", "accepted")
         self.write_now(self.machine.begin())
 
     def lost(self) -> None:
-        """The connection is gone, or about to be closed."""
+        """Connection lost or about to close."""
         self.machine.fail()
         self.factory.left(self)
 
@@ -109,23 +109,23 @@ class RouterPeer(StreamConnection):
             self.factory.complaints.count(f"{self.factory.wire}_connections", "closed")
 
     def pauseProducing(self) -> None:
-        """The transport has more than it can send."""
+        """Backpressure from the transport."""
         self.output = self.output.on_pause
         self.factory.blocked(self)
 
     def resumeProducing(self) -> None:
-        """The transport has room."""
+        """End of the transport's backpressure."""
         self.output = self.output.on_resume
         self.factory.unblocked(self)
 
     # from the scheduler
 
     def held_up(self) -> bool:
-        """Input is handled also while the peer does not read."""
+        """Return False: input is handled also while the peer does not read."""
         return False
 
     def serve(self) -> bool:
-        """Handle input until the quantum is over. Returns True if there is more."""
+        """Handle input until the quantum ends. Returns True if input remains."""
         rest = self._rest
         if rest is None or self.life.closing:
             self._queued = False
@@ -134,10 +134,11 @@ class RouterPeer(StreamConnection):
             return False
         factory = self.factory
         if self.replied:
-            factory.order.flush_one(self)  # see the rules of `FlushOrder`
+            # messages go out before the answers to further input: see the rules of `FlushOrder`
+            factory.order.flush_one(self)
         receive, identity, number = factory.conversation.receive, self.identity, self.number
         turns = factory.turns
-        # The first look at the clock comes after two messages: most reads have one.
+        # The first clock read comes after two messages: most reads have one.
         before, step, unwatched = turns.given, 2, 2
         completed = False
         factory.current = self
@@ -182,7 +183,7 @@ class RouterPeer(StreamConnection):
         return True
 
     def _watch(self, pending: int, completed: bool) -> None:
-        """Account for an unfinished message, which must go on in time. Each read is progress: the time begins again."""
+        """Account for an unfinished message, and set its deadline. Each read is progress, and renews the deadline."""
         self.unfinished = bool(pending)
         if pending:
             self.factory.stalls.add(self, self.factory.limits.stalled_after)
@@ -192,7 +193,7 @@ class RouterPeer(StreamConnection):
             self._account(pending, completed)
 
     def _take_event(self, event: Output | Claim | Command) -> None:
-        """Take an event other than a message: octets to be sent, a claim, or a command."""
+        """Handle an event other than a message: output, a claim, or a command."""
         if isinstance(event, Claim):
             self._take_claim(event)
             return
@@ -205,6 +206,7 @@ class RouterPeer(StreamConnection):
         self.key = curve.encode(event.key) if event.key else ""
         self.socket_type = event.properties[metadata.SOCKET_TYPE].decode()
         if self.factory.let_in(self, event.properties.get(metadata.IDENTITY, b"")):
+            # READY goes out before any message of the traffic, so that it is queued first.
             self.factory.answer(self, self.machine.accept())
             assert self.machine.encoder is not None
             assert self.machine.decoder is not None
@@ -213,7 +215,7 @@ class RouterPeer(StreamConnection):
             self.authenticated()
         else:
             self.turned_down = True
-            self.machine.fail()  # nothing more is decoded
+            self.machine.fail()  # no further input is decoded
 
     def _malformed(self, error: ZmtpError) -> None:
         self.machine.fail()
@@ -222,7 +224,7 @@ class RouterPeer(StreamConnection):
     # closing
 
     def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
-        """Close for something that the peer did wrong: counted, and logged within bounds."""
+        """Close because of a peer's error, which is counted, and logged within the rate limit."""
         if self.life.closing:
             return
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
@@ -231,20 +233,20 @@ class RouterPeer(StreamConnection):
         self.close()
 
     def too_slow(self) -> None:
-        """The handshake was not done in time. A claim that was refused is counted and logged already."""
+        """Handle the handshake deadline. A refused claim was counted and logged before."""
         if self.turned_down:
             self.close()
             return
         self.refuse(Refusal(Reason.HANDSHAKE, "a handshake was not completed in time"))
 
     def stalled(self) -> None:
-        """A message that had begun did not go on in time."""
+        """Handle the deadline of an incomplete message."""
         self.refuse(Refusal(Reason.TOO_SLOW, "a message was begun and not continued in time"))
 
     def close(self) -> None:
-        """Send output that waits, and close in good order.
+        """Write queued output, and close in order.
 
-        What waits for a peer that does not read is thrown away, unless the broker stops: it would not count any more.
+        The queue of a blocked peer is discarded, except in a shutdown, which does not count it any more.
         """
         if self.output is BLOCKED and not self.factory.stopping:
             self.out.clear()
@@ -253,13 +255,13 @@ class RouterPeer(StreamConnection):
     # output
 
     def write_now(self, data: bytes) -> None:
-        """Send octets before anything is queued: in the handshake."""
+        """Send octets of the handshake, before any output is queued."""
         rest = send_now(self.transport, data)
         if rest:
             self.transport.write(rest)
 
     def flush(self) -> None:
-        """Write the output that waits, as far as the transport takes it."""
+        """Write queued output, as far as the transport takes it."""
         self.replied = False
         out = self.out
         while out and self.output is not BLOCKED and not self.life.closing:
@@ -285,7 +287,7 @@ class RouterPeer(StreamConnection):
             self._write(data)
 
     def _write(self, data: bytes) -> None:
-        """Write octets. Of many the rest waits in ``out``, as a memoryview, until the transport has room."""
+        """Write octets. A long rest stays in ``out``, as a memoryview, until the transport has room."""
         if len(data) > PIECE:
             data = memoryview(data)  # type: ignore[assignment]
         rest = send_now(self.transport, data) if self._direct else data
@@ -296,12 +298,12 @@ class RouterPeer(StreamConnection):
             self.transport.write(bytes(rest))
 
     def _send_pieces(self) -> bytes:
-        """Give output to the kernel, without a copy. Returns the rest of a piece that it took a part of, or b""."""
+        """Send output by a vectored write, without a copy. Returns the rest of a partly sent piece, or b""."""
         out = self.out
         try:
             sent = self.transport.socket.sendmsg(out[:PIECES])
         except OSError:
-            sent = 0  # there is no room, or the connection is lost: writing finds out
+            sent = 0  # no room, or connection lost: the transport's write detects which
         count = 0
         for piece in out:
             if sent < len(piece):
@@ -315,7 +317,7 @@ class RouterPeer(StreamConnection):
         return memoryview(piece)[sent:] if len(piece) > PIECE else piece[sent:]  # type: ignore[return-value]
 
     def _take(self) -> bytes:
-        """Take a batch of the output that waits, or all of it: a peer that reads slowly costs no copies of the rest."""
+        """Take a batch of queued output, or all of it if small: a slow reader then costs no copies of the rest."""
         out = self.out
         if len(out) == 1 or len(out[0]) > PIECE:
             return out.pop(0)
@@ -333,7 +335,7 @@ class RouterPeer(StreamConnection):
 
 
 def _user(transport: Any) -> str:
-    """The user of a peer at a unix socket, as an address: all processes of one user are one peer."""
+    """Return the user of a peer at a Unix socket, as an address: all processes of one user are one peer."""
     try:
         credentials = transport.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     except (AttributeError, OSError):

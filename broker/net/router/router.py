@@ -1,13 +1,13 @@
 """A ROUTER (ZeroMQ's socket type for servers): the connections of a wire, each with its identity.
 
 Rules (`broker.net.interfaces.router` has the interface to the sessions):
-- A peer is let in at the end of its handshake: it gets a number and its identity (`identities`), and may be sent
-  messages from then on, before it says anything.
-- `Conversation.closed` is called once for each connection that was let in. When a connection is replaced it is called
-  at once, and nothing of that connection is received any more.
+- A peer is admitted at the end of its handshake: it gets a number and its identity (`identities`), and may receive
+  messages from then on, before it sends any.
+- `Conversation.closed` is called once for each admitted connection. For a replaced connection the call is immediate,
+  and no further input of it is received.
 
 Read on in `peer` (one connection), `fan_out` (one message to many), `flush_order` (the order of output), `backlog` (the
-bounds on output that waits), `idle_check` (silent peers) and `gate` (the keys that are allowed).
+limits on queued output), `idle_check` (silent peers) and `gate` (the allow-list of keys).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
 
 PEERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
-"""The socket types that talk to a ROUTER (RFC 28)."""
+"""The socket types that may connect to a ROUTER (RFC 28)."""
 
 Claim = Callable[[bytes, str], bool]
-"""Says if a peer with that key (Z85, or empty) may have that identity."""
+"""Returns True if a peer with that key (Z85, or empty) may have that identity."""
 
 
 class Silence:
-    """The conversation of a ROUTER that is being closed: nothing is received any more."""
+    """Null conversation of a closing ROUTER: input is discarded."""
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
         """See `Conversation`."""
@@ -61,9 +61,9 @@ SILENCE = Silence()
 
 
 class Router(ConnectionFactory):
-    """The connections of one wire. ``mechanism`` makes the server side of a handshake, ``sealing`` is that of CURVE.
+    """The connections of one wire. ``mechanism`` creates the server side of a handshake; ``sealing`` is that of CURVE.
 
-    Nothing may connect before `serve`.
+    `serve` must be called before the first connection.
     """
 
     conversation: Conversation
@@ -87,20 +87,20 @@ class Router(ConnectionFactory):
         self._zmtp = zmtp
         self._sealing = sealing
         self.current: RouterPeer | None = None
-        """The peer whose message is being received."""
+        """The peer of the message in progress."""
         self._peers: Identities[RouterPeer] = Identities()
         self._last = 0
         self.order = FlushOrder(turns, clock)
-        """The output that waits for the end of the turn."""
+        """Output queued for the end of the turn."""
         self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.order.flush_one)
         self._fan_out = FanOut(self._peers, self.order, self._backlog, sealing)
         self._high_water = self._backlog.limits.messages
         self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
 
     def serve(self, conversation: Conversation, claim: Claim = lambda identity, key: True) -> None:
-        """Hand messages to ``conversation`` from now on.
+        """Pass messages to ``conversation`` from now on.
 
-        ``claim`` is asked if a peer may have an identity that no connection has: sessions may outlast connections.
+        ``claim`` decides on identities without a connection: sessions may outlast connections.
         """
         self.conversation = conversation
         self._claim = claim
@@ -112,11 +112,11 @@ class Router(ConnectionFactory):
         return RouterPeer(self, host.removeprefix("::ffff:") if "." in host else host, port, local, turned_away)
 
     def new_machine(self) -> Machine:
-        """The state machine of a new connection."""
+        """Create the state machine of a new connection."""
         return Machine(self._mechanism(), "ROUTER", self._zmtp, peers=PEERS)
 
     def let_in(self, peer: RouterPeer, identity: bytes) -> bool:
-        """Decide on the claim of a peer, whose key is verified. Returns False if it is refused, for now."""
+        """Decide on the claim of a peer with a verified key. Returns False if it is refused, for now."""
         if not self._gate.admits(peer.key, peer.host):
             return False
         if not identity:
@@ -138,7 +138,7 @@ class Router(ConnectionFactory):
         return True
 
     def left(self, peer: RouterPeer) -> None:
-        """A connection is gone, or is being closed."""
+        """Deregister a connection that is lost or closing."""
         self._backlog.forget(peer)
         if peer.number:
             if self._peers.get(peer.identity) is peer:
@@ -146,11 +146,11 @@ class Router(ConnectionFactory):
             number, peer.number = peer.number, 0
             try:
                 self.conversation.closed(number)
-            except Exception:  # a defect, which must not keep the connection from being closed
+            except Exception:  # an exception must not prevent the close
                 peer.failed()
 
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
-        """Send octets that a peer has asked for, behind the output that waits for it."""
+        """Queue octets that answer a peer's input, behind its queued output."""
         out = peer.out
         if (peer.output is BLOCKED or len(out) >= self._high_water) and not self._backlog.has_room(
             peer, len(data), ANSWERS
@@ -166,22 +166,22 @@ class Router(ConnectionFactory):
         return Sent.SENT
 
     def blocked(self, peer: RouterPeer) -> None:
-        """A peer stopped reading."""
+        """Account for a peer that stopped reading."""
         self._backlog.blocked(peer)
 
     def unblocked(self, peer: RouterPeer) -> None:
-        """A peer reads again."""
+        """Flush the queue of a peer that reads again."""
         self._backlog.unblocked(peer)
         self.order.flush_one(peer)
 
     def relieved(self, peer: RouterPeer) -> None:
-        """A peer has read something, or more waits for one that does not read."""
+        """Account for the queue of a peer after a write, and report room if it was full."""
         self._backlog.weigh(peer)
         if peer.full and self._backlog.relieved(peer):
             peer.full = False
             try:
                 self.conversation.room(peer.identity)
-            except Exception:  # a defect, which must not end the flush of all connections
+            except Exception:  # an exception must not end the flush of all connections
                 peer.failed()
 
     # from sessions
@@ -238,17 +238,17 @@ class Router(ConnectionFactory):
     # from the operator
 
     def close(self) -> Deferred[None]:
-        """See `ConnectionFactory`. The ends of connections are not reported: sessions outlast the broker."""
+        """See `ConnectionFactory`. Sessions get no `closed` calls, since they outlast the broker."""
         self.conversation = SILENCE
         self._idle_check.stop()
         self.order.flush()
         return super().close()
 
     def revoke(self, keys: Collection[str]) -> None:
-        """These client keys (Z85) are not allowed any more: close their connections."""
+        """Close the connections of revoked client keys (Z85)."""
         for peer in [each for each in self._peers.values() if each.key in keys]:
             peer.refuse(Refusal(Reason.KEY_NOT_ALLOWED, "the key of this connection was revoked"))
 
     def _replace(self, older: RouterPeer) -> None:
-        """Another connection has the identity of this one."""
+        """Close a connection whose identity was taken over."""
         older.refuse(Refusal(Reason.REPLACED, "another connection of the same peer took over its identity"))

@@ -1,8 +1,8 @@
-"""The boxes of libsodium, from PyNaCl.
+"""NaCl boxes by libsodium, through PyNaCl.
 
-The handshake uses PyNaCl's public functions. A box of traffic takes 2.3 to 3.5 µs by them, and 1.2 by the function of
-the extension below, of which the names are private: pyproject.toml bounds the versions, and the import fails where a
-name is missing.
+The handshake uses PyNaCl's public functions. A box of traffic takes 2.3 to 3.5 µs with them, and 1.2 with the
+extension's own function, which has a private name: pyproject.toml bounds the versions, and the import fails if a name
+is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nacl.bindings import crypto_box_beforenm, crypto_box_keypair
 from broker.net.zmtp.curve_frames import MAC, Boxes
 
 SCRATCH = 65_536
-"""Bytes of the content of a box that is written into a buffer made before. A longer one has a buffer of its own."""
+"""Bytes of content that fit the preallocated buffer. A longer box has a buffer of its own."""
 
 try:
     ffi = _sodium.ffi
@@ -29,7 +29,7 @@ except AttributeError as error:
 
 _scratch = ffi.new("unsigned char[]", SCRATCH + MAC)
 _view = ffi.buffer(_scratch)
-"""Used by one call at a time: by the thread of the reactor alone."""
+"""Not reentrant: used by the reactor thread alone."""
 
 
 def seal(content: bytes, nonce: bytes, key: bytes) -> bytes:
@@ -59,7 +59,7 @@ def open(box: bytes, nonce: bytes, key: bytes) -> bytes:
 def open_within(box: memoryview, nonce: bytes, key: bytes) -> None:
     """See `Boxes`."""
     with ffi.from_buffer(box, require_writable=True) as octets:
-        # libsodium allows a box and its content to overlap
+        # in-place decryption: libsodium allows a box and its content to overlap
         if len(box) < MAC or OPEN(octets, octets, len(box), nonce, key):
             raise ValueError("the box does not open")
 
@@ -68,7 +68,7 @@ def shared(public: bytes, secret: bytes) -> bytes:
     """See `Boxes`."""
     try:
         return crypto_box_beforenm(public, secret)
-    except Exception as error:  # its classes are not the same in all versions
+    except Exception as error:  # the exception classes differ between versions
         raise ValueError("the key has nothing in common with any") from error
 
 

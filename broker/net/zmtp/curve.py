@@ -1,6 +1,6 @@
-"""CURVE: both sides prove their keys, and all traffic is encrypted (RFC 26).
+"""CURVE: authentication by keys, and encryption of all traffic (RFC 26).
 
-C and S are the long-term public keys of client and server, C' and S' those that each makes for one connection.
+C and S are the long-term public keys of client and server, C' and S' their short-term keys for one connection.
 
     client  HELLO     C', a box of zeros from C' to S: proof that the client knows S
     server  WELCOME   a box from S to C': S' and the cookie
@@ -12,9 +12,8 @@ The vouch is a box from C to S' of C' and S: proof that the client knows the sec
 server alone. The claim is made with INITIATE.
 
 The cookie is C' and the secret of S', encrypted by a key of this process. Between WELCOME and INITIATE the server keeps
-no more than the cookie's nonce, which binds it to its connection: without that, a recorded connection could be played
-to the server once more while the key of the cookie lives. Each handshake costs the server four scalar multiplications,
-0.2 to 0.4 ms.
+only the cookie's nonce, which binds the cookie to its connection: otherwise a recorded connection could be replayed
+while the cookie key is valid. Each handshake costs the server four scalar multiplications, 0.2 to 0.4 ms.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ KEY = 32
 """Bytes of a key."""
 
 NONCE = 16
-"""Bytes of a nonce that is random: the other 8 have a text."""
+"""Bytes of a random nonce part; the other 8 are a fixed text."""
 
 COUNTER = 8
-"""Bytes of a nonce that counts: the other 16 have a text."""
+"""Bytes of a counter nonce part; the other 16 are a fixed text."""
 
 COOKIE = NONCE + 2 * KEY + MAC
 VOUCH = NONCE + 2 * KEY + MAC
 
 COOKIE_LIFE = 60.0
-"""Seconds for which a key makes cookies; it opens them for as long again. RFC 26 asks for a short life: with this key
-and a recorded handshake a connection could be decrypted."""
+"""Seconds for which a key seals cookies; it opens them for as long again. RFC 26 requires a short life: this key and a
+recorded handshake suffice to decrypt a connection."""
 
 _VERSION = b"\x01\x00"
 _PADDING = bytes(72)
@@ -53,7 +52,7 @@ _FROM_CLIENT, _FROM_SERVER = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
 
 
 class Cookies:
-    """Encryption of the cookies of all connections of a process. ``now`` gives seconds that never go back."""
+    """Encryption of the cookies of all connections of a process. ``now`` is a monotonic clock in seconds."""
 
     def __init__(self, boxes: Boxes, now: Callable[[], float]) -> None:
         self._boxes = boxes
@@ -63,13 +62,13 @@ class Cookies:
         self._previous: bytes | None = None
 
     def seal(self, content: bytes) -> bytes:
-        """A cookie. Its first `NONCE` bytes differ from those of every other cookie."""
+        """Return a cookie for ``content``. Its first `NONCE` bytes are unique."""
         self._rotate()
         nonce = self._boxes.random(NONCE)
         return nonce + self._boxes.seal(content, b"COOKIE--" + nonce, self._key)
 
     def open(self, cookie: bytes) -> bytes:
-        """The content of a cookie. Raises ValueError if it is not from here, or too old."""
+        """Return the content of a cookie. Raises ValueError if it is foreign or expired."""
         self._rotate()
         nonce, box = b"COOKIE--" + cookie[:NONCE], cookie[NONCE:]
         try:
@@ -89,7 +88,7 @@ class Cookies:
 
 @attrs.frozen
 class Security:
-    """The values that all connections of a socket share: its long-term keys, and the functions of encryption.
+    """Values common to all connections of a socket: its long-term keys, and the functions of encryption.
 
     Keys have `KEY` bytes.
     """
@@ -101,7 +100,7 @@ class Security:
 
 
 class _Curve:
-    """The part that both sides have: the key and the counters of a connection, until traffic begins."""
+    """Common part of both sides: the key and the counters of a connection, until traffic begins."""
 
     __slots__ = ("_counter", "_key", "_metadata", "_peer_counter", "_security")
 
@@ -111,7 +110,7 @@ class _Curve:
         self._security = security
         self._metadata = b""
         self._key = b""
-        """The key that S' and C' have in common; empty where it is not known yet."""
+        """The shared key of S' and C'; empty while unknown."""
         self._counter = 0
         """The counter in the last command that was sent."""
         self._peer_counter = 0
@@ -130,14 +129,14 @@ class _Curve:
             raise ZmtpError(Fault.HANDSHAKE, "a key that is no key") from None
 
     def _count(self, octets: bytes) -> None:
-        """Take the counter of a command of the peer."""
+        """Verify and store the counter of a peer's command. Counters must increase, which prevents a replay."""
         counter = int.from_bytes(octets, "big")
         if counter <= self._peer_counter:
             raise ZmtpError(Fault.HANDSHAKE, "a counter that does not grow")
         self._peer_counter = counter
 
     def _next(self) -> bytes:
-        """The counter of our next command."""
+        """Return the counter of the next command."""
         self._counter += 1
         return self._counter.to_bytes(COUNTER, "big")
 
@@ -150,14 +149,14 @@ class _Curve:
         """See `Mechanism`."""
         prefix = _FROM_SERVER if self.as_server else _FROM_CLIENT
         encoder = self._security.sealing.encoder(self._key, prefix, self._counter)
-        self._key = self._metadata = b""  # from here on the encoder and the decoder have all that is needed
+        self._key = self._metadata = b""  # the encoder and the decoder have copies of all that is needed
         return encoder
 
     as_server = False
 
 
 class CurveServer(_Curve):
-    """The side that proves S, and is proved C."""
+    """The server side: proves S, and verifies C."""
 
     __slots__ = ("_cookie", "_cookies")
 
@@ -191,9 +190,10 @@ class CurveServer(_Curve):
     def _welcome(self, data: bytes) -> bytes:
         """Verify a HELLO. Returns the WELCOME."""
         boxes = self._security.boxes
-        # A minor version that is unknown is spoken by the rules of this one.
+        # An unknown minor version is handled by the rules of this one.
         if data[:1] != _VERSION[:1]:
             raise ZmtpError(Fault.HANDSHAKE, f"version {data[0]} of CURVE")
+        # Octets 2 to 73 are padding: a HELLO must be longer than the WELCOME, so that the server is no amplifier.
         client, counter, box = data[74:106], data[106:114], data[114:]
         shared = self._shared(client, self._security.secret)
         if self._open(box, b"CurveZMQHELLO---" + counter, shared, "the box of HELLO") != _PROOF:
@@ -215,6 +215,7 @@ class CurveServer(_Curve):
         except ValueError:
             raise ZmtpError(Fault.HANDSHAKE, "the cookie is not that of this connection, or too old") from None
         client, secret = content[:KEY], content[KEY:]
+        # The shared key of C' and S', recomputed from the cookie: the server kept no state for it.
         self._key = self._shared(client, secret)
         opened = self._open(box, b"CurveZMQINITIATE" + counter, self._key, "the box of INITIATE")
         self._count(counter)
@@ -226,7 +227,7 @@ class CurveServer(_Curve):
 
 
 class CurveClient(_Curve):
-    """The side that knows ``server``, which is S, and proves its own C."""
+    """The client side: knows ``server``, which is S, and proves its own C."""
 
     __slots__ = ("_public", "_secret", "_server")
 
@@ -274,7 +275,7 @@ class CurveClient(_Curve):
 
 
 def _expect(received: Command, name: bytes, least: int, most: int | None = None) -> None:
-    """Refuse a command with another name, or of a length that it cannot have."""
+    """Refuse a command with another name or an invalid length."""
     if received.name != name:
         raise ZmtpError(Fault.HANDSHAKE, f"{received.name[:20]!r} instead of {name.decode()}")
     if len(received.data) < least or (most is not None and len(received.data) > most):

@@ -1,7 +1,7 @@
-"""The traffic of CURVE: each frame of a message in a box of its own (RFC 26, "The MESSAGE Command").
+"""CURVE traffic: each frame of a message in a box of its own (RFC 26, "The MESSAGE Command").
 
 On the wire a MESSAGE is an ordinary frame without MORE: ``07 MESSAGE``, a counter of 8 octets, and a box of one octet
-of flags (MORE, COMMAND) and the frame's body. The counter is part of the box's nonce, and grows with each frame.
+of flags (MORE, COMMAND) and the frame's body. The counter is part of the box's nonce, and increases with each frame.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ BOX = 16
 """Bytes before the box: `MARK` and the counter."""
 
 OVERHEAD = BOX + MAC + 1
-"""Bytes by which a frame on the wire is longer than the body that it holds."""
+"""Bytes by which a frame on the wire is longer than its body."""
 
 LAST_COUNTER = 2**64 - 1
 
 FRAME_WORK, MOST_WORK = 8_192, 786_432
-"""Work between two values that a decoder yields: bytes, each frame counting for `FRAME_WORK` more, because it takes
-3 µs, in which the bytes of a long one are decrypted. The most is some 300 µs."""
+"""Work between two values that a decoder yields, in bytes. Each frame counts for `FRAME_WORK` more, since it takes 3
+µs, in which as many bytes of a long one are decrypted. The upper bound is some 300 µs."""
 
 BOXED_COMMAND = 2
-"""The flag of a command inside a box; outside it is another one."""
+"""The COMMAND flag inside a box, which differs from the one of frames."""
 
 _head = Struct(">BB").pack
 _long_head = Struct(">BQ").pack
@@ -56,11 +56,10 @@ _long_head = Struct(">BQ").pack
 class Boxes:
     """The functions of NaCl. Nonces have 24 bytes, and keys 32.
 
-    ``random`` gives so many random bytes; ``keypair`` a new public key and its secret; ``shared`` the secret that a
-    public key and a secret key of ours have in common (ValueError: it is no key); ``seal`` the box of some content, by
-    nonce and shared key; ``open`` the content of a box (ValueError: it is not from there, or was altered);
-    ``open_within`` replaces the beginning of a box by its content, which is `MAC` bytes shorter (ValueError: as
-    ``open``).
+    ``random`` returns random bytes; ``keypair`` a new public key and its secret; ``shared`` the shared secret of a
+    public key and an own secret key (ValueError: invalid key); ``seal`` the box of a content, by nonce and shared key;
+    ``open`` the content of a box (ValueError: forged or altered); ``open_within`` replaces the beginning of a box by
+    its content, which is `MAC` bytes shorter (ValueError: as ``open``).
     """
 
     random: Callable[[int], bytes]
@@ -72,29 +71,29 @@ class Boxes:
 
 
 class Sealing(Protocol):
-    """A way to open and seal the boxes of traffic.
+    """An implementation that opens and seals the boxes of traffic.
 
-    ``name`` is for the log, and so is ``reason``: the obstacle to the compiled way; empty where there was none.
-    ``prefix`` below has the first 16 bytes of the nonces, and ``counter`` is the last one that was used. Encoders may
-    only be given to the `Sealing` that made them.
+    ``name`` and ``reason`` are for the log; ``reason`` is the obstacle to the compiled implementation, or empty.
+    ``prefix`` below is the first 16 bytes of the nonces, and ``counter`` the last used one. Encoders are valid only for
+    the `Sealing` that created them.
     """
 
     name: str
     reason: str
 
     def decoder(self, limits: FrameLimits, key: bytes, prefix: bytes, counter: int) -> Decoder:
-        """The decoder of one connection."""
+        """Create the decoder of one connection."""
 
     def encoder(self, key: bytes, prefix: bytes, counter: int) -> Encoder:
-        """The encoder of one connection."""
+        """Create the encoder of one connection."""
 
     def seal_all(self, encoders: Sequence[Encoder], frames: Sequence[bytes]) -> list[bytes]:
-        """The octets of one message for each of these connections, in their order."""
+        """Return the octets of one message for each of these connections, in their order."""
 
     def seal_each(
         self, encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int], body: bytes
     ) -> list[bytes]:
-        """The octets of a message of two frames for each of these connections, in their order.
+        """Return the octets of a message of two frames for each of these connections, in their order.
 
         In ``frame`` the 8 bytes from ``at`` on are replaced by the connection's number, in network order.
         """
@@ -105,13 +104,13 @@ Prepared = Sequence[tuple[bytes, bytes]]
 
 
 def prepare(frames: Sequence[bytes]) -> Prepared:
-    """The frames of one message."""
+    """Prepare the frames of one message."""
     last = len(frames) - 1
     return [(_outer(len(frame)), (b"\x01" if index < last else b"\x00") + frame) for index, frame in enumerate(frames)]
 
 
 def prepare_command(name: bytes, data: bytes) -> Prepared:
-    """A command."""
+    """Prepare a command."""
     body = bytes((len(name),)) + name + data
     return [(_outer(len(body)), bytes((BOXED_COMMAND,)) + body)]
 
@@ -122,7 +121,7 @@ def _outer(size: int) -> bytes:
 
 
 class CurveEncoder:
-    """The output of one connection."""
+    """Encoder of one connection."""
 
     __slots__ = ("_counter", "_key", "_prefix", "_seal")
 
@@ -141,7 +140,7 @@ class CurveEncoder:
         return self.sealed(prepare_command(name, data))
 
     def sealed(self, prepared: Prepared) -> bytes:
-        """The octets of these frames. OverflowError where the counters are used up."""
+        """Return the octets of these frames. Raises OverflowError if the counter is exhausted."""
         seal, key, prefix, counter = self._seal, self._key, self._prefix, self._counter
         parts: list[bytes] = []
         for outer, content in prepared:
@@ -153,7 +152,7 @@ class CurveEncoder:
 
 
 class CurveDecoder:
-    """The input of one connection."""
+    """Decoder of one connection."""
 
     __slots__ = (
         "_boxes", "_cost", "_counter", "_frames", "_key", "_limits", "_missing", "_partial", "_prefix", "_rest",
@@ -162,14 +161,14 @@ class CurveDecoder:
     def __init__(self, limits: FrameLimits, boxes: Boxes, key: bytes, prefix: bytes, counter: int) -> None:
         self._limits = limits
         self._rest = b""
-        """The beginning of a box: its header is not complete, or it is short."""
+        """The beginning of a box with an incomplete header, or of a short box."""
         self._partial: BytesIO | None = None
-        """The beginning of a long box; ``_missing`` bytes of it are still to come."""
+        """The beginning of a long box; ``_missing`` bytes of it are outstanding."""
         self._missing = 0
         self._frames: list[bytes] = []
-        """The frames of a message that is not complete."""
+        """The frames of an incomplete message."""
         self._cost = 0
-        """The bytes that these count for."""
+        """The accounted size of these frames."""
         self._boxes = boxes
         self._key = key
         self._prefix = prefix
@@ -205,16 +204,16 @@ class CurveDecoder:
                 yield None
 
     def _collect(self, data: bytes) -> bytes:
-        """Add to the box that was kept, of which ``_missing`` bytes are missing then. Returns the octets behind it."""
+        """Append to the buffered box, and update ``_missing``. Returns the octets after the box."""
         assert self._partial is not None
         taken = self._partial.write(memoryview(data)[: self._missing])
         self._missing -= taken
         return data[taken:]
 
     def _collected(self) -> Decoded:
-        """Take the box that was kept, and is complete. Returns the message or command that it completes.
+        """Decode the complete buffered box. Returns the message or command that it completes.
 
-        It is opened where it is, and the rest of it cut off: of a long frame there is never a second copy.
+        The box is decrypted in place and truncated: a long frame never has a second copy.
         """
         partial, self._partial = self._partial, None
         assert partial is not None
@@ -229,11 +228,11 @@ class CurveDecoder:
             flags, size = body[BOX], len(body) - OVERHEAD
             body[:size] = body[BOX + 1 : BOX + 1 + size]
         partial.truncate(size)
-        # A BytesIO hands out the bytes object that it wrote to.
+        # getvalue() returns the internal bytes object without a copy.
         return self._content(flags, partial.getvalue())
 
     def _next(self, data: bytes, position: int, end: int) -> tuple[int, bytes | None]:
-        """The body of the next frame, and where the one behind it begins; None where it is not complete, and kept."""
+        """Return the next position and the body of the next frame; None for an incomplete frame, which is buffered."""
         start = position + HEADER
         if data[position] == 0 and start <= end:
             size = data[position + 1]
@@ -259,14 +258,14 @@ class CurveDecoder:
         return end, None
 
     def _announced(self, size: int) -> None:
-        """Refuse a frame that would be beyond the limits, before it is there."""
+        """Refuse an announced frame beyond the limits, before its body arrives."""
         if size > self._limits.frame:
             raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
         if self._cost + size + FRAME_COST > self._limits.message:
             self._refuse(len(self._frames) + 1)
 
     def _boxed(self, body: bytes) -> Decoded:
-        """Take a box. Returns the message or command that it completes."""
+        """Decode a box. Returns the message or command that it completes."""
         counter = self._marked(body, len(body))
         try:
             content = self._boxes.open(body[BOX:], self._nonce(counter), self._key)
@@ -276,7 +275,7 @@ class CurveDecoder:
         return self._content(content[0], content[1:])
 
     def _marked(self, body: bytes, size: int) -> int:
-        """The counter at the beginning of a box, which with it has ``size`` bytes."""
+        """Return the counter at the beginning of a MESSAGE of ``size`` bytes."""
         if size < OVERHEAD or not body.startswith(MARK):
             raise ZmtpError(Fault.FRAME, f"a frame of {size} bytes that is no MESSAGE of CURVE")
         counter = int.from_bytes(body[len(MARK) : BOX], "big")
@@ -288,13 +287,13 @@ class CurveDecoder:
         return self._prefix + counter.to_bytes(8, "big")
 
     def _content(self, flags: int, body: bytes) -> Decoded:
-        """Take what a box held. Returns the message or command that it completes."""
+        """Handle the content of a box. Returns the message or command that it completes."""
         if flags > MORE:
             return self._boxed_command(flags, body)
         return self._whole(flags, body)
 
     def _boxed_command(self, flags: int, body: bytes) -> Decoded:
-        """Take a frame that is no part of a message."""
+        """Decode a command frame."""
         if flags != BOXED_COMMAND:
             raise ZmtpError(Fault.FRAME, f"a box with the flags {flags:#04x}")
         if len(body) > MAX_COMMAND:
@@ -302,7 +301,7 @@ class CurveDecoder:
         return split_command(body, Fault.FRAME)
 
     def _whole(self, flags: int, body: bytes) -> Decoded:
-        """Take a frame of a message. Returns the message that it completes."""
+        """Append a frame of a message. Returns the message if this completes it."""
         self._frames.append(body)
         self._cost += len(body) + FRAME_COST
         if self._cost > self._limits.message or len(self._frames) > self._limits.frames:
@@ -313,7 +312,7 @@ class CurveDecoder:
         return frames
 
     def _refuse(self, frames: int) -> None:
-        self._frames = []  # the memory is free before the connection is closed
+        self._frames = []  # frees the memory before the connection is closed
         limits = self._limits
         raise ZmtpError(
             Fault.TOO_LARGE,
@@ -326,7 +325,7 @@ def _unopened() -> ZmtpError:
 
 
 class PythonSealing:
-    """One call of ``boxes`` for each frame and connection."""
+    """The Python implementation: one call of ``boxes`` for each frame and connection."""
 
     name = "python"
 

@@ -1,4 +1,4 @@
-"""The one exception of the codec."""
+"""The exception of the codec, and its kinds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import enum
 
 
 class Fault(enum.Enum):
-    """The kinds of wrong input. Each ends the connection."""
+    """The kinds of invalid input. Each ends the connection."""
 
     GREETING = "greeting"
-    """The first octets are no greeting of a version that is spoken."""
+    """The first octets are not a greeting of a supported version."""
     MECHANISM = "mechanism"
     """The peer uses another security mechanism."""
     HANDSHAKE = "handshake"
@@ -23,9 +23,9 @@ class Fault(enum.Enum):
 
 
 class ZmtpError(Exception):
-    """The input of a connection is not ZMTP, or beyond the limits: the connection is to be closed.
+    """Invalid input of a connection, or input beyond the limits. The connection must be closed.
 
-    ``reply`` has the octets that tell the peer why, where the protocol has any (ERROR, in the handshake).
+    ``reply`` has the octets of an ERROR with the reason for the peer; empty outside the handshake.
     """
 
     def __init__(self, fault: Fault, text: str, reply: bytes = b"") -> None:

@@ -1,7 +1,7 @@
-"""Frames and commands: bytes to messages, and messages to bytes (RFC 23, "Framing").
+"""Codec for frames and commands (RFC 23, "Framing").
 
-A frame is an octet of flags, a size (1 octet, or 8 in network order where LONG is set) and that many octets. A message
-is a row of frames, of which all but the last have MORE. A command has COMMAND, and never MORE; it may come between
+A frame is an octet of flags, a size (1 octet, or 8 in network order if LONG is set) and that many octets. A message is
+a sequence of frames, of which all but the last have MORE. A command has COMMAND, and never MORE; it may come between
 messages, and heartbeats between the frames of one. All other flags are reserved, and zero.
 """
 
@@ -20,18 +20,18 @@ from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
 MORE, LONG, COMMAND = 1, 2, 4
 
 SHORT = 256
-"""Bytes from which a size needs eight octets."""
+"""Bytes from which a size takes eight octets."""
 
 HEADER, LONG_HEADER = 2, 9
 """Octets of the flags and the size of a frame."""
 
 PARTIAL = 4_096
-"""Bytes from which an unfinished frame is collected in a buffer of its own. A shorter one is put together with the next
-read: that is cheaper, and copies no more than this for each packet."""
+"""Bytes from which an incomplete frame has a buffer of its own. A shorter one is joined with the next read: that is
+cheaper, and copies no more than this for each packet."""
 
 STEP = range(1_024)
-"""Frames between two values that a decoder yields, at least: some 300 µs of work, so that one read of 64 KiB that is
-full of empty frames does not hold up other connections."""
+"""Minimum number of frames between two values that a decoder yields: some 300 µs of work, so that one read of 64 KiB
+full of empty frames does not delay other connections."""
 
 _long = Struct(">BQ").pack
 _long_size = Struct(">Q").unpack_from
@@ -48,32 +48,32 @@ class Command:
 
 
 Decoded = list[bytes] | Command | None
-"""A message, a command, or None: nothing yet, but a good moment to look at the clock."""
+"""A message, a command, or None: nothing yet, but an opportunity to check the quantum."""
 
 
 class Decoder(Protocol):
-    """The input of a connection after its handshake."""
+    """The decoder of a connection after its handshake."""
 
     @property
     def pending(self) -> int:
-        """Bytes held of an unfinished message at the end of a read, each frame counting for `FRAME_COST` more."""
+        """Bytes held of an incomplete message at the end of a read, plus `FRAME_COST` for each frame."""
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
-        """Decode the octets of one read. Raises `ZmtpError`. It is to be exhausted before the next call."""
+        """Decode the octets of one read. Raises `ZmtpError`. The iterator must be exhausted before the next call."""
 
 
 class Encoder(Protocol):
-    """The output of a connection after its handshake."""
+    """The encoder of a connection after its handshake."""
 
     def message(self, frames: Sequence[bytes]) -> bytes:
-        """The octets of one message, which has one frame at least."""
+        """Return the octets of one message of at least one frame."""
 
     def command(self, name: bytes, data: bytes) -> bytes:
-        """The octets of one command."""
+        """Return the octets of one command."""
 
 
 def message(frames: Sequence[bytes]) -> bytes:
-    """The octets of one message, which has one frame at least."""
+    """Return the octets of one message of at least one frame."""
     parts: list[bytes] = []
     add = parts.append
     for frame in frames[:-1]:
@@ -88,7 +88,7 @@ def message(frames: Sequence[bytes]) -> bytes:
 
 
 def pieces(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """The octets of one message in two pieces: the second is the last frame itself, which is not copied."""
+    """Return the octets of one message in two pieces: the second is the last frame itself, which is not copied."""
     *head, last = frames
     parts: list[bytes] = []
     for frame in head:
@@ -100,7 +100,7 @@ def pieces(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def command(name: bytes, data: bytes) -> bytes:
-    """The octets of one command."""
+    """Return the octets of one command."""
     body = bytes((len(name),)) + name + data
     if len(body) < SHORT:
         return bytes((COMMAND, len(body))) + body
@@ -108,7 +108,7 @@ def command(name: bytes, data: bytes) -> bytes:
 
 
 def split_command(body: bytes, fault: Fault) -> Command:
-    """The command in the body of a frame. Raises `ZmtpError` with that fault."""
+    """Return the command in the body of a frame. Raises `ZmtpError` with that fault."""
     end = 1 + body[0] if body else 0
     if not 1 < end <= len(body):
         raise ZmtpError(fault, "a command has no name")
@@ -116,9 +116,9 @@ def split_command(body: bytes, fault: Fault) -> Command:
 
 
 def header(data: bytes, position: int) -> tuple[int, int]:
-    """The size of the frame at ``position``, of which two octets are there, and where its body begins.
+    """Return the size of the frame at ``position``, and the position of its body. At least two octets must be there.
 
-    Zeros while the size is not complete. Raises `ZmtpError` for wrong flags, and for a command that is too long.
+    Zeros while the size is incomplete. Raises `ZmtpError` for invalid flags, and for an oversized command.
     """
     flags = data[position]
     if flags & ~(MORE | LONG | COMMAND) or flags & (MORE | COMMAND) == MORE | COMMAND:
@@ -136,18 +136,18 @@ def header(data: bytes, position: int) -> tuple[int, int]:
 
 
 class PlainEncoder:
-    """Output that is not encrypted: the same octets for every peer."""
+    """Unencrypted output: the same octets for every peer."""
 
     message = staticmethod(message)
     command = staticmethod(command)
 
 
 class PlainDecoder:
-    """Input that is not encrypted.
+    """Unencrypted input.
 
-    The octets of a message are counted by position: ``begin`` in `feed` is where the message would begin in this read
-    if all of it were there, each frame had a header of `HEADER` octets, and no commands came between. So the loop has
-    no bookkeeping for a frame, and one comparison for a message.
+    The octets of a message are counted by position: ``begin`` in `feed` is the position at which the message would
+    begin in this read if all of it were there, each frame had a header of `HEADER` octets, and no commands came
+    between. So the loop has no accounting for a frame, and one comparison for a message.
     """
 
     def __init__(self, limits: FrameLimits) -> None:
@@ -155,17 +155,17 @@ class PlainDecoder:
         self.pending = 0
         """See `Decoder`."""
         self._easy = min(HEADER * limits.frames, HEADER * limits.message // (HEADER + FRAME_COST))
-        """Octets of a message, headers included, that cannot be beyond the limits however many frames it has."""
+        """Octets of a message, headers included, that are within the limits for any number of frames."""
         self._rest = b""
-        """The beginning of a frame: its header is not complete, or the frame is short."""
+        """The beginning of a frame with an incomplete header, or of a short frame."""
         self._partial: BytesIO | None = None
-        """The beginning of the body of a long frame, with ``_flags``; ``_missing`` bytes of it are still to come."""
+        """The beginning of a long frame's body, with ``_flags``; ``_missing`` bytes of it are outstanding."""
         self._flags = 0
         self._missing = 0
         self._frames: list[bytes] = []
-        """The frames of a message that is not complete."""
+        """The frames of an incomplete message."""
         self._octets = 0
-        """The octets of these, with their headers."""
+        """The octets of these frames with their headers."""
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
         """See `Decoder`."""
@@ -200,7 +200,7 @@ class PlainDecoder:
                     return
                 flags = data[position]
                 stop = start + data[position + 1]
-                if flags > MORE:  # long, a command, or wrong
+                if flags > MORE:  # long, a command, or invalid
                     if flags < COMMAND and position + LONG_HEADER <= end:
                         start = position + LONG_HEADER
                         size = _long_size(data, position + 1)[0]
@@ -240,21 +240,22 @@ class PlainDecoder:
             yield None
 
     def _header(self, data: bytes, position: int, frames: list[bytes], octets: int) -> tuple[int, int]:
-        """The size of a frame that is long, or a command, and where its body begins; zeros while it is not known."""
+        """Return the size of a long frame or command, and the position of its body; zeros while the size is
+        incomplete."""
         size, start = header(data, position)
         if start and not data[position] & COMMAND:
             self._announced(frames, octets, size)
         return size, start
 
     def _announced(self, frames: list[bytes], octets: int, size: int) -> None:
-        """Refuse a frame of that size, before its body comes, if it is beyond the limits, or its message would be."""
+        """Refuse an announced frame if it or its message is beyond the limits, before its body arrives."""
         if size > self._limits.frame:
             raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
         if octets + HEADER + size > self._easy:
             self._check(frames, octets, 1, HEADER + size)
 
     def _keep(self, data: bytes, position: int, frames: list[bytes], octets: int) -> None:
-        """Keep an unfinished message at the end of a read: frames of these octets, and the beginning of another."""
+        """Buffer an incomplete message at the end of a read: its frames, and the beginning of the next one."""
         if octets > self._easy:
             self._check(frames, octets)
         self._frames, self._octets = frames, octets
@@ -262,9 +263,9 @@ class PlainDecoder:
         self.pending = _cost(octets, len(frames)) + len(self._rest)
 
     def _begin(self, data: bytes, start: int, flags: int, size: int) -> None:
-        """Keep the beginning of a long frame in a buffer of its own.
+        """Begin a buffer for a long frame.
 
-        A BytesIO hands out the bytes object that it wrote to: the frame is in memory once, and not copied again.
+        BytesIO.getvalue() returns the internal bytes object: the frame is in memory once, without another copy.
         """
         self._partial = BytesIO()
         written = self._partial.write(memoryview(data)[start:])
@@ -273,11 +274,11 @@ class PlainDecoder:
         self._flags = flags
 
     def _check(self, frames: list[bytes], octets: int, more: int = 0, more_octets: int = 0) -> None:
-        """Refuse a message of these frames, and so many more that are announced, if it is beyond the limits."""
+        """Refuse a message beyond the limits, given its frames and the announced ones."""
         count, limits = len(frames) + more, self._limits
         if count <= limits.frames and _cost(octets + more_octets, count) <= limits.message:
             return
-        frames.clear()  # the memory is free before the connection is closed
+        frames.clear()  # frees the memory before the connection is closed
         raise ZmtpError(
             Fault.TOO_LARGE,
             f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {count} so far)",
@@ -285,5 +286,5 @@ class PlainDecoder:
 
 
 def _cost(octets: int, frames: int) -> int:
-    """The bytes that frames count for which have so many octets with their headers."""
+    """Return the accounted size of ``frames`` frames with ``octets`` octets, headers included."""
     return octets + (FRAME_COST - HEADER) * frames

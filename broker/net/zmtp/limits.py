@@ -1,18 +1,18 @@
-"""Bounds on the input of one ZMTP connection. All of them apply while bytes arrive."""
+"""Limits on the input of one ZMTP connection. All of them apply while bytes arrive."""
 
 from __future__ import annotations
 
 import attrs
 
 FRAME_COST = 64
-"""Bytes that a frame counts for beside its content: the object, its place in a list, and the rounding of the allocator.
-An empty frame counts for them as well; otherwise two bytes of a peer would take that much memory."""
+"""Accounted bytes of a frame besides its content: the object, its list entry, and the rounding of the allocator.
+Without them, two bytes of a peer (an empty frame) would take that much unaccounted memory."""
 
 ENVELOPE = 512 * 1024
 """Bytes by which a message may exceed its longest frame: headers, routing frames, and some thousand short frames."""
 
 MAX_FRAMES = 8_192
-"""Frames of one message. Messages of 2,000 are known to be sent."""
+"""Frames of one message. Messages of 2,000 occur in practice."""
 
 MAX_HANDSHAKE = 2_048
 """Bytes of a command in the handshake. The largest is CURVE's INITIATE: 257 bytes and the metadata, of which libzmq
@@ -27,10 +27,10 @@ MAX_COMMAND = 512
 
 @attrs.frozen
 class FrameLimits:
-    """Bounds on one connection.
+    """Limits on one connection.
 
-    ``frame`` is in bytes, and at least 255: shorter frames are not compared with it. ``message`` is in bytes, each
-    frame counting for `FRAME_COST` more. ``frames`` is the number of frames in a message.
+    ``frame`` is in bytes, and at least 255: shorter frames are not compared with it. ``message`` is in bytes, plus
+    `FRAME_COST` for each frame. ``frames`` is the number of frames in a message.
     """
 
     frame: int = 16 * 1024 * 1024
@@ -39,5 +39,5 @@ class FrameLimits:
 
     @classmethod
     def of_frame(cls, size: int) -> FrameLimits:
-        """The limits where the longest frame may have ``size`` bytes."""
+        """Return the limits for frames of at most ``size`` bytes."""
         return cls(frame=size, message=size + ENVELOPE)

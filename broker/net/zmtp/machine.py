@@ -1,4 +1,4 @@
-"""One ZMTP connection as a state machine without I/O: bytes in, events and bytes out.
+"""State machine of one ZMTP connection, without I/O: bytes in, events and bytes out.
 
 States, and the events that end them:
 
@@ -9,15 +9,14 @@ States, and the events that end them:
     any        malformed input, `Machine.refuse` -> FAILED
 
 Rules:
-- Both sides show their version at once, and the rest of their greeting when they know the other's version.
-- In HANDSHAKE only commands may come, of `MAX_HANDSHAKE` bytes at most. ERROR ends the connection with
-  the reason of the peer.
-- CLAIMED suspends the input: octets behind the last command are kept, within the size of one read, and decoded after
-  `accept`. The transport is not read from meanwhile.
-- In TRAFFIC a PING is answered by a PONG with its context (RFC 37). PONG is a sign of life and nothing else. SUBSCRIBE,
-  CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
-- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is taken where the mechanism is NULL.
-- After FAILED nothing is decoded and nothing may be sent.
+- Both sides send their version at once, and the rest of their greeting when they know the other's version.
+- HANDSHAKE allows only commands, of at most `MAX_HANDSHAKE` bytes. ERROR ends the connection with the peer's reason.
+- CLAIMED suspends the input: octets after the last command are buffered, within the size of one read, and decoded after
+  `accept`. The transport must be paused meanwhile.
+- In TRAFFIC a PING is answered by a PONG with its context (RFC 37). A PONG has no effect besides proving liveness.
+  SUBSCRIBE, CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
+- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is accepted if the mechanism is NULL.
+- FAILED decodes nothing, and nothing may be sent.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from broker.net.zmtp.mechanism import Claim, Mechanism
 PING, PONG, ERROR = b"PING", b"PONG", b"ERROR"
 
 MISSPELT = b"^RROR"
-"""The length and name of ERROR as libzmq 4.3 sends them with PLAIN: its source has "\\x05ERROR", in which C takes the
-first E for a digit."""
+"""The length and name of ERROR as libzmq 4.3 sends them with PLAIN: its source has "\\x05ERROR", in which the C
+compiler reads the first E as a hexadecimal digit."""
 
 TTL = 2
 """Octets of the time to live in a PING, which counts tenths of a second."""
 
 MAX_CONTEXT = 16
-"""Octets of the context of a PING: RFC 37 allows no more, and a longer one is not answered in full."""
+"""Octets of the context of a PING: RFC 37 allows no more, and a longer one is truncated in the answer."""
 
 MAX_REASON = 255
 """Octets of the reason in an ERROR: its length has one octet."""
@@ -71,13 +70,13 @@ class Output:
 
 
 Event = list[bytes] | Claim | Output | None
-"""A message, a claim that is to be accepted or refused, octets to be sent, or None: a moment to look at the clock."""
+"""A message, a claim to accept or refuse, octets to send, or None: an opportunity to check the quantum."""
 
 
 class Machine:
     """One side of one connection, with a socket type such as "ROUTER" and, for clients, an identity.
 
-    ``peers`` are the socket types that may be at the other end; ``None`` is for any.
+    ``peers`` are the allowed socket types of the other side; ``None`` allows any.
     """
 
     __slots__ = (
@@ -101,28 +100,28 @@ class Machine:
         self._peers = peers
         self._held = b""
         self.decoder: Decoder | None = None
-        """The decoder of input; None before TRAFFIC. It may be fed directly, and the commands that it finds
-        given to `heartbeat`, which saves a step for each message."""
+        """The decoder of input; None before TRAFFIC. It may be fed directly, with its commands passed to `heartbeat`,
+        which saves a step for each message."""
         self.encoder: Encoder | None = None
         """The encoder of output; None before TRAFFIC."""
         self.state = State.GREETING
         self.version = 0
-        """The major version of the peer; 0 while it is not known."""
+        """The major version of the peer; 0 while unknown."""
         self.minor = 0
 
     def begin(self) -> bytes:
-        """The octets that are sent before anything is received."""
+        """Return the octets to send before any input."""
         return greetings.OPENING
 
     @property
     def pending(self) -> int:
-        """Bytes held of unfinished input."""
+        """Bytes held of incomplete input."""
         return len(self._held) + (0 if self.decoder is None else self.decoder.pending)
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Decode the octets of one read. Raises `ZmtpError`, and is FAILED then.
+        """Decode the octets of one read. Raises `ZmtpError`, with the state FAILED.
 
-        To be exhausted before the next call, and abandoned where the connection ends before that.
+        The iterator must be exhausted before the next call, or abandoned if the connection ends before.
         """
         try:
             if self.decoder is None:
@@ -131,7 +130,7 @@ class Machine:
             decoder = self.decoder
             if decoder is None:
                 return
-            if self._held:  # octets behind the last command of the handshake
+            if self._held:  # octets after the last command of the handshake
                 data, self._held = self._held + data, b""
             for each in decoder.feed(data):
                 if isinstance(each, Command):
@@ -143,9 +142,9 @@ class Machine:
             raise
 
     def accept(self) -> bytes:
-        """Accept the claim: TRAFFIC begins. Returns octets to be sent, before anything else.
+        """Accept the claim: TRAFFIC begins. Returns octets to send before any others.
 
-        What the peer sent behind its last command is decoded by ``feed(b"")``.
+        ``feed(b"")`` then decodes octets after the peer's last command.
         """
         assert self.state is State.CLAIMED
         self.state = State.TRAFFIC
@@ -154,13 +153,13 @@ class Machine:
         return self._begin_traffic(self._mechanism.accept())
 
     def refuse(self, reason: str) -> bytes:
-        """Refuse the claim. Returns octets to be sent before the connection is closed."""
+        """Refuse the claim. Returns octets to send before the close."""
         version = self.version
         self.fail()
         return error(reason) if version == 3 else b""
 
     def fail(self) -> None:
-        """Decode nothing any more, and free held input."""
+        """Enter FAILED, and free held input."""
         self.state = State.FAILED
         self._held = b""
         self.decoder = None
@@ -173,10 +172,10 @@ class Machine:
     # before traffic
 
     def _prelude(self, data: bytes) -> Iterator[Event]:
-        """Greeting and handshake."""
+        """Decode greeting and handshake."""
         if self.state is State.FAILED:
             return
-        if len(self._held) > self._limits.message:  # only while CLAIMED, from a transport that is not paused
+        if len(self._held) > self._limits.message:  # possible while CLAIMED only, with a transport that is not paused
             raise ZmtpError(Fault.TOO_LARGE, "too much traffic before the handshake is complete")
         self._held += data
         if self.state is State.GREETING:
@@ -210,25 +209,26 @@ class Machine:
                 yield claim
 
     def _greeted(self, greeting: greetings.Greeting) -> bytes:
-        """The peer's greeting is complete. Returns octets to be sent."""
+        """Handle a complete greeting. Returns octets to send."""
         mechanism = self._mechanism
         self.minor = greeting.minor
         self.state = State.HANDSHAKE
         if greeting.major == 2:
             if mechanism.name != b"NULL":
                 raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with {mechanism.name.decode()}")
-            # In place of the rest of a greeting: the socket type, and the identity as a frame.
+            # ZMTP 2.0 replaces the rest of the greeting by the socket type, and the identity as a frame.
             kind = greetings.SOCKET_TYPES.index(self._socket_type)
             return bytes((kind, 0, len(self._identity))) + self._identity
         if greeting.mechanism != mechanism.name:
             shown = repr(greeting.mechanism)[1:]
             raise ZmtpError(Fault.MECHANISM, f"the mechanism {shown} instead of {mechanism.name.decode()}")
-        if greeting.as_server and mechanism.as_server:  # False says nothing: servers of libzmq leave it so as well
+        # False is no evidence: servers of libzmq also leave the flag unset
+        if greeting.as_server and mechanism.as_server:
             raise ZmtpError(Fault.MECHANISM, "both sides are server")
         return mechanism.begin(self._metadata)
 
     def _command(self) -> Command | None:
-        """The next command of the handshake; None while it is not complete."""
+        """Return the next command of the handshake; None while it is incomplete."""
         held = self._held
         if len(held) < 2:
             return None
@@ -254,7 +254,7 @@ class Machine:
         return received
 
     def _claim_of_2(self) -> Claim | None:
-        """The socket type and identity of ZMTP 2.0; None while they are not complete."""
+        """Return the socket type and identity of a ZMTP 2.0 peer as a claim; None while they are incomplete."""
         held = self._held
         if len(held) < 3 or len(held) < 3 + held[2]:
             return None
@@ -267,7 +267,7 @@ class Machine:
         return Claim({metadata.SOCKET_TYPE: socket_type, metadata.IDENTITY: held[3 : 3 + held[2]]})
 
     def _check(self, properties: Mapping[str, bytes]) -> None:
-        """Refuse a socket type that does not go with ours, and identities that no peer may have."""
+        """Refuse an incompatible socket type, and an invalid identity."""
         socket_type = properties.get(metadata.SOCKET_TYPE, b"")
         if self._peers is not None and socket_type not in self._peers:
             raise self._refusal(f"a {self._socket_type} does not talk to {_shown(socket_type)}")
@@ -283,7 +283,7 @@ class Machine:
     # traffic
 
     def heartbeat(self, received: Command) -> Output | None:
-        """Take a command between messages."""
+        """Handle a command between messages. Returns the answer, if any."""
         if self.version == 2:
             raise ZmtpError(Fault.FRAME, "a command in ZMTP 2.0")
         if received.name != PING:
@@ -294,7 +294,7 @@ class Machine:
         return Output(self.encoder.command(PONG, received.data[TTL : TTL + MAX_CONTEXT]))
 
     def ping(self) -> bytes:
-        """A PING without a time to live of its own; empty outside TRAFFIC and before ZMTP 3.1, which brought it."""
+        """Return a PING with a zero time to live; empty outside TRAFFIC and before ZMTP 3.1, which introduced it."""
         if self.state is not State.TRAFFIC or self.version < 3 or self.minor < 1:
             return b""
         assert self.encoder is not None
@@ -302,7 +302,7 @@ class Machine:
 
 
 def error(reason: str) -> bytes:
-    """The octets of an ERROR in the handshake."""
+    """Return the octets of an ERROR in the handshake."""
     said = reason.encode("ascii", "replace")[:MAX_REASON]
     return command(ERROR, bytes((len(said),)) + said)
 

@@ -1,8 +1,8 @@
 """Security mechanisms: the handshake between greeting and traffic.
 
-A mechanism is one side of one handshake. It takes the commands of the other side and gives its own. When it has
-verified the peer, it makes a *claim*: the metadata of the peer, with its key or its name. The claim is accepted or
-refused elsewhere (an allow list, a password); only then does the mechanism give its last command.
+A mechanism is one side of one handshake: it consumes the commands of the other side and produces its own. Once it has
+verified the peer, it makes a *claim*: the metadata of the peer, with its key or its name. The caller accepts or refuses
+the claim (an allow-list, a password); only then does the mechanism produce its last command.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from broker.net.zmtp.limits import FrameLimits
 class Claim:
     """The claim of a peer.
 
-    ``properties`` is its metadata by name in small letters. ``key`` is its long-term public key (CURVE, 32 bytes,
-    proved), ``username`` and ``password`` those of PLAIN, not checked yet.
+    ``properties`` is its metadata by name in lower case. ``key`` is its long-term public key (CURVE, 32 bytes,
+    verified); ``username`` and ``password`` are those of PLAIN, not verified yet.
     """
 
     properties: Mapping[str, bytes]
@@ -32,29 +32,29 @@ class Claim:
 
 @attrs.frozen
 class Answer:
-    """The consequence of a command: octets to be sent (whole frames), and a claim if the peer has made it."""
+    """The result of a command: octets to send (whole frames), and the claim once the peer has made it."""
 
     output: bytes = b""
     claim: Claim | None = None
 
 
 class Mechanism(Protocol):
-    """One side of a handshake. ``metadata`` below is our own, encoded."""
+    """One side of a handshake. ``metadata`` below is the local one, encoded."""
 
     name: bytes
     as_server: bool
 
     def begin(self, metadata: bytes) -> bytes:
-        """The greetings are exchanged. Returns octets to be sent: empty where the other side speaks first."""
+        """Begin after the greetings. Returns octets to send: empty if the other side begins."""
 
     def take(self, command: Command) -> Answer:
-        """Take a command of the peer. Raises `ZmtpError`. Not called after a claim."""
+        """Handle a command of the peer. Raises `ZmtpError`. Not called after a claim."""
 
     def accept(self) -> bytes:
-        """The claim is accepted. Returns octets to be sent: traffic may follow them."""
+        """Finish after an accepted claim. Returns octets to send: traffic may follow them."""
 
     def decoder(self, limits: FrameLimits) -> Decoder:
-        """The decoder of the peer's traffic. To be called once, after `accept`."""
+        """Create the decoder of the peer's traffic. Called once, after `accept`."""
 
     def encoder(self) -> Encoder:
-        """The encoder of our traffic. To be called once, after `accept`."""
+        """Create the encoder of the local traffic. Called once, after `accept`."""

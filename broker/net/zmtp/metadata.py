@@ -1,4 +1,4 @@
-"""Metadata: the properties that both sides exchange in the handshake (RFC 23, "The READY Command")."""
+"""Metadata codec: the properties that both sides exchange in the handshake (RFC 23, "The READY Command")."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ IDENTITY = "identity"
 
 
 def encode(properties: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The octets of some properties."""
+    """Return the octets of properties."""
     return b"".join(bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value for name, value in properties)
 
 
 def own(socket_type: str, identity: bytes = b"") -> bytes:
-    """The metadata that a socket sends."""
+    """Return the metadata that a socket sends."""
     properties = [(b"Socket-Type", socket_type.encode())]
     if socket_type in ("REQ", "DEALER", "ROUTER"):
         properties.append((b"Identity", identity))
@@ -25,7 +25,7 @@ def own(socket_type: str, identity: bytes = b"") -> bytes:
 
 
 def parse(data: bytes) -> Mapping[str, bytes]:
-    """The properties in metadata, by name in small letters: names compare without case. Raises `ZmtpError`."""
+    """Return the properties in metadata by lower-case name, since names are case-insensitive. Raises `ZmtpError`."""
     properties: dict[str, bytes] = {}
     at = 0
     while at < len(data):
@@ -36,7 +36,7 @@ def parse(data: bytes) -> Mapping[str, bytes]:
         if len(properties) >= MAX_PROPERTIES:
             raise ZmtpError(Fault.HANDSHAKE, f"more than {MAX_PROPERTIES} properties in the metadata")
         name = data[at + 1 : start].decode("latin-1").lower()
-        if name in properties:  # otherwise two readers could take two identities from the same octets
+        if name in properties:  # otherwise two decoders could read two identities from the same octets
             raise ZmtpError(Fault.HANDSHAKE, "a property comes twice in the metadata")
         properties[name] = data[start + 4 : stop]
         at = stop

@@ -10,13 +10,13 @@ from broker.net.zmtp.mechanism import Answer, Claim
 
 
 class Null:
-    """One side of the NULL mechanism. A server sends its READY when it has accepted the peer, a client at once."""
+    """One side of the NULL mechanism. A server sends its READY after it accepted the peer, a client at once."""
 
     name = b"NULL"
 
     def __init__(self, as_server: bool) -> None:
         self._server = as_server
-        self.as_server = False  # in the greeting it says nothing, and libzmq leaves it zero
+        self.as_server = False  # NULL ignores the as-server flag of the greeting, and libzmq leaves it zero
         self._ready = b""
 
     def begin(self, metadata: bytes) -> bytes:

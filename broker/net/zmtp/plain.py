@@ -1,7 +1,7 @@
 """PLAIN: a name and a password in clear text (RFC 24).
 
 The client sends HELLO with both, the server WELCOME, the client INITIATE with its metadata, the server READY with its
-own. The claim is made with INITIATE: a refusal before it would only save the peer one round trip.
+own. The claim is made with INITIATE: an earlier refusal would save one round trip only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Plain:
 
 
 class PlainServer(_Plain):
-    """The side that asks for a name and a password."""
+    """The server side: requires a name and a password."""
 
     as_server = True
 
@@ -58,7 +58,7 @@ class PlainServer(_Plain):
 
 
 class PlainClient(_Plain):
-    """The side that has a name and a password, of 255 bytes at most each."""
+    """The client side: has a name and a password, of at most 255 bytes each."""
 
     as_server = False
 
@@ -92,7 +92,7 @@ def _expect(received: Command, name: bytes) -> None:
 
 
 def _credentials(data: bytes) -> tuple[bytes, bytes]:
-    """The name and the password in a HELLO."""
+    """Return the name and the password in a HELLO."""
     middle = 1 + data[0] if data else 0
     end = middle + 1 + data[middle] if 0 < middle < len(data) else 0
     if end != len(data) or not end:

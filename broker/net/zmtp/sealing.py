@@ -1,8 +1,8 @@
-"""The choice of the sealing, which makes the boxes of CURVE's traffic: in Python, or the compiled helper.
+"""Selection of the CURVE sealing: the Python implementation, or the compiled helper.
 
-The helper, sealing.c, is built when the package is installed, where there is a C compiler. It opens all frames of a
-read in one call, and seals a message for a list of connections in one. ctypes loads it, and PyNaCl's cffi calls it,
-which takes a quarter less time for a call than ctypes does; both release the GIL.
+The helper, sealing.c, is built at installation if there is a C compiler. It opens all frames of a read in one call, and
+seals a message for a list of connections in one. ctypes loads it, and PyNaCl's cffi calls it, which takes a quarter
+less time for a call than ctypes; both release the GIL.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from broker.net.zmtp.frames import MORE, SHORT, Decoded, Encoder
 from broker.net.zmtp.limits import FRAME_COST, FrameLimits
 
 VARIABLE = "ELKOBROKER_SEALING"
-"""In the environment: ``python`` or ``compiled``. Without it, it is compiled where that can be."""
+"""Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helper if available."""
 
 INTERFACE = 1
-"""The number that sealing.c has to give. A helper of another version of the source is refused."""
+"""The interface version that sealing.c must report. A helper of another source version is refused."""
 
 BATCH = 256
-"""Frames that are opened in one call, at most: 1 µs each, so that other connections have their turn."""
+"""Upper bound of frames opened in one call: 1 µs each, so that other connections are not delayed."""
 
 ROOM = 65_536
-"""Bytes that are opened in one call, at most. A frame that is longer is opened by itself."""
+"""Upper bound of bytes opened in one call. A longer frame is opened by itself."""
 
 OUTPUT = 262_144
-"""Bytes that are sealed in one call, at most, unless one connection's part of them is longer."""
+"""Upper bound of bytes sealed in one call, unless a single connection's part is longer."""
 
 _OPEN = (
     "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
@@ -45,23 +45,23 @@ _SEAL = (
 """The functions of sealing.c, with ``struct direction`` as seven numbers of 64 bits."""
 
 _COUNTER = 6
-"""The place of the counter in them."""
+"""The index of the counter in them."""
 
 
 class SealingError(Exception):
-    """The compiled helper was asked for, and cannot be used."""
+    """The compiled helper was requested, and is unusable."""
 
 
 def helper_path() -> Path | None:
-    """The file of the helper that was built for this Python; None where there is none."""
+    """Return the path of the helper that was built for this Python, or None."""
     here = Path(__file__).parent
     return next((path for suffix in EXTENSION_SUFFIXES if (path := here / f"_sealing{suffix}").exists()), None)
 
 
 def choose(environ: Mapping[str, str] = os.environ, path: Path | None = None) -> Sealing:
-    """The way that the environment asks for, with the helper in ``path`` (without one, the helper that was installed).
+    """Return the sealing that the environment selects, with the helper in ``path`` (default: the installed one).
 
-    Raises `SealingError` where the helper is asked for and cannot be used, and for an unknown word.
+    Raises `SealingError` if the helper is requested and unusable, and for an unknown value.
     """
     asked = environ.get(VARIABLE, "")
     if asked not in ("", "python", "compiled"):
@@ -77,7 +77,7 @@ def choose(environ: Mapping[str, str] = os.environ, path: Path | None = None) ->
 
 
 def _direction(key: bytes, prefix: bytes, counter: int) -> Any:
-    """``struct direction`` of sealing.c."""
+    """Create a ``struct direction`` of sealing.c."""
     direction = ffi.new("uint64_t[7]")
     ffi.buffer(direction)[:48] = key + prefix
     direction[_COUNTER] = counter
@@ -85,7 +85,7 @@ def _direction(key: bytes, prefix: bytes, counter: int) -> Any:
 
 
 class CompiledEncoder:
-    """The output of one connection."""
+    """Encoder of one connection."""
 
     __slots__ = ("_sealing", "direction")
 
@@ -104,7 +104,7 @@ class CompiledEncoder:
 
 
 class CompiledDecoder(CurveDecoder):
-    """The input of one connection. The helper opens all that it can; `CurveDecoder` looks at any other frame."""
+    """Decoder of one connection. The helper opens most frames; `CurveDecoder` handles the others."""
 
     __slots__ = ("_direction", "_sealing")
 
@@ -144,6 +144,7 @@ class CompiledDecoder(CurveDecoder):
                         self._frames, self._cost = frames, 0
                         yield complete
                 self._frames, self._cost = frames, cost
+                # A full table: the read has more frames. The caller may end its quantum here.
                 if len(table) == 3 * BATCH:
                     yield None
                     continue
@@ -154,7 +155,8 @@ class CompiledDecoder(CurveDecoder):
                 yield self._alone(self._boxed, found)
 
     def _alone(self, take: Callable[..., Decoded], *box: bytes) -> Decoded:
-        """Take a box that the helper has not opened. Returns the message or command that it completes."""
+        """Decode a box that the helper has not opened. Returns the message or command that it completes."""
+        # The counter is kept in the helper's struct; `CurveDecoder` works on a copy.
         self._counter = self._direction[_COUNTER]
         decoded = take(*box)
         self._direction[_COUNTER] = self._counter
@@ -162,9 +164,9 @@ class CompiledDecoder(CurveDecoder):
 
 
 class CompiledSealing:
-    """One call of the helper for all frames of a read, and for all receivers of a message.
+    """The compiled implementation: one call for all frames of a read, and for all receivers of a message.
 
-    Its buffers are used by one call at a time: by the thread of the reactor alone.
+    Not reentrant: the reactor thread alone uses its buffers.
     """
 
     name = "compiled"
@@ -220,9 +222,9 @@ class CompiledSealing:
         return self.seal(encoders, plain.message((frame, body)), [len(frame), len(body)], numbers, at)
 
     def open(self, direction: Any, data: bytes, position: int, end: int, longest: int) -> tuple[int, bytes, list[int]]:
-        """Open frames of ``data`` from ``position`` on. Returns the position behind them, their content, and a table.
+        """Open frames of ``data`` from ``position`` on. Returns the position after them, their content, and a table.
 
-        The table has three numbers for each: flags, beginning and end in the content.
+        The table has three numbers for each frame: flags, start and end in the content.
         """
         self._position[0] = position
         count = self._open(
@@ -241,7 +243,8 @@ class CompiledSealing:
         numbers: Sequence[int] = (),
         at: int = 0,
     ) -> list[bytes]:
-        """Seal a message as NULL would send it, whose frames have these sizes. OverflowError: a counter is used up."""
+        """Seal a message in NULL encoding with frames of these sizes. Raises OverflowError if a counter is
+        exhausted."""
         stride = 0
         for size in sizes:
             stride += size + OVERHEAD + (2 if size + OVERHEAD < SHORT else 9)

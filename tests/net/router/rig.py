@@ -1,4 +1,4 @@
-"""A ROUTER on a port of its own, a conversation that keeps what it is told, and the peers that connect to it."""
+"""A ROUTER on a port of its own, a recording conversation, and connecting peers."""
 
 from __future__ import annotations
 
@@ -334,11 +334,11 @@ class Rig(TestCase):
         peer.close()
 
     def refusals(self, reason: Reason) -> int:
-        """How often something was refused for that reason."""
+        """The number of refusals for that reason."""
         return self.counters.get("test_refused", reason.code)
 
     def count(self, reason: str) -> int:
-        """How many connections were accepted, or closed."""
+        """The number of accepted or closed connections."""
         return self.counters.get("test_connections", reason)
 
     def folder(self) -> str:

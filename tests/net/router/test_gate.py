@@ -1,4 +1,4 @@
-"""Admission by key: what is let in, counted and logged."""
+"""Admission by key: decisions, counters and log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats: PINGs of peers are answered, and peers of which nothing is heard are asked, and closed."""
+"""Heartbeats: PINGs of peers are answered, and silent peers get a PING, then a close."""
 
 from __future__ import annotations
 

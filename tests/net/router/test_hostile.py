@@ -40,7 +40,7 @@ NOISE = {
     "flags that are reserved": greeting() + DEALER + b"\xf8\x01x",
     "a PING without a time to live": greeting() + DEALER + b"\x04\x05\x04PING",
 }
-"""What is closed at once."""
+"""Input that causes an immediate close."""
 
 HALVES = {
     "nothing": b"",

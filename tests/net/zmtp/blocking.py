@@ -24,7 +24,7 @@ class Connection:
         self.input = b""
         """The octets of the last read."""
         self.answering = True
-        """False: what the machine has to send is dropped."""
+        """False: the machine's output is discarded."""
         self.flush()
 
     def __enter__(self) -> Connection:
@@ -69,7 +69,7 @@ class Connection:
         self._wire.sendall(self.side.machine.ping())
 
     def to_the_end(self) -> bytes:
-        """What comes until the other side closes."""
+        """The input until the other side closes."""
         octets = b""
         while data := self._wire.recv(READ):
             octets += data

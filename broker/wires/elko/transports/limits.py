@@ -1,4 +1,4 @@
-"""Limits of the transports that carry Elko messages, as frozen values: pure data, without Twisted."""
+"""Limits of the Elko transports, as frozen values: pure data, without Twisted."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import attrs
 from broker.net.interfaces.limits import ConnectionLimits
 
 
-# Without slots: `TransportLimits` inherits from both, and from a class with slots.
+# Without slots, since `TransportLimits` inherits from both and from a class with slots.
 @attrs.frozen(slots=False)
 class LongPollLimits:
     """Limits of sessions over HTTP long polling. Times in seconds."""
 
     http_timeout: float = 15.0
-    """Time that a session over HTTP may go without a request of its peer."""
+    """Idle timeout of a session over HTTP without a pending request."""
     http_select_wait: float = 60.0
-    """Time after which a select without any message to deliver is answered all the same."""
+    """Time after which a select without messages is answered with none."""
 
 
 @attrs.frozen(slots=False)
@@ -23,13 +23,13 @@ class RtcpLimits:
     """Limits of sessions over RTCP. Sizes in bytes, times in seconds."""
 
     rtcp_timeout: float = 60.0
-    """Silence of an RTCP peer after which its session ends; after half of it, the broker sends an acknowledgement."""
+    """Idle timeout of an RTCP peer, which ends its session. The broker sends an acknowledgement after half of it."""
     rtcp_disconnected: float = 30.0
-    """Time that an RTCP session waits for its peer to connect again."""
+    """Time that an RTCP session without a connection waits for a resume."""
     rtcp_backlog: int = 64_000
-    """Output that may be unacknowledged in an RTCP session, before the session ends."""
+    """Unacknowledged output beyond which an RTCP session ends."""
 
 
 @attrs.frozen
 class TransportLimits(RtcpLimits, LongPollLimits, ConnectionLimits):
-    """Limits of one Elko listener, whatever its transport: each transport reads the base class that concerns it."""
+    """Limits of one Elko listener with any transport: each transport reads its own base class."""

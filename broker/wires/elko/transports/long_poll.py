@@ -1,13 +1,15 @@
-"""The HTTP server of sessions that poll; the HTTP is Twisted's.
+"""HTTP server for long-polling sessions, on Twisted's HTTP implementation.
 
 Rules:
-- A page whose Origin is not allowed is refused whatever it asks for; programs send no Origin.
-- Requests are handled in turns (`scheduled_input.py`): what a connection sent is parsed and answered a request at a
-  time. A connection whose request waits for its answer, or that does not read its answers, has no turn.
-- A request must be complete within `REQUEST_WITHIN`, its body no longer than `MAX_BODY`, and what all bodies hold
-  together counts as unfinished input does.
-- Connections are reused; which session a request is for, its path alone says.
-- What is no request of the protocol is answered as HTTP does, counted, and may not come too often.
+- A page with a disallowed Origin is refused for any request; programs send no Origin.
+- The scheduler bounds requests (`scheduled_input.py`): input is parsed and answered one request at a time.
+  Backpressure: a connection with an unanswered request, or one that does not read its answers, is not served.
+- A request must be complete within `REQUEST_WITHIN`, its body is limited to `MAX_BODY`, and all incomplete bodies
+  together count as unfinished input.
+- Connections are reusable; the path alone selects the session of a request.
+- Any other request gets an HTTP error status, is counted, and is rate-limited.
+
+Read on in `long_poll_session` (one session) and `broker.wires.elko.codec.long_poll` (paths and bodies).
 """
 
 from __future__ import annotations
@@ -42,32 +44,32 @@ MAX_BODY = 1_048_576
 """Bytes of a request's body: the original's limit, and that of one block."""
 
 REQUEST_WITHIN = 30.0
-"""Seconds from the first byte of a request to its last: as long as a peer on TCP may take to authenticate."""
+"""Seconds from the first byte of a request to its last: equal to the authentication deadline on TCP."""
 
 KEPT_OPEN = 60.0
-"""Seconds that a connection without a request is kept: as long as a select lasts."""
+"""Keep-alive timeout in seconds of a connection without a request: as long as a select lasts."""
 
 PREFLIGHT_COUNTS = "31536000"
-"""Seconds for which a browser may remember what OPTIONS said, as with the original: a year."""
+"""Max-Age in seconds of a preflight result, as in the original: a year."""
 
 METHODS = "GET, POST, OPTIONS"
 
 
 class LongPollRequest(HttpRequest):
-    """One request. What it is answered, `LongPollFactory` and the session say."""
+    """One request. `LongPollFactory` and the session answer it."""
 
     channel: LongPollChannel
     content: BytesIO
     _refused = False
 
     def gotLength(self, length: int | None) -> None:
-        """The head has come: ``length`` is the body's, None where it comes in chunks."""
+        """Handle the end of the head. ``length`` is that of the body, or None if it is chunked."""
         self.content = BytesIO()
         if length is not None and length > MAX_BODY:
             self._refuse_body()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Append a piece of the body, within the limits."""
         if self._refused:
             return
         self.content.write(data)
@@ -78,7 +80,7 @@ class LongPollRequest(HttpRequest):
             self.channel.unfinished.hold(self.channel, size)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """All of it has come. (Twisted's own would also read forms, in one go whatever their size.)"""
+        """Pass a complete request on. (Twisted's own method would also parse forms, of any size in one step.)"""
         if self._refused:
             return
         self.method, self.uri, self.clientproto = command, path, version
@@ -87,17 +89,17 @@ class LongPollRequest(HttpRequest):
         self.channel.received = self
 
     def text(self, header: str) -> str | None:
-        """A header of the request. Bytes that are no ASCII stand for themselves (ISO 8859-1), as RFC 9110 has it."""
+        """Return a header of the request. Non-ASCII bytes are decoded as ISO 8859-1 (RFC 9110, 5.5)."""
         value = self.requestHeaders.getRawHeaders(header.encode())
         return None if value is None else value[-1].decode("latin-1")
 
     @property
     def local(self) -> bool:
-        """True if no header shows a web page or a proxy."""
+        """True if no header indicates a web page or a proxy."""
         return not any(map(self.requestHeaders.hasHeader, FROM_ELSEWHERE))
 
     def answer(self, body: bytes) -> None:
-        """Answer in the protocol."""
+        """Answer with a body of the protocol."""
         self.responseHeaders.setRawHeaders("Cache-Control", ["no-cache"])
         self.reply(200, body, "text/plain; charset=UTF-8")
 
@@ -110,6 +112,7 @@ class LongPollRequest(HttpRequest):
         if shared_with is not None:
             self.responseHeaders.setRawHeaders("Access-Control-Allow-Origin", [shared_with])
             if shared_with != "*":
+                # The header depends on the Origin, so that shared caches need Vary.
                 self.responseHeaders.setRawHeaders("Vary", ["Origin"])
         self.responseHeaders.setRawHeaders("Content-Type", [content_type])
         self.responseHeaders.setRawHeaders("Content-Length", [str(len(body))])
@@ -127,7 +130,7 @@ class LongPollRequest(HttpRequest):
         self.refuse_body(Refusal(Reason.TOO_LARGE, f"the body of a request has more than {MAX_BODY} bytes"))
 
     def refuse_body(self, refusal: Refusal) -> None:
-        """Free what has come of the body, and close."""
+        """Free the incomplete body, and close."""
         self._refused = True
         self.content = BytesIO()
         channel = self.channel
@@ -138,33 +141,33 @@ class LongPollRequest(HttpRequest):
 
 @implementer(IPushProducer)
 class _Reading:
-    """The transport that Twisted's HTTP sees: both it and the scheduler may stop the reading."""
+    """Transport facade for Twisted's HTTP: both Twisted and the scheduler may pause the reads."""
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._paused = self._waits = False
 
     def pauseProducing(self) -> None:
-        """Twisted's HTTP wants no more for now."""
+        """Pause on behalf of Twisted's HTTP."""
         self._paused = True
         self._transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Twisted's HTTP reads on."""
+        """Resume on behalf of Twisted's HTTP."""
         self._paused = False
         if not self._waits:
             self._transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """The transport is gone; `connectionLost` says so too."""
+        """No-op: `connectionLost` follows."""
 
     def wait(self) -> None:
-        """The scheduler wants no more for now."""
+        """Pause on behalf of the scheduler."""
         self._waits = True
         self._transport.pauseProducing()
 
     def go_on(self) -> None:
-        """The scheduler reads on."""
+        """Resume on behalf of the scheduler."""
         self._waits = False
         if not self._paused:
             self._transport.resumeProducing()
@@ -174,21 +177,21 @@ class _Reading:
 
 
 class LongPollChannel(Scheduled, HTTPChannel):
-    """One connection."""
+    """One HTTP connection."""
 
     factory: LongPollFactory
     transport: Any
     requestFactory = LongPollRequest
     received: LongPollRequest | None = None
-    """A request that is complete, and still to be served."""
+    """A complete request that is still to be served."""
     _arriving = False
-    _answering = False  # a request is served, and not answered yet
+    _answering = False  # a request is in progress
     _stalled = False  # the peer does not read
 
     def makeConnection(self, transport: Any) -> None:
         self._socket = plain_socket(transport)
         if isinstance(transport, Connection):
-            transport.bufferSize = SHORT  # a peer waits with as little as this
+            transport.bufferSize = SHORT  # a queued connection holds no more than this
         self.host = getattr(transport.getPeer(), "host", "unix")
         super().makeConnection(_Reading(transport))  # type: ignore[no-untyped-call]
 
@@ -205,13 +208,13 @@ class LongPollChannel(Scheduled, HTTPChannel):
 
     @property
     def unfinished(self) -> UnfinishedInput:
-        """The unfinished messages of the listener's connections."""
+        """The listener's account of unfinished messages."""
         return self.factory.lines.unfinished
 
     # for the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Parse a piece, or serve a request, in one step."""
+        """Parse one piece, or serve one request, in each step."""
         for piece in sliced(data):
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
             yield
@@ -222,15 +225,15 @@ class LongPollChannel(Scheduled, HTTPChannel):
                 yield
 
     def held_up(self) -> bool:
-        """True if a request waits for its answer, or the peer does not read."""
+        """Return True while a request is unanswered, or the peer does not read."""
         return self._answering or self._stalled
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Pause the transport's reads."""
         self.transport.wait()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume the transport's reads."""
         self.transport.go_on()
 
     # for Twisted
@@ -251,7 +254,7 @@ class LongPollChannel(Scheduled, HTTPChannel):
         self.go_on()
 
     def push(self) -> None:
-        """Send what is written now, not in the next turn of the reactor."""
+        """Send buffered output now instead of in the next turn of the reactor."""
         push(self._socket)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -263,48 +266,48 @@ class LongPollChannel(Scheduled, HTTPChannel):
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def timeoutConnection(self) -> None:
-        """Nothing was asked for a while."""
+        """Close at the keep-alive timeout."""
         self.hang_up()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        """Refuse input that is no HTTP. (Twisted's own name: it has no other place where that could be counted.)"""
+        """Refuse input that is not HTTP. (The name is Twisted's, which has no public hook for this.)"""
         self.refused(Refusal(Reason.SYNTAX, "http: no request of HTTP"))
         self.last_words(400, "Bad Request", "this is no request of HTTP/1.1, or its head is too long")
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """A line of the head is too long."""
+        """Refuse a head with an oversized line."""
         self._respondToBadRequestAndDisconnect()
 
     def last_words(self, status: int, phrase: str, text: str) -> None:
-        """Answer what is no whole request, with a sentence, and close."""
+        """Answer an incomplete or malformed request with a sentence, and close."""
         body = f"{text}\n".encode()
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Close when all is sent."""
+        """Close when all output is sent."""
         self.drop()
         self.factory.leaving.add(self, CLOSE_WITHIN)
         self.loseConnection()  # type: ignore[no-untyped-call]
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse its unfinished request: too much is held, and this request began first."""
+        """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""
         self.requests[-1].refuse_body(refusal)
 
     def abort(self) -> None:
-        """It took too long."""
+        """Close at once, at a deadline."""
         self.transport.abortConnection()
 
     def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal. Returns whether the connection may go on."""
+        """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
         lines = self.factory.lines
         lines.complaints.add(lines.wire, self.host, refusal)
         return self._patience.lasts()
 
 
 class LongPollFactory(Listener, HTTPFactory):
-    """One listener of HTTP: its connections, and its sessions, of which each is a connection of ``lines``."""
+    """One HTTP listener: its connections, and its sessions. Each session is a connection of ``lines``."""
 
     noisy = False
     protocol = LongPollChannel  # type: ignore[assignment]
@@ -326,16 +329,16 @@ class LongPollFactory(Listener, HTTPFactory):
         super().limit(limits)
 
     def startFactory(self) -> None:
-        """There is no access log."""
+        """Override without an access log."""
 
     def stopFactory(self) -> None:
-        """There is no access log."""
+        """Override without an access log."""
 
     def log(self, request: HttpRequest) -> None:
-        """There is no access log."""
+        """Override without an access log."""
 
     def serve(self, request: LongPollRequest) -> None:
-        """Answer a request, or have its session do it."""
+        """Route a request: refuse it, answer it, or pass it to its session."""
         origin = request.text("Origin")
         asked = wire.request(request.uri.decode("latin-1"), self._root)
         site = request.text("Sec-Fetch-Site")
@@ -369,6 +372,7 @@ class LongPollFactory(Listener, HTTPFactory):
         if session is None:
             self._refuse(request, 200, Refusal(Reason.PARAMETER, "http: there is no such session"))
             return
+        # A session is trusted as local only while all its requests are.
         session.line.local &= request.local
         if isinstance(asked, wire.Select):
             session.select(request, asked.number)

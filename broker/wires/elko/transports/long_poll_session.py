@@ -1,16 +1,16 @@
-"""One peer's session over HTTP: what it sends comes in numbered requests, what it is told goes out in numbered answers.
+"""One session over HTTP long polling: input in numbered requests (xmit), output in numbered answers (select).
 
-An answer may let the next request of the same connection in at once: all is in order before it is given.
+An answer may let the next request of the same connection in at once: the state must be final before `Exchange.answer`.
 
 Rules:
-- One select is pending at most: a second one with the same number takes its place. It is answered when there is
-  something to say, or after ``http_select_wait``, and then the next number is wanted.
-- Requests with another number than the next one are refused, and change nothing.
-- While nothing may be read, the answer to the last xmit is withheld; further ones are refused.
-- While no select is pending, output is kept up to `FULL`; more waits in the `LineProtocol`, with its limits.
+- At most one select is pending: a second one with the same number replaces it. It is answered when output exists, or
+  after ``http_select_wait``, and then the next number is expected.
+- Requests with a wrong number are refused without any effect.
+- Backpressure: while the session is paused, the answer to the last xmit is withheld; further ones are refused.
+- Without a pending select, output is buffered up to `FULL`; the rest waits in the `LineProtocol`, with its limits.
 - A session ends after ``http_timeout`` without a pending request, at `disconnect`, and when the broker closes it: then
-  the last words, and the number `LAST`, answer the pending select or the next one.
-  At the stop of the listener, a session with no last words and no select ends at once.
+  the last output, and the number `LAST`, answer the pending select or the next one. When the listener stops, a session
+  without output and select ends at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from broker.wires.elko.transports.limits import LongPollLimits
 from broker.wires.elko.transports.virtual_transport import Carried
 
 FULL = 65_536
-"""Bytes of output that are kept for the next select; see `broker.net.connection.BATCH`."""
+"""Bytes of output buffered for the next select; see `broker.net.connection.BATCH`."""
 
 
 class Exchange(Protocol):
-    """A request that is still to be answered."""
+    """An unanswered request."""
 
     def answer(self, body: bytes) -> None:
         """Answer it, unless its connection is lost."""
@@ -42,7 +42,7 @@ class Exchange(Protocol):
 
 
 class Clocks:
-    """The deadlines of a listener's sessions, and the limits that set them."""
+    """The deadlines of a listener's sessions, and their limits."""
 
     def __init__(self, lines: LineFactory, limits: LongPollLimits) -> None:
         self.limits = limits
@@ -51,7 +51,7 @@ class Clocks:
 
 
 class LongPollSession(Carried):
-    """One session. ``forget`` is called when its id is not known any more."""
+    """One session. ``forget`` is called when its ID becomes invalid."""
 
     def __init__(self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None]) -> None:
         super().__init__(lines)
@@ -72,7 +72,7 @@ class LongPollSession(Carried):
     # from its requests
 
     def xmit(self, exchange: Exchange, number: int, blocks: bytes) -> None:
-        """The peer sends messages."""
+        """Handle a request with messages of the peer."""
         if number != self._next_xmit or self._held is not None or self._closing:
             self._out_of_sequence(exchange, f"xmit {number}, not {self._next_xmit}")
         elif self.reading:
@@ -82,7 +82,7 @@ class LongPollSession(Carried):
         self._note()
 
     def select(self, exchange: Exchange, number: int) -> None:
-        """The peer wants to hear."""
+        """Handle a request for output."""
         if number != self._next_select:
             self._out_of_sequence(exchange, f"select {number}, not {self._next_select}")
             self._note()
@@ -102,7 +102,7 @@ class LongPollSession(Carried):
             self._producer.resumeProducing()
 
     def disconnect(self, exchange: Exchange) -> None:
-        """The peer is going."""
+        """Handle the peer's end of the session."""
         self._forget(self)
         self._closing = True
         if self._select is not None:
@@ -113,7 +113,7 @@ class LongPollSession(Carried):
     # from its LineProtocol
 
     def write(self, data: bytes) -> None:
-        """Send encoded messages."""
+        """Buffer encoded messages, or answer the pending select with them."""
         self._out.append(data)
         self._size += len(data)
         if self._select is not None:
@@ -123,7 +123,7 @@ class LongPollSession(Carried):
             self._producer.pauseProducing()
 
     def loseConnection(self) -> None:
-        """End, with the last words for the pending select or the next one."""
+        """End the session. The last output answers the pending select or the next one."""
         if self._closing:
             self.end()
             return
@@ -132,25 +132,25 @@ class LongPollSession(Carried):
             self._answer()
             self.end()
         elif self.lines.stopping and not self._out:
-            self.end()  # nobody is to be told anything: the stop waits for no further request
+            self.end()  # without output, the shutdown need not wait for a further request
         self._note()
 
     def registerProducer(self, producer: LineProtocol, streaming: bool) -> None:
-        """The `LineProtocol` says that it can be paused."""
+        """Set the `LineProtocol` as the producer of the output."""
         self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """It writes no more."""
+        """Remove the producer."""
         self._producer = None
 
     def resumeProducing(self) -> None:
-        """Read on."""
+        """Resume input, and deliver a withheld xmit in the next turn."""
         super().resumeProducing()
         if self._held is not None:
             self.clock.callLater(0, self._deliver_held)
 
     def ended(self) -> None:
-        """It is over: to be forgotten."""
+        """Forget the session, and refuse its pending requests."""
         self._forget(self)
         self._clocks.idle.discard(self)
         self._clocks.waiting.discard(self)
@@ -163,12 +163,12 @@ class LongPollSession(Carried):
     # from the deadlines
 
     def nothing_came(self) -> None:
-        """A select waited for long enough."""
+        """Answer a select after its maximum wait."""
         if self._select is not None:
             self._answer()
 
     def expired(self) -> None:
-        """The peer asked for nothing for too long."""
+        """End the session at its idle timeout."""
         self.lines.complaints.count(f"{self.lines.wire}_http", "expired")
         self.end()
 
@@ -187,7 +187,7 @@ class LongPollSession(Carried):
             self._note()
 
     def _answer(self) -> None:
-        """Answer the pending select with all that there is."""
+        """Answer the pending select with all buffered output."""
         exchange, self._select = self._select, None
         assert exchange is not None
         self._clocks.waiting.discard(self)
@@ -210,7 +210,7 @@ class LongPollSession(Carried):
             self.line.close()
 
     def _note(self) -> None:
-        """The peer gave a sign of life, or a pending request ended."""
+        """Restart the idle timeout, or suspend it while a request is pending."""
         if self._select is None and self._held is None:
             self._clocks.idle.add(self, self._clocks.limits.http_timeout)
         else:

@@ -1,16 +1,17 @@
-"""RTCP sessions: what a peer is told is kept until it says that it has it, so that a lost connection loses nothing.
+"""RTCP sessions: output is buffered until the peer acknowledges it, so that a lost connection loses nothing.
 
 Rules:
-- A session begins with `start`, and is known by an id that cannot be guessed. Who knows the id may resume it from any
-  connection, and takes it from the one that had it.
-- Blocks are numbered without a gap: another number than the next one is refused, and the session goes on. Each message
-  that is sent has its number, and is kept until a number at or above it is acknowledged; `resume` sends it again.
-- When more than ``rtcp_backlog`` is kept, and something else is to be sent, the session ends: its peer does not read.
-- A peer that is silent for ``rtcp_timeout`` is gone; the broker itself is silent for half of that at most. Without a
-  connection a session lasts ``rtcp_disconnected``. A connection must begin or resume one within `FIRST_REQUEST`.
-- What is no request is counted and not answered; before a session has begun it closes the connection.
-- Requests are handled in turns (`scheduled_input.py`). While a peer does not read, or its session has
-  enough, its connection has none.
+- A session begins with `start`, and has an unguessable ID. Any connection with the ID may resume the session, and takes
+  it over from its previous connection.
+- Blocks are numbered without gaps: a wrong number is refused, and the session continues. Each sent message has its
+  number, and is buffered until a number at or above it is acknowledged; `resume` sends it again.
+- When more than ``rtcp_backlog`` is buffered and further output arrives, the session ends: its peer does not read.
+- A peer that is silent for ``rtcp_timeout`` is disconnected; the broker itself is silent for at most half of that.
+  Without a connection a session lasts ``rtcp_disconnected``. A connection must begin or resume one within
+  `FIRST_REQUEST`.
+- Malformed input is counted and not answered; before a session has begun it closes the connection.
+- The scheduler bounds requests (`scheduled_input.py`). Backpressure: while a peer does not read, or its session is
+  paused, its connection is not served.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Carried, Listener, Patience, Sockets
 
 FIRST_REQUEST = 60.0
-"""Seconds that a connection may take to begin or resume a session, as with the original."""
+"""Seconds within which a connection must begin or resume a session, as in the original."""
 
 
 BLOCKS = 16
-"""Blocks that are delivered together: their answers go out in one write."""
+"""Blocks delivered together: their answers share one write."""
 
 
 class RtcpSession(Carried):
-    """One peer's session. ``address`` is where it began."""
+    """One session. Its address is that of its first connection."""
 
     def __init__(self, factory: RtcpFactory, id: str) -> None:
         super().__init__(factory.lines)
@@ -59,13 +60,14 @@ class RtcpSession(Carried):
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_size = 0
         self._long = 0
-        """The size of a message that is longer by itself than what may be kept. One such does not count."""
+        """The size of a single message beyond the backlog limit, which is exempt from it: otherwise it could never be
+        sent."""
         self._long_number = 0
 
     # from its connections
 
     def attach(self, socket: RtcpSocket) -> None:
-        """The peer speaks over this connection from now on."""
+        """Attach a connection, which replaces the previous one."""
         if self._socket is not None:
             self._socket.session = None
             self._socket.close()
@@ -76,16 +78,16 @@ class RtcpSession(Carried):
             socket.pause_reading()
 
     def detach(self) -> None:
-        """Its connection is lost: it may come back."""
+        """Detach a lost connection, and wait for a resume."""
         self._socket = None
         self._factory.absent.add(self, self._factory.limits.rtcp_disconnected)
 
     def heard(self) -> None:
-        """The peer gave a sign of life."""
+        """Restart the idle timeout."""
         self._factory.silent.add(self, self._factory.limits.rtcp_timeout)
 
     def acknowledged(self, last: int) -> None:
-        """The peer has what was sent up to ``last``."""
+        """Handle an acknowledgement: drop buffered messages up to ``last``."""
         kept = self._kept
         while kept and kept[0][0] <= last:
             self._kept_size -= len(kept.popleft()[1])
@@ -94,7 +96,8 @@ class RtcpSession(Carried):
             self.behind = False
 
     def resume(self, last: int) -> bytes | None:
-        """All after ``last`` again; None where that is not known any more, or was never sent."""
+        """Return the answer to a resume, with all messages after ``last``; None if that number is dropped or
+        unknown."""
         first = self._kept[0][0] if self._kept else self._sent + 1
         if not first - 1 <= last <= self._sent:
             return None
@@ -103,7 +106,7 @@ class RtcpSession(Carried):
         return wire.resumed(self.id, self.received) + b"".join(again)
 
     def say(self, data: bytes) -> None:
-        """Send over its connection, if it has one."""
+        """Send over the current connection, if any."""
         self._factory.quiet.add(self, self._factory.limits.rtcp_timeout / 2)
         if self._socket is not None:
             self._socket.write(data)
@@ -111,8 +114,9 @@ class RtcpSession(Carried):
     # from its LineProtocol
 
     def write(self, data: bytes) -> None:
-        """Send encoded messages, and keep them."""
+        """Number, buffer and send encoded messages."""
         backlog = self._factory.limits.rtcp_backlog
+        # The limit is checked before the new output, so that a single message of any length can be sent.
         if self._kept_size - self._long > backlog:
             self.line.not_reading()
             return
@@ -131,7 +135,7 @@ class RtcpSession(Carried):
         self.say(b"".join(numbered))
 
     def loseConnection(self) -> None:
-        """End, with what was sent."""
+        """End the session after its output."""
         if self._socket is not None:
             self._socket.session = None
             self._socket.close()
@@ -139,7 +143,7 @@ class RtcpSession(Carried):
         self.end()
 
     def abortConnection(self) -> None:
-        """End, and lose what was not sent."""
+        """End the session, and lose unsent output."""
         if self._socket is not None:
             self._socket.session = None
             self._socket.transport.abortConnection()
@@ -147,36 +151,36 @@ class RtcpSession(Carried):
         self.end()
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
+        """Pause input."""
         super().pauseProducing()
         if self._socket is not None:
             self._socket.pause_reading()
 
     def resumeProducing(self) -> None:
-        """Read on."""
+        """Resume input."""
         super().resumeProducing()
         if self._socket is not None:
             self._socket.read_on()
 
     def ended(self) -> None:
-        """It is over: to be forgotten."""
+        """Forget the session."""
         self._factory.forget(self)
 
     # from the deadlines
 
     def keep_alive(self) -> None:
-        """Nothing was sent for a while."""
+        """Send an acknowledgement after a quiet period."""
         self.say(wire.ack(self.received))
 
     def gone(self) -> None:
-        """The peer was silent, or away, for too long."""
+        """End the session at its idle or resume timeout."""
         self.lines.complaints.count(f"{self.lines.wire}_rtcp", "gone")
         self.abortConnection()
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
 class RtcpSocket(Scheduled, Protocol):
-    """One connection, which carries a session or none yet."""
+    """One connection, with or without a session."""
 
     factory: RtcpFactory
     transport: Any
@@ -195,7 +199,7 @@ class RtcpSocket(Scheduled, Protocol):
     def connectionMade(self) -> None:
         self._direct = isinstance(self.transport, Connection)
         if self._direct:
-            self.transport.bufferSize = SHORT  # a peer waits with as little as this
+            self.transport.bufferSize = SHORT  # a queued connection holds no more than this
         self.transport.registerProducer(self, True)
         self.factory.sockets.add(self)
         self.factory.idle.add(self, FIRST_REQUEST)
@@ -210,15 +214,15 @@ class RtcpSocket(Scheduled, Protocol):
     # for the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Take one request in each step. Blocks that follow each other are delivered together."""
+        """Handle one request in each step. Consecutive blocks are delivered together."""
         blocks: list[bytes] = []
         completed = False
         for request in self._reader.feed(data):
             if not completed:
                 completed = True
-                self.factory.lines.unfinished.drop(self)  # what is held at the end is another message's
+                self.factory.lines.unfinished.drop(self)  # the rest belongs to another message
             if len(blocks) == BLOCKS or not isinstance(request, wire.Block):
-                self._deliver(blocks)  # what may close comes after them
+                self._deliver(blocks)  # deliver first: this request may close
                 yield
             self._take(request, blocks)
             if self._closing:
@@ -227,32 +231,32 @@ class RtcpSocket(Scheduled, Protocol):
         yield
 
     def held_up(self) -> bool:
-        """True if the peer does not read, or its session has enough."""
+        """Return True while the peer does not read, or its session is paused."""
         return self._stalled or (self.session is not None and not self.session.reading)
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Pause the transport's reads."""
         self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
-        """Read on, unless something else holds it up."""
+        """Resume the transport's reads, unless held up."""
         if not self.held_up():
             self.transport.resumeProducing()
 
     def done(self) -> None:
-        """All that was read has been handled."""
+        """Account for an incomplete message after each read."""
         if not self._closing:
             self.factory.lines.unfinished.hold(self, self._reader.pending)
 
     def write(self, data: bytes) -> None:
-        """Send, at once where the kernel takes it."""
+        """Send, at once if the kernel takes it."""
         if self._direct and not self._closing:
             data = send_now(self.transport, data)
         if data:
             self.transport.write(data)
 
     def readConnectionLost(self) -> None:
-        """The peer sends no more: the connection is over, and the session may go on over another one."""
+        """Close at the peer's end of output. The session may continue over another connection."""
         if not self._closing:
             self._closing = True
             self.transport.unregisterProducer()
@@ -261,7 +265,7 @@ class RtcpSocket(Scheduled, Protocol):
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """Our own end of output: all is sent. `connectionLost` follows when the peer closes too."""
+        """Start the close deadline: all output is sent. `connectionLost` follows when the peer closes too."""
         self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -274,7 +278,7 @@ class RtcpSocket(Scheduled, Protocol):
         self.factory.sockets.discard(self)
 
     def close(self) -> None:
-        """End our output when all is sent, and read and throw away what comes until the peer closes too."""
+        """End the output after pending data, and discard input until the peer closes too."""
         if self._closing:
             return
         self._closing = True
@@ -291,20 +295,20 @@ class RtcpSocket(Scheduled, Protocol):
             self.transport.loseConnection()
 
     def pauseProducing(self) -> None:
-        """The peer does not read: nor is it read, or it could acknowledge what only waits here."""
+        """Pause output and input: otherwise the peer could acknowledge output that is still in the buffer."""
         self._stalled = True
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """The peer has read."""
+        """Resume after backpressure."""
         self._stalled = False
         self.read_on()
 
     def stopProducing(self) -> None:
-        """The transport is gone; `connectionLost` says so too."""
+        """No-op: `connectionLost` follows."""
 
     def read_on(self) -> None:
-        """One of those that held it up does not any more."""
+        """Continue after one cause of a hold-up ended."""
         if self._rest is not None:
             self.go_on()
         elif not self.held_up():
@@ -312,15 +316,15 @@ class RtcpSocket(Scheduled, Protocol):
             self.transport.resumeProducing()
 
     def hang_up(self) -> None:
-        """The listener stops."""
+        """Close in a shutdown."""
         self.close()
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse its unfinished request: too much is held, and this request began first."""
+        """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""
         self._refused(refusal)
 
     def abort(self) -> None:
-        """It took too long."""
+        """Close at once, at a deadline."""
         self.transport.abortConnection()
 
     def _detach(self) -> None:
@@ -388,18 +392,18 @@ class RtcpSocket(Scheduled, Protocol):
         blocks.clear()
 
     def _error(self, name: str) -> None:
-        """Refuse a request, in the protocol's own way."""
+        """Refuse a request with an error of the protocol."""
         self.write(wire.error(name))
         self._refused(Refusal(Reason.PARAMETER, f"rtcp: {name}"))
 
     def _refused(self, refusal: Refusal) -> None:
-        """Count what is refused; close where it is fatal, or was too much."""
+        """Count a refusal; close if it is fatal or exceeds the rate limit."""
         lines = self.factory.lines
         if self.session is not None:
             patient = self.session.line.refused(refusal)
         else:
             lines.complaints.add(lines.wire, self.host, refusal)
-            # a browser that a page makes send its requests here begins with a line that is none
+            # a browser request on behalf of a page begins with a line that is malformed here
             patient = self._patience.lasts() and refusal.reason is not Reason.SYNTAX
         if refusal.reason.fatal or not patient:
             if self.session is not None:
@@ -409,7 +413,7 @@ class RtcpSocket(Scheduled, Protocol):
 
 
 class RtcpFactory(Listener, Factory):
-    """One listener of RTCP: its connections and its sessions, of which each is a connection of ``lines``."""
+    """One RTCP listener: its connections and its sessions. Each session is a connection of ``lines``."""
 
     noisy = False
 
@@ -433,7 +437,7 @@ class RtcpFactory(Listener, Factory):
         return RtcpSocket(self, addr)
 
     def start(self) -> RtcpSession | None:
-        """A new session, if there is room for one."""
+        """Create a session. Returns None at the connection limit or in a shutdown."""
         if len(self.lines.connections) >= self.lines.limits.connections or self.lines.stopping:
             return None
         session = RtcpSession(self, str(secrets.randbits(ID_BITS)))
@@ -441,7 +445,7 @@ class RtcpFactory(Listener, Factory):
         return session
 
     def forget(self, session: RtcpSession) -> None:
-        """Nobody may resume it any more."""
+        """Invalidate the ID of a session, and cancel its deadlines."""
         self.sessions.pop(session.id, None)
         for deadlines in (self.silent, self.absent, self.quiet):
             deadlines.discard(session)

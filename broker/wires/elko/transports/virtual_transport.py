@@ -1,12 +1,12 @@
 """Virtual transports: sessions over many HTTP requests, or over RTCP, instead of over one connection.
 
-`Carried` is the transport of a `LineProtocol`, which so works as on a TCP connection: the same limits, the same time to
-authenticate, the same order of service. What a peer's TCP connections are is counted by `Sockets`.
+`Carried` is the transport of a `LineProtocol`, which behaves as on a TCP connection: the same limits, the same
+authentication deadline, the same scheduling. `Sockets` counts the underlying TCP connections.
 
 Rules:
-- One `Carried` is one peer. It begins when the peer asks for a session, and ends once: `ended` is called then.
-- Nothing is told to the `LineProtocol` while it acts: an end comes in the next turn, as a socket's does.
-- What may not be read now is not given to it: `reading` says so.
+- One `Carried` is one peer. It begins when the peer requests a session, and ends once, with a call of `ended`.
+- The `LineProtocol` gets no reentrant calls: an end is reported in the next turn, as for a socket.
+- While `reading` is False, no input is delivered to it.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ from broker.net.scheduler import Turns
 from broker.wires.elko.transports.limits import TransportLimits
 
 ID_BITS = 128
-"""Bits of a session's id, which is all that a peer needs to take part in the session: it must not be guessed."""
+"""Bits of a session ID, which is a bearer credential: it must not be guessable."""
 
 
 class Carried:
-    """One session, as the transport that its `LineProtocol` sees. Its wire says how it writes, reads and ends."""
+    """One session, as the transport of its `LineProtocol`. Subclasses implement output, input and the end."""
 
     def __init__(self, lines: LineFactory) -> None:
         self.lines = lines
         self.clock = lines.clock
         self.reading = True
         self.behind = False
-        """True while the peer has not acknowledged its output, where the protocol has acknowledgements."""
+        """True while the peer has unacknowledged output, if the protocol has acknowledgements."""
         self.over = False
         self.line: LineProtocol
         self._ending = False
         self._patience: IDelayedCall | None = None
 
     def begin(self, address: IAddress | None) -> None:
-        """Begin the conversation with a peer from there. It may be refused at once."""
+        """Connect the `LineProtocol`, with the peer's address. It may refuse at once."""
         line: Any = self.lines.buildProtocol(address)
         self.line = line
         line.makeConnection(self)
 
     def end_of_input(self) -> None:
-        """The peer sends no more, and waits for no answer: what it sent is handled, then the session is closed.
+        """Handle the end of input: pending input is handled, then the session is closed. No answer is awaited.
 
-        May be called more than once.
+        Idempotent.
         """
         if self._patience is None:
             self._patience = self.clock.callLater(CLOSE_WITHIN, self._close)
             self.line.readConnectionLost()
 
     def end(self) -> None:
-        """The session is over, in the next turn. May be called more than once."""
+        """End the session in the next turn. Idempotent."""
         if not self._ending:
             self._ending = True
             self.clock.callLater(0, self._end)
 
     def ended(self) -> None:
-        """It is over: to be forgotten."""
+        """Hook: the session has ended."""
         raise NotImplementedError
 
     # what its LineProtocol calls
@@ -76,30 +76,30 @@ class Carried:
         raise NotImplementedError
 
     def loseConnection(self) -> None:
-        """Send what is still to be sent, and end."""
+        """End the session after its output."""
         raise NotImplementedError
 
     def loseWriteConnection(self) -> None:
-        """The same: there is no half of a session."""
+        """End the session after its output: a session has no half-close."""
         self.loseConnection()
 
     def abortConnection(self) -> None:
-        """End, and lose what was not sent."""
+        """End the session, and lose unsent output."""
         self.end()
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
+        """Pause input."""
         self.reading = False
 
     def resumeProducing(self) -> None:
-        """Read on."""
+        """Resume input."""
         self.reading = True
 
     def registerProducer(self, producer: LineProtocol, streaming: bool) -> None:
-        """The `LineProtocol` says that it can be paused."""
+        """Accept a producer of output. No-op here."""
 
     def unregisterProducer(self) -> None:
-        """It writes no more."""
+        """Remove the producer. No-op here."""
 
     def _close(self) -> None:
         self._patience = None
@@ -112,23 +112,23 @@ class Carried:
             self._patience = None
         self.ended()
         self.line.connectionLost(connectionDone)
-        del self.line  # it knows us, and would wait for the garbage collector with us
+        del self.line  # it refers to this object: without the cycle, no garbage collection is needed
 
 
 class Socket(TypingProtocol):
-    """A connection of which `Sockets` knows."""
+    """A connection counted by `Sockets`."""
 
     def hang_up(self) -> None:
-        """Close it when all is sent."""
+        """Close it when all output is sent."""
 
     def abort(self) -> None:
         """Close it at once."""
 
 
 class Sockets:
-    """The TCP connections of one listener, of which each may carry any session, or none yet.
+    """The TCP connections of one listener. Each may carry any session, or none yet.
 
-    While there are as many as may be, further ones wait in the kernel's queue.
+    At the connection limit, accepting pauses, and further peers wait in the kernel's accept queue.
     """
 
     def __init__(self, lines: LineFactory) -> None:
@@ -140,7 +140,7 @@ class Sockets:
         self._closed: Deferred[None] | None = None
 
     def add(self, socket: Socket) -> None:
-        """One more."""
+        """Count a connection, and stop accepting at the limit."""
         self.open.add(socket)
         if self._closed is not None:
             self._close_one(socket)
@@ -150,7 +150,7 @@ class Sockets:
             self.port.stopReading()
 
     def discard(self, socket: Socket) -> None:
-        """One fewer."""
+        """Discount a connection, and accept again if the limit allows."""
         self.open.discard(socket)
         self._closes.discard(socket)
         self.accept()
@@ -159,13 +159,13 @@ class Sockets:
             self._closed = None
 
     def accept(self) -> None:
-        """Accept again, if there is room."""
+        """Accept again if the limit allows."""
         if self._full and self.port is not None and len(self.open) < self._lines.limits.connections:
             self._full = False
             self.port.startReading()
 
     def close(self, _: object = None) -> Deferred[None]:
-        """Close them all. Fires when they are closed, some seconds later at most."""
+        """Close all connections. Fires when they are closed, after at most `STOP_WITHIN` seconds."""
         self.port = None
         if not self.open:
             return succeed(None)
@@ -181,7 +181,7 @@ class Sockets:
 
 
 class Listener:
-    """One listener, for its factory: the connections are those of ``sockets``, the sessions those of ``lines``."""
+    """Common part of listeners: ``sockets`` has the connections, ``lines`` the sessions."""
 
     lines: LineFactory
     sockets: Sockets
@@ -193,12 +193,12 @@ class Listener:
 
     @property
     def complaints(self) -> Complaints:
-        """The log of what peers did wrong."""
+        """The refusal counters and log."""
         return self.lines.complaints
 
     @property
     def wire(self) -> str:
-        """The name of what is spoken, in counters and the log."""
+        """The name of the protocol in counters and the log."""
         return self.lines.wire
 
     @property
@@ -211,17 +211,17 @@ class Listener:
         self.sockets.port = port
 
     def limit(self, limits: TransportLimits) -> None:
-        """Other limits from now on."""
+        """Apply new limits, and accept again if they allow."""
         self.lines.limit(limits)
         self.sockets.accept()
 
     def close(self) -> Deferred[None]:
-        """Close all sessions and connections in good order. Fires when they are closed."""
+        """Close all sessions and connections in order. Fires when they are closed."""
         return self.lines.close().addCallback(self.sockets.close)
 
 
 class Patience:
-    """Rate limit on refusals of a connection without a session; within one, its `LineProtocol` counts."""
+    """Rate limit for refusals of a connection without a session; with one, its `LineProtocol` counts them."""
 
     __slots__ = ("_bucket", "_seconds")
 
@@ -230,9 +230,9 @@ class Patience:
         self._bucket = Bucket(REFUSALS_AT_ONCE, seconds())
 
     def lasts(self) -> bool:
-        """Count one more. Returns False if there were too many."""
+        """Count a refusal. Returns False if the rate limit is exceeded."""
         return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
 
     def untouched(self) -> bool:
-        """True if the connection sent no nonsense of late."""
+        """Return True if the connection has no recent refusals."""
         return self._bucket.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())

@@ -1,17 +1,17 @@
-"""WebSockets (RFC 6455) on the connections of a `LineFactory`; the frames and the handshake are wsproto's.
+"""WebSocket transport (RFC 6455) on the connections of a `LineFactory`; wsproto implements frames and handshake.
 
-`WebSockets.converse` stands between a `LineProtocol` and the session: to the one it is a reader and a session, to the
-other a peer. So frames are read in turns as lines are, and everything that counts on a connection counts here.
+`WebSockets.converse` sits between a `LineProtocol` and the session: it is the reader and the session of the former, and
+the peer of the latter. So the scheduler handles frames as it handles lines, and all limits of a connection apply.
 
 Rules:
-- The handshake comes first: the path must be the listener's, the Origin an allowed one. What goes wrong is answered as
-  HTTP does, with a sentence.
-- A text message is one or more whole objects, as the block of a TCP connection is: what it leaves open is lost with it.
-  It may come in any number of frames. A binary message closes the connection, and so does a breach of the protocol.
-- Each message that is sent is a text message of its own, in one frame, without a newline.
-- Close frames are handled in order: what came before is answered before. Ours is the last thing sent.
-- Frames may come in the packet of the handshake.
-- A ping is answered, and one is sent after `PING_EVERY`, so that proxies do not take a quiet connection for a dead one.
+- The handshake comes first: the path must be the listener's, the Origin an allowed one. Errors get an HTTP status, with
+  a sentence.
+- A text message is one or more whole objects, as the block of a TCP connection is: an object left open is discarded
+  with it. It may be fragmented. A binary message closes the connection, and so does a protocol error.
+- Each sent message is a text message of its own, in one frame, without a newline.
+- Close frames are handled in order, after the answers to earlier messages. The broker's own is its last output.
+- Frames may arrive in the packet of the handshake.
+- A ping is answered, and one is sent after `PING_EVERY`, so that proxies do not close a quiet connection.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FROM_ELSEWHERE = {header.lower() for header in FROM_ELSEWHERE}
 
 
 class WebSockets:
-    """The WebSockets of one listener, at ``path``. ``converse`` makes the reader and the session of a new peer."""
+    """The WebSockets of one listener, at ``path``. ``converse`` creates the reader and the session of a new peer."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class WebSockets:
         self._framed = b""
 
     def converse(self, line: LineProtocol) -> tuple[Reader, Session]:
-        """The reader and the session of a new connection."""
+        """Create the reader and the session of a new connection."""
         socket = WebSocket(self, line)
         return _Frames(socket), socket
 
     def framed(self, data: bytes, ws: WSConnection | Connection) -> bytes:
-        """Encoded messages in frames. The last ones are kept, since a notice goes to many."""
+        """Return encoded messages as frames. The last result is cached, since a notice goes to many connections."""
         if data is not self._last:
             messages = data.decode().split("\n\n")
             self._framed = b"".join(ws.send(TextMessage(data=message)) for message in messages if message)
@@ -92,7 +92,7 @@ class WebSockets:
 
 
 class WebSocket:
-    """One connection: the session that its line has, and the peer that the real session has."""
+    """One connection: the session of its line protocol, and the peer of the actual session."""
 
     __slots__ = ("_code", "_elsewhere", "_line", "_session", "_shared", "reader", "ws")
 
@@ -114,32 +114,32 @@ class WebSocket:
 
     @property
     def local(self) -> bool:
-        """True if the peer is on this machine, and neither a web page nor behind a proxy there."""
+        """True if the peer is on this machine, and is neither a web page nor behind a proxy."""
         return self._line.local and not self._elsewhere
 
     @property
     def behind(self) -> bool:
-        """True if the peer has still to read much of its output."""
+        """Return True if much output is still unread by the peer."""
         return self._line.behind
 
     def write(self, data: bytes) -> None:
-        """Send one encoded message. Before the handshake there is nobody to read it, nor after a close."""
+        """Send one encoded message. No-op before the handshake and after a close."""
         if self.ws.state is ConnectionState.OPEN:
             self._line.write(self._shared.framed(data, self.ws))
 
     def write_first(self, data: bytes) -> None:
-        """Send one encoded message before all that any other peer is sent from now on."""
+        """Send one encoded message before all later writes of any connection."""
         if self.ws.state is ConnectionState.OPEN:
             self._line.write_first(self._shared.framed(data, self.ws))
 
     def close(self) -> None:
-        """Send what is still to be sent, and close in good order."""
+        """Write pending output, and close in order."""
         if self.ws.state is ConnectionState.CONNECTING:
             self._line.write(_answer(503, "not now"))
         self._line.close()
 
     def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal, of which a close frame that follows it will tell."""
+        """Count and log a refusal, and select the code of a close frame that may follow."""
         if refusal.reason is Reason.TOO_LARGE:
             self._code = CloseReason.MESSAGE_TOO_BIG
         else:
@@ -147,39 +147,40 @@ class WebSocket:
         return self._line.refused(refusal)
 
     def debug(self, label: str, text: str) -> None:
-        """Log what the peer sent for the log."""
+        """Log a line that the peer sent for the log."""
         self._line.debug(label, text)
 
     def authenticated(self) -> None:
-        """It said who it is: it may stay."""
+        """Mark the peer as authenticated."""
         self._line.authenticated()
 
     # to the line: the session
 
     def receive(self, message: Any) -> None:
-        """Take a message."""
+        """Handle a message."""
         if self._session is not None:
             self._session.receive(message)
 
     def malformed(self, malformed: Malformed) -> None:
-        """Take what could not be read as a message."""
+        """Handle input that the reader could not decode."""
         if self._session is not None:
             self._session.malformed(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tell the peer what is refused, and close if that is fatal."""
+        """Report a refusal to the peer, and close if it is fatal."""
         if self._session is not None:
             self._session.refuse(refusal)
 
     def input_ended(self) -> bool:
-        """The connection ended without a close frame."""
+        """Handle an end of input without a close frame."""
         return self._session is not None and self._session.input_ended()
 
     def lost(self) -> None:
-        """The connection is gone, or about to be closed: our close frame is the last to go."""
+        """Connection lost or about to close. The close frame is the last output."""
         self._shared.pings.discard(self)
         self.reader = NO_READER
-        session, self._session = self._session, None  # it knows us, and would wait for the garbage collector with us
+        # it refers to this object: without the cycle, no garbage collection is needed
+        session, self._session = self._session, None
         if session is not None:
             session.lost()
         if self.ws.state is ConnectionState.OPEN:
@@ -189,7 +190,7 @@ class WebSocket:
     # events
 
     def ping(self) -> None:
-        """Nothing was to be done for a while."""
+        """Send a ping after a quiet period."""
         if self.ws.state is ConnectionState.OPEN:
             self._line.write(self.ws.send(Ping()))
             self._shared.pings.add(self, PING_EVERY)
@@ -205,11 +206,12 @@ class WebSocket:
             self._line.write(self.ws.send(AcceptConnection()))
             assert isinstance(self.ws, WSConnection)
             assert self.ws.connection is not None
-            self.ws = self.ws.connection  # the rest has done its work, and is most of what a connection costs
+            # the handshake part is not needed any more, and takes most of a connection's memory
+            self.ws = self.ws.connection
             self._shared.pings.add(self, PING_EVERY)
 
     def rejected(self, status: int, text: str) -> None:
-        """Answer a request that asks for no WebSocket."""
+        """Refuse a request other than a WebSocket handshake."""
         self._reject(status, Refusal(Reason.HANDSHAKE, f"no WebSocket: {text}"))
 
     def _reject(self, status: int, refusal: Refusal) -> None:
@@ -241,7 +243,7 @@ class WebSocket:
 
 
 class _Frames:
-    """Bytes to messages, as they are asked for; and events, which are handled in their order."""
+    """Decoder from bytes to messages. It handles other WebSocket events in their order."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -250,17 +252,17 @@ class _Frames:
 
     @property
     def pending(self) -> int:
-        """Bytes held of a message that is not complete. Of a frame or a request nothing worth counting is held."""
+        """Bytes held of an incomplete message. Incomplete frames and handshakes are too small to count."""
         return self._reader.pending
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that ``data`` completes, and `None` for each event of the WebSocket: events are handled here."""
+        """Yield the messages in ``data``, and `None` for each other event, which is handled here."""
         while data:
             piece, data = self._head(data) if isinstance(self._socket.ws, WSConnection) else (data, b"")
             yield from self._events(piece)
 
     def _head(self, data: bytes) -> tuple[bytes, bytes]:
-        """``data`` up to the end of the handshake's head, and the frames behind it, which wsproto would lose."""
+        """Split ``data`` after the handshake's head: wsproto would lose frames behind it."""
         before = len(self._tail)
         end = _END_OF_HEAD.search(self._tail + data)
         if end is None:
@@ -285,7 +287,7 @@ class _Frames:
         for event in ws.events():
             if isinstance(event, TextMessage):
                 text = event.data.encode()
-                yield None  # a frame takes its turn as messages do
+                yield None  # a frame costs one step, as a message does
                 yield from self._reader.feed(text + END if event.message_finished else text)
             else:
                 _EVENTS[event.__class__](self._socket, event)
@@ -293,13 +295,13 @@ class _Frames:
 
 
 def _header(request: Request, name: bytes) -> str | None:
-    """A header of a handshake, given in lower case, in ISO 8859-1; all of them where it comes more than once."""
+    """Return a header of a handshake in ISO 8859-1, with all its values joined. ``name`` is in lower case."""
     values = [value.decode("latin-1") for key, value in request.extra_headers if key == name]
     return ", ".join(values) if values else None
 
 
 def _answer(status: int, text: str) -> bytes:
-    """A response of HTTP after which the connection is closed."""
+    """Return an HTTP response before a close."""
     body = f"{text}\n".encode(errors="replace")
     version = "Sec-WebSocket-Version: 13\r\n" if status == 426 else ""
     head = (

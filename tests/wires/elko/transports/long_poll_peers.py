@@ -68,7 +68,7 @@ class Peer:
         return link
 
     def hear(self, link: CarriedLink | None = None) -> list[Any] | None:
-        """What a select is answered, None if it waits."""
+        """The answer to a select, or None while it waits."""
         responses = (self.wait() if link is None else link).responses()
         if not responses:
             return None

@@ -1,4 +1,4 @@
-"""HTTP: what each peer may take, which pages may connect, and what is no request."""
+"""HTTP: limits of each peer, allowed pages, and malformed requests."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Rtcp:
         return link
 
     def ask(self, link: CarriedLink, text: str) -> str:
-        """What text is answered, in the next turn at the latest."""
+        """The answer to a text, in the next turn at the latest."""
         link.send(text)
         self.hub.later()
         return link.said()

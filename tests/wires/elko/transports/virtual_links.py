@@ -153,7 +153,7 @@ class CarriedLink(Link):
         self.protocol.dataReceived("".join(data).encode())
 
     def said(self) -> str:
-        """What was written since the last call."""
+        """The output since the last call."""
         data: bytes = self.wire.value()
         self.wire.clear()
         self.wire.writes.clear()
@@ -190,7 +190,7 @@ class CarriedLink(Link):
         return found
 
     def get(self, path: str, body: str | None = None, *headers: str) -> Any:
-        """What a request is answered in the protocol, at once."""
+        """The immediate answer to a request of the protocol."""
         self.request(path, body, *headers)
         [(status, text)] = self.responses()
         assert status == 200
