@@ -86,7 +86,7 @@ def _running(prepare: type[Load], *arguments: object) -> Iterator[Remote]:
         load.stop()
 
 
-class Turns:
+class Scheduler:
     """Stretches with and without a disturbance, and what they cost: rates, and the broker's CPU for each message."""
 
     def __init__(self, server: MtlServer, load: Remote) -> None:
@@ -120,7 +120,7 @@ def unread(seconds: float) -> list[Figure]:
         load = stack.enter_context(_running(FanOut, server, READERS, BODY))
         load.run(seconds / 10)
         before = server.resident()
-        turns = Turns(server, load)
+        turns = Scheduler(server, load)
         grown: list[int] = []
         for _ in range(TURNS):
             turns.run(False, seconds / TURNS / 2)
@@ -147,7 +147,7 @@ def unconfirmed(seconds: float) -> list[Figure]:
         load = stack.enter_context(_running(Queue, server, "memory", 4, WINDOW, BODY, False, TURNS * WINDOW))
         load.run(seconds / 10)
         before = server.resident()
-        turns = Turns(server, load)
+        turns = Scheduler(server, load)
         for _ in range(TURNS):
             turns.run(False, seconds / TURNS / 2)
             with _running(Sleeper, server, "queue", "memory", "full"):

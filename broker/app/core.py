@@ -24,7 +24,7 @@ from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.net.child_processes import Programs
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.wires.common.registry_topics import FarmTopics
 
 log = Logger()
@@ -42,7 +42,7 @@ class Core:
     threads: ThreadPool
     topics: Topics
     leases: Leases
-    scheduler: Turns
+    scheduler: Scheduler
     complaints: Complaints
     in_thread: Callable[..., Deferred[Any]]
 
@@ -80,7 +80,7 @@ def build(
         threads=threads,
         topics=topics,
         leases=leases,
-        scheduler=Turns(reactor, leases.look),
+        scheduler=Scheduler(reactor, leases.look),
         complaints=Complaints(counters, reactor),
         in_thread=in_thread,
     )

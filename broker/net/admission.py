@@ -21,7 +21,7 @@ from broker.core.errors import Reason, Refusal
 from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints, Deadlines, Rates
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.net.unfinished_input import UnfinishedInput
 
 STOP_WITHIN = 5.0
@@ -41,7 +41,7 @@ class ConnectionFactory(Factory):
         self,
         wire: str,
         limits: ConnectionLimits,
-        turns: Turns,
+        turns: Scheduler,
         complaints: Complaints,
         clock: IReactorTime,
         half_close: bool = True,

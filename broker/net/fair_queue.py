@@ -27,7 +27,7 @@ class Placed(Protocol):
 P = TypeVar("P", bound=Placed)
 
 
-class Lanes(Generic[P]):
+class FairQueue(Generic[P]):
     """The fair queue. All operations take constant time."""
 
     __slots__ = ("_lanes", "_order", "_size")

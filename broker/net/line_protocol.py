@@ -24,7 +24,7 @@ from broker.net.http_guard import Opening, opening
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Reader, Session
 from broker.net.rate_limits import MAX_SHOWN, Bucket, Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 
 MAX_OPENING = 8_192
 """Bytes of a first line that may still become an HTTP request: request lines of browsers are not longer. A message
@@ -117,7 +117,7 @@ class LineFactory(ConnectionFactory):
         wire: str,
         converse: Callable[[LineProtocol], tuple[Reader, Session]],
         limits: ConnectionLimits,
-        turns: Turns,
+        turns: Scheduler,
         complaints: Complaints,
         clock: IReactorTime,
         half_close: bool = True,

@@ -29,7 +29,7 @@ from twisted.logger import Logger
 
 from broker.net.probe_connection import ProbeConnection
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 
 MOST = 200
 """Open questions at a time. Each takes a descriptor, and at most 576 KiB for an incomplete answer. A live peer answers
@@ -69,7 +69,7 @@ class Probes:
     log = Logger()
 
     def __init__(
-        self, reactor: IReactorTCP, clock: IReactorTime, turns: Turns, complaints: Complaints, wire: str
+        self, reactor: IReactorTCP, clock: IReactorTime, turns: Scheduler, complaints: Complaints, wire: str
     ) -> None:
         self._reactor = reactor
         self._clock = clock

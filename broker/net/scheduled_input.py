@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 
 COSTLY, STRIKES = 0.001, 3
 """Seconds beyond which a quantum of an ordinary peer is a strike, and the number of strikes that end the status."""
@@ -31,7 +31,7 @@ class Scheduled:
     host: str
     """The address of the peer."""
     stranger = False
-    """True while the peer has not authenticated: see `Turns.serve`."""
+    """True while the peer has not authenticated: see `Scheduler.serve`."""
 
     # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     _rest: Iterator[Any] | None = None  # the unfinished iterator of the last read
@@ -41,9 +41,9 @@ class Scheduled:
     _strikes = 0  # recent quanta that took long
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> Scheduler:
         """The scheduler."""
-        turns: Turns = self.factory.turns
+        turns: Scheduler = self.factory.turns
         return turns
 
     @property

@@ -32,7 +32,7 @@ from typing import Protocol, TypeVar
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.net.fair_queue import Lanes, Placed
+from broker.net.fair_queue import FairQueue, Placed
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Shared(Protocol):
     """A connection of many peers."""
 
     def serve(self) -> bool:
-        """Handle input until `Turns.over`. Returns True if input remains."""
+        """Handle input until `Scheduler.over`. Returns True if input remains."""
 
     def took(self, seconds: float) -> None:
         """Record the duration of a quantum in seconds."""
@@ -85,7 +85,7 @@ class Connection(Gathering, Shared, Placed, Protocol):
     """A connection of one peer."""
 
 
-class Turns:
+class Scheduler:
     """The scheduler, over ``clock``.
 
     ``look`` is called at the beginning of each quantum: it advances the liveness clock (`broker.core.liveness`).
@@ -96,8 +96,8 @@ class Turns:
     def __init__(self, clock: IReactorTime, look: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
         self._look = look
-        self._ordinary: Lanes[Connection] = Lanes()
-        self._others: Lanes[Connection] = Lanes()
+        self._ordinary: FairQueue[Connection] = FairQueue()
+        self._others: FairQueue[Connection] = FairQueue()
         self._shared: deque[Shared] = deque()
         self._unflushed: deque[Gathering] = deque()
         self.first: list[Connection] = []
@@ -246,7 +246,7 @@ class Turns:
         if self._rounds:
             self._clock.callLater(0, self._round)
 
-    def _serve_first(self, queue: Lanes[Connection]) -> float:
+    def _serve_first(self, queue: FairQueue[Connection]) -> float:
         """Serve the next connection of a queue; the rest of its input queues with the others. Returns the time."""
         connection = queue.popleft()
         alone = not self._ordinary and not self._others

@@ -16,7 +16,7 @@ from broker.net.admission import Accepting
 from broker.net.endpoints import CannotListen, bound, listen
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates, TlsFactory
 
 
@@ -43,7 +43,7 @@ class StreamListener:
     endpoint: Endpoint
     carrier: Carrier
     lines: LineFactory
-    turns: Turns
+    turns: Scheduler
     complaints: Complaints
     protocol: str = "tcp"
     port: IListeningPort | None = None

@@ -23,7 +23,7 @@ from zope.interface import implementer
 from broker.net.fast_write import push
 from broker.net.rate_limits import Complaints
 from broker.net.scheduled_input import Scheduled, sliced
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 
 READ = 4_096
 """Bytes of one read: a handshake takes at most three of them, and a queued connection holds no more."""
@@ -148,7 +148,7 @@ class TlsFactory(TLSMemoryBIOFactory):
     protocol = TlsConnection
     wire = "tls"
 
-    def __init__(self, factory: Factory, certificates: Certificates, turns: Turns, complaints: Complaints) -> None:
+    def __init__(self, factory: Factory, certificates: Certificates, turns: Scheduler, complaints: Complaints) -> None:
         super().__init__(certificates, isClient=False, wrappedFactory=factory)
         self.turns = turns
         self.complaints = complaints

@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.net.rate_limits import Seldom
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 
 BUFFER = 4 * 1024 * 1024
 """Receive buffer in bytes, requested from the kernel. Linux grants twice that, and takes some 830 for a small datagram:
@@ -77,7 +77,7 @@ class UdpSocket:
     buffer = 0
     """Bytes of receive buffer granted by the kernel."""
 
-    def __init__(self, reactor: Any, turns: Turns, name: str, longest: int, wanted: int = BUFFER) -> None:
+    def __init__(self, reactor: Any, turns: Scheduler, name: str, longest: int, wanted: int = BUFFER) -> None:
         self._clock = reactor
         self._turns = turns
         self._name = name

@@ -29,7 +29,7 @@ from broker.config.values import Broker
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates
 from broker.wires.counter import Counter
 from broker.wires.dialect import Dialect
@@ -62,7 +62,7 @@ class Context:
     leases: ILeases
     launchers: ILaunchers
     recorder: Any
-    scheduler: Turns
+    scheduler: Scheduler
     complaints: Complaints
     clock: Any
     in_thread: Callable[..., Deferred[Any]]

@@ -8,10 +8,10 @@ from twisted.internet.protocol import Factory
 
 from broker.core.counters import Counters
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates, TlsFactory
 
 
 def over_tls(reactor: Any, factory: Factory, certificates: Certificates) -> Any:
     """The same factory, spoken to over TLS."""
-    return TlsFactory(factory, certificates, Turns(reactor), Complaints(Counters(), reactor))
+    return TlsFactory(factory, certificates, Scheduler(reactor), Complaints(Counters(), reactor))

@@ -22,7 +22,7 @@ from broker.core.counters import Counters
 from broker.net.probe_connection import LIMITS, MAX_ANSWER
 from broker.net.probes import AT_ONCE, MOST, RETRY, Probes
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from tests.net.process import descriptors
 from tests.net.pyzmq_peers import Peer, PlainRouter
 from tests.net.waiting import reactor, there_are, turn, until
@@ -48,7 +48,7 @@ MOST_IN_KERNEL = 32 * 1024 * 1024
 
 def make(clock: Any) -> Probes:
     """Probes in the time of that clock."""
-    return Probes(reactor, clock, Turns(reactor), Complaints(Counters(), reactor), "test")
+    return Probes(reactor, clock, Scheduler(reactor), Complaints(Counters(), reactor), "test")
 
 
 class Probing(TestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.net.scheduler import CROWD, MESSAGES, MESSAGES_ALONE, QUANTUM, TURN, Turns
+from broker.net.scheduler import CROWD, MESSAGES, MESSAGES_ALONE, QUANTUM, TURN, Scheduler
 from tests.net.words import TickingClock
 
 
@@ -47,11 +47,11 @@ def clock() -> TickingClock:
 
 
 @pytest.fixture
-def turns(clock: TickingClock) -> Turns:
-    return Turns(clock)
+def turns(clock: TickingClock) -> Scheduler:
+    return Scheduler(clock)
 
 
-def test_nothing_is_done_at_once(clock: TickingClock, turns: Turns) -> None:
+def test_nothing_is_done_at_once(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     work = Work("a", 1, log)
     turns.serve_later(work)
@@ -64,14 +64,14 @@ def test_nothing_is_done_at_once(clock: TickingClock, turns: Turns) -> None:
 
 def test_the_time_is_looked_at_before_each_quantum(clock: TickingClock) -> None:
     log: list[str] = []
-    turns = Turns(clock, lambda: log.append("look"))
+    turns = Scheduler(clock, lambda: log.append("look"))
     turns.serve(Work("a", 1, log), ordinary=True)
     turns.serve_later(Work("b", 2, log))
     clock.turn()
     assert log == ["look", "a", "look", "b", "look", "b"]
 
 
-def test_each_has_its_quantum_in_rounds(clock: TickingClock, turns: Turns) -> None:
+def test_each_has_its_quantum_in_rounds(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for name, quanta in (("a", 4), ("b", 1), ("c", 3)):
         turns.serve_later(Work(name, quanta, log))
@@ -80,7 +80,7 @@ def test_each_has_its_quantum_in_rounds(clock: TickingClock, turns: Turns) -> No
     assert clock.getDelayedCalls() == []
 
 
-def test_a_turn_has_its_time_and_the_next_goes_on_where_it_ended(clock: TickingClock, turns: Turns) -> None:
+def test_a_turn_has_its_time_and_the_next_goes_on_where_it_ended(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for name in ("a", "b", "c"):
         turns.serve_later(Work(name, 100, log))
@@ -95,7 +95,7 @@ def test_a_turn_has_its_time_and_the_next_goes_on_where_it_ended(clock: TickingC
     assert len(clock.getDelayedCalls()) == 1
 
 
-def test_even_one_that_takes_all_the_time_lets_the_others_have_theirs(clock: TickingClock, turns: Turns) -> None:
+def test_even_one_that_takes_all_the_time_lets_the_others_have_theirs(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for name in ("a", "b"):
         turns.serve_later(Work(name, 100, log))
@@ -105,7 +105,7 @@ def test_even_one_that_takes_all_the_time_lets_the_others_have_theirs(clock: Tic
     assert log == ["a", "b", "a", "b"]
 
 
-def test_who_comes_while_others_are_served_waits_for_its_round(clock: TickingClock, turns: Turns) -> None:
+def test_who_comes_while_others_are_served_waits_for_its_round(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     late = Work("late", 2, log)
 
@@ -121,7 +121,7 @@ def test_who_comes_while_others_are_served_waits_for_its_round(clock: TickingClo
     assert clock.getDelayedCalls() == []
 
 
-def test_after_a_pause_it_goes_on(clock: TickingClock, turns: Turns) -> None:
+def test_after_a_pause_it_goes_on(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for _ in range(3):
         turns.serve_later(Work("a", 1, log))
@@ -130,7 +130,7 @@ def test_after_a_pause_it_goes_on(clock: TickingClock, turns: Turns) -> None:
 
 
 def test_all_are_flushed_once_in_a_turn_and_those_that_come_meanwhile_in_the_next(
-    clock: TickingClock, turns: Turns
+    clock: TickingClock, turns: Scheduler
 ) -> None:
     log: list[str] = []
     late = Work("late", 0, log)
@@ -150,7 +150,7 @@ def test_all_are_flushed_once_in_a_turn_and_those_that_come_meanwhile_in_the_nex
     assert late.flushes == 1
 
 
-def test_one_that_fails_does_not_keep_the_others_from_their_turns(clock: TickingClock, turns: Turns) -> None:
+def test_one_that_fails_does_not_keep_the_others_from_their_turns(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     fails = Work("a", 1, log)
     fails.fails = True
@@ -165,7 +165,7 @@ def test_one_that_fails_does_not_keep_the_others_from_their_turns(clock: Ticking
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError]
 
 
-def test_one_that_fails_does_not_keep_the_others_from_being_flushed(clock: TickingClock, turns: Turns) -> None:
+def test_one_that_fails_does_not_keep_the_others_from_being_flushed(clock: TickingClock, turns: Scheduler) -> None:
     fails, works = Work("a", 1, []), Work("b", 1, [])
     fails.fails = True
     with capturedLogs():
@@ -176,7 +176,7 @@ def test_one_that_fails_does_not_keep_the_others_from_being_flushed(clock: Ticki
 
 
 def test_what_many_share_is_served_at_once_and_what_is_left_once_in_each_turn(
-    clock: TickingClock, turns: Turns
+    clock: TickingClock, turns: Scheduler
 ) -> None:
     log: list[str] = []
     turns.serve_shared(Work("socket", 3, log))
@@ -189,7 +189,7 @@ def test_what_many_share_is_served_at_once_and_what_is_left_once_in_each_turn(
 
 
 def test_what_many_share_is_served_once_in_a_turn_also_if_others_take_all_the_time(
-    clock: TickingClock, turns: Turns
+    clock: TickingClock, turns: Scheduler
 ) -> None:
     log: list[str] = []
     turns.serve_later(Work("a", 100, log))
@@ -203,7 +203,7 @@ def test_what_many_share_is_served_once_in_a_turn_also_if_others_take_all_the_ti
 
 
 def test_what_many_share_goes_before_the_ordinary_ones_and_those_before_the_others(
-    clock: TickingClock, turns: Turns
+    clock: TickingClock, turns: Scheduler
 ) -> None:
     log: list[str] = []
     turns.serve_later(Work("other", 1, log))
@@ -214,7 +214,7 @@ def test_what_many_share_goes_before_the_ordinary_ones_and_those_before_the_othe
     assert log == ["socket", "ordinary", "other"]
 
 
-def test_of_several_that_are_shared_each_has_its_quantum_in_each_turn(clock: TickingClock, turns: Turns) -> None:
+def test_of_several_that_are_shared_each_has_its_quantum_in_each_turn(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     clock.tick = TURN * 10
     for name, quanta in (("a", 5), ("b", 2), ("c", 3)):
@@ -228,7 +228,7 @@ def test_of_several_that_are_shared_each_has_its_quantum_in_each_turn(clock: Tic
 
 
 def test_what_many_share_waits_for_the_next_turn_when_the_time_of_this_one_is_spent(
-    clock: TickingClock, turns: Turns
+    clock: TickingClock, turns: Scheduler
 ) -> None:
     log: list[str] = []
     clock.tick = TURN
@@ -241,7 +241,7 @@ def test_what_many_share_waits_for_the_next_turn_when_the_time_of_this_one_is_sp
     assert log == ["peer", "socket", "socket"]
 
 
-def test_what_many_share_spends_the_time_of_the_turn_like_others(clock: TickingClock, turns: Turns) -> None:
+def test_what_many_share_spends_the_time_of_the_turn_like_others(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     clock.tick = TURN
     turns.serve_shared(Work("socket", 1, log))
@@ -251,7 +251,7 @@ def test_what_many_share_spends_the_time_of_the_turn_like_others(clock: TickingC
     assert log == ["socket", "peer"]
 
 
-def test_a_shared_one_that_fails_is_aborted_and_keeps_nobody_waiting(clock: TickingClock, turns: Turns) -> None:
+def test_a_shared_one_that_fails_is_aborted_and_keeps_nobody_waiting(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     at_once, later = Work("at once", 2, log), Work("later", 3, log)
     at_once.fails = True
@@ -269,7 +269,7 @@ def test_a_shared_one_that_fails_is_aborted_and_keeps_nobody_waiting(clock: Tick
     assert clock.getDelayedCalls() == []
 
 
-def test_a_shared_one_may_bring_in_another_one(clock: TickingClock, turns: Turns) -> None:
+def test_a_shared_one_may_bring_in_another_one(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     late = Work("late", 2, log)
 
@@ -288,7 +288,7 @@ def test_a_shared_one_may_bring_in_another_one(clock: TickingClock, turns: Turns
     assert clock.getDelayedCalls() == []
 
 
-def test_after_a_pause_a_shared_one_is_served_at_once_again(clock: TickingClock, turns: Turns) -> None:
+def test_after_a_pause_a_shared_one_is_served_at_once_again(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for count in range(1, 4):
         turns.serve_shared(Work("socket", 1, log))
@@ -298,7 +298,7 @@ def test_after_a_pause_a_shared_one_is_served_at_once_again(clock: TickingClock,
 
 
 def test_the_quantum_of_what_many_share_is_smaller_while_others_have_something_to_do(
-    clock: TickingClock, turns: Turns
+    clock: TickingClock, turns: Scheduler
 ) -> None:
     assert turns.messages() == MESSAGES_ALONE
     turns.serve_later(Work("peer", 1, []))
@@ -317,7 +317,7 @@ def at(name: str, quanta: int, log: list[str], lane: str = "listener", host: str
     return work
 
 
-def test_listeners_take_turns_however_many_connections_one_has(clock: TickingClock, turns: Turns) -> None:
+def test_listeners_take_turns_however_many_connections_one_has(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for _ in range(50):
         turns.serve_later(at("flood", 10, log, lane="http"), ordinary=True)
@@ -327,7 +327,9 @@ def test_listeners_take_turns_however_many_connections_one_has(clock: TickingClo
     assert log[:2] == ["flood", "good"]
 
 
-def test_addresses_of_a_listener_take_turns_however_many_connections_one_has(clock: TickingClock, turns: Turns) -> None:
+def test_addresses_of_a_listener_take_turns_however_many_connections_one_has(
+    clock: TickingClock, turns: Scheduler
+) -> None:
     log: list[str] = []
     for number in range(50):
         turns.serve_later(at("flood", 10, log, host=f"198.51.100.{number % 2}"))
@@ -337,7 +339,7 @@ def test_addresses_of_a_listener_take_turns_however_many_connections_one_has(clo
     assert log[:3] == ["flood", "flood", "good"]
 
 
-def test_connections_of_one_address_come_in_the_order_in_which_they_came(clock: TickingClock, turns: Turns) -> None:
+def test_connections_of_one_address_come_in_the_order_in_which_they_came(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for name in "abcd":
         turns.serve_later(at(name, 1, log))
@@ -348,7 +350,7 @@ def test_connections_of_one_address_come_in_the_order_in_which_they_came(clock: 
 # one connection within another's quantum
 
 
-def test_what_a_connection_hands_on_is_served_within_its_quantum(clock: TickingClock, turns: Turns) -> None:
+def test_what_a_connection_hands_on_is_served_within_its_quantum(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     inner = Work("inner", 1, log)
 
@@ -364,7 +366,7 @@ def test_what_a_connection_hands_on_is_served_within_its_quantum(clock: TickingC
     assert clock.getDelayedCalls() == []
 
 
-def test_but_not_when_that_is_over(clock: TickingClock, turns: Turns) -> None:
+def test_but_not_when_that_is_over(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     inner = Work("inner", 1, log)
 
@@ -381,7 +383,7 @@ def test_but_not_when_that_is_over(clock: TickingClock, turns: Turns) -> None:
     assert log == ["outer", "inner"]
 
 
-def test_strangers_wait_behind_peers_that_are_known(clock: TickingClock, turns: Turns) -> None:
+def test_strangers_wait_behind_peers_that_are_known(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     clock.tick = TURN
     turns.serve(Work("first", 1, log), ordinary=True)
@@ -393,7 +395,7 @@ def test_strangers_wait_behind_peers_that_are_known(clock: TickingClock, turns: 
     assert log == ["first", "known", "stranger", "stranger", "stranger"]
 
 
-def test_it_is_crowded_while_many_connections_wait(clock: TickingClock, turns: Turns) -> None:
+def test_it_is_crowded_while_many_connections_wait(clock: TickingClock, turns: Scheduler) -> None:
     log: list[str] = []
     for number in range(CROWD):
         turns.serve_later(Work(str(number), 1, log))

@@ -17,7 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
 from broker.net.rate_limits import COMPLAIN_EVERY
-from broker.net.scheduler import MESSAGES_ALONE, TURN, Turns
+from broker.net.scheduler import MESSAGES_ALONE, TURN, Scheduler
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.waiting import reactor, there_are, turn, until
 from tests.net.words import TickingClock
@@ -74,7 +74,7 @@ class Inbox:
         self.datagrams: list[bytes] = []
         self.sources: list[tuple[str, int]] = []
         self.react: Callable[[bytes, tuple[str, int]], object] = _ignore
-        self.turns = Turns(clock)
+        self.turns = Scheduler(clock)
         self.socket = UdpSocket(clock, self.turns, name, longest, wanted)
         self.port = self.socket.bind(host, 0, self._receive)
         self.address = (LOOPBACK, self.port)
@@ -497,7 +497,7 @@ def test_each_kind_of_error_has_a_line_of_its_own(inbox: Inbox) -> None:
 
 
 def test_what_is_sent_before_it_is_open_or_after_it_was_closed_is_not_sent(clock: TurningClock) -> None:
-    unopened = UdpSocket(clock, Turns(clock), "test", LONGEST)
+    unopened = UdpSocket(clock, Scheduler(clock), "test", LONGEST)
     assert unopened.fileno() == -1
     assert unopened.send(b"x", (LOOPBACK, 9)) is False
     assert unopened.serve() is False
@@ -508,7 +508,7 @@ def test_what_is_sent_before_it_is_open_or_after_it_was_closed_is_not_sent(clock
 
 
 def test_a_port_that_is_taken_is_an_error_and_nothing_stays_open(clock: TurningClock, inbox: Inbox) -> None:
-    other = UdpSocket(clock, Turns(clock), "other", LONGEST)
+    other = UdpSocket(clock, Scheduler(clock), "other", LONGEST)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError) as caught:
         other.bind(LOOPBACK, inbox.port, _ignore)

@@ -19,7 +19,7 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import QUANTUM, TURN, Turns
+from broker.net.scheduler import QUANTUM, TURN, Scheduler
 
 COST = TURN / 199.5
 """Simulated seconds of work for a word (`Heard.cost`)."""
@@ -223,7 +223,7 @@ class Hub:
     ) -> None:
         self.clock: Any = TickingClock() if clock is None else clock
         self.counters = Counters()
-        self.turns = Turns(self.clock)
+        self.turns = Scheduler(self.clock)
         self.complaints = Complaints(self.counters, self.clock)
         self.heard = Heard(self.clock)
         self.sessions: list[Any] = []

@@ -30,7 +30,7 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
@@ -129,7 +129,7 @@ class Broker:
 
     def __init__(self, setting: Setting) -> None:
         self.clock = Clock()
-        self._turns = Turns(self.clock)
+        self._turns = Scheduler(self.clock)
         self._complaints = Complaints(Counters(), self.clock)
         self._restored = Restored((), values.Broker().grace, self.clock, _nothing)
         registry = Registry(self.clock, itertools.count(1).__next__, self._restored)
@@ -170,7 +170,9 @@ class Director:
 
         limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
         complaints = Complaints(Counters(), self.clock)
-        self.listeners = {"open": LineFactory("director", converse, limits, Turns(self.clock), complaints, self.clock)}
+        self.listeners = {
+            "open": LineFactory("director", converse, limits, Scheduler(self.clock), complaints, self.clock)
+        }
 
 
 class Server(Protocol):

@@ -15,7 +15,7 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.wires.interface import Context
 from broker.wires.views import AnyView, Row
 
@@ -33,7 +33,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "leases": leases,
         "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
         "recorder": None,
-        "scheduler": Turns(clock),
+        "scheduler": Scheduler(clock),
         "complaints": Complaints(Counters(), clock),
         "clock": clock,
         "in_thread": None,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime
 
 from broker.net.router.peer import RouterPeer
-from broker.net.scheduler import TURN, Turns
+from broker.net.scheduler import TURN, Scheduler
 
 BETWEEN = 16
 """Connections written between two clock reads: some 50 µs."""
@@ -30,7 +30,7 @@ class FlushOrder:
     The attributes are public since the ROUTER adds to them inline, for each message.
     """
 
-    def __init__(self, turns: Turns, clock: IReactorTime) -> None:
+    def __init__(self, turns: Scheduler, clock: IReactorTime) -> None:
         self._turns = turns
         self._clock = clock
         self.fanned: deque[RouterPeer] = deque()

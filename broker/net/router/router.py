@@ -30,7 +30,7 @@ from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
 from broker.net.router.idle_check import IdleCheck
 from broker.net.router.peer import APART, RouterPeer
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import pieces
 from broker.net.zmtp.limits import FrameLimits
@@ -75,7 +75,7 @@ class Router(ConnectionFactory):
         gate: Gate,
         limits: ConnectionLimits,
         zmtp: FrameLimits,
-        turns: Turns,
+        turns: Scheduler,
         complaints: Complaints,
         clock: IReactorTime,
         backlog: BacklogLimits | None = None,

@@ -25,7 +25,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BACKLOG, HIGH_WATER, WAITING, BacklogLimits
 from broker.net.router.gate import Gate, Keys
 from broker.net.router.router import Claim, Router
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.limits import FrameLimits
@@ -259,7 +259,7 @@ class Rig(TestCase):
         zmtp: FrameLimits | None = None,
         high_water: int = HIGH_WATER,
         all_sizes: int = WAITING,
-        turns: Turns | None = None,
+        turns: Scheduler | None = None,
         clock: IReactorTime = reactor,
         claim: Claim | None = None,
         wire: str = "test",
@@ -277,7 +277,7 @@ class Rig(TestCase):
             Gate(wire, keys, self.complaints, reactor),
             limits or ConnectionLimits(authenticate_within=PATIENCE),
             zmtp or FrameLimits(),
-            turns or Turns(reactor),
+            turns or Scheduler(reactor),
             self.complaints,
             clock,
             BacklogLimits(high_water, BACKLOG, all_sizes),

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from broker.net.connection import UNWATCHED
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from tests.net.router.rig import Rig, Server, Speaker
 from tests.net.waiting import reactor, until
 from tests.net.words import TickingClock
@@ -79,7 +79,7 @@ class Fairness(Rig):
     async def ticking(self) -> tuple[TickingClock, Server, Speaker]:
         """A ROUTER whose scheduler sees a second go by each time that it looks at the clock."""
         clock = TickingClock()
-        server = self.serve(turns=Turns(clock))
+        server = self.serve(turns=Scheduler(clock))
         peer = self.speaker(server, b"me")
 
         def shaken() -> bool:

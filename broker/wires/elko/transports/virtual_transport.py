@@ -23,7 +23,7 @@ from broker.net.admission import STOP_WITHIN, Accepting
 from broker.net.connection import CLOSE_WITHIN, REFUSALS_A_SECOND, REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Bucket, Complaints, Deadlines
-from broker.net.scheduler import Turns
+from broker.net.scheduler import Scheduler
 from broker.wires.elko.transports.limits import TransportLimits
 
 ID_BITS = 128
@@ -187,7 +187,7 @@ class Listener:
     sockets: Sockets
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> Scheduler:
         """The scheduler."""
         return self.lines.turns
 
