@@ -445,18 +445,27 @@ class Queue:
         return None if due == inf else due
 
     def _look(self, now: float) -> None:
-        """Return messages whose back-off is over, and expire messages."""
-        while (message := self._aside.over(now)) is not None:
-            avoid = message.avoid
-            self._aside.discard(message)
-            if message.deadline < now or not self._hand_on(message, avoid):
-                self._ready.put_back(message)
-        for _ in range(EXPIRE_AT_ONCE):
-            if self._first_deadline() >= now:
-                break
-            message = self._ready.pop()
-            if message is not None:
+        """End pauses and expire messages, in the order of their times.
+
+        A message that expires before the pause of an older one ends dies, also where one tick finds both: the result
+        does not depend on the moments of ticks.
+        """
+        expired = 0
+        while expired < EXPIRE_AT_ONCE:
+            until = min(self._aside.due(), now)
+            if self._first_deadline() < until:
+                message = self._ready.pop()
+                assert message is not None
                 self._die(message, Death.EXPIRED)
+                expired += 1
+                continue
+            paused = self._aside.over(until)
+            if paused is None:
+                break
+            avoid = paused.avoid
+            self._aside.discard(paused)
+            if paused.deadline < now or not self._hand_on(paused, avoid):
+                self._ready.put_back(paused)
         self.serve()
 
     def _first_deadline(self) -> float:

@@ -135,9 +135,7 @@ class Model(RuleBasedStateMachine):
         entry = self.entries[bytes(message.body)]
         assert entry.holder is None, "given to two"
         while entry.queue != message.queue.name:  # it has just expired, and those before it
-            first = self.ready(entry.queue)[0]
-            assert first.deadline < self.now
-            self.die(first, Death.EXPIRED)
+            assert self.let_pass(entry.queue)
         assert worker in self.eligible(entry.queue)
         assert entry.deadline >= self.now
         for older in self.ready(entry.queue):
@@ -156,12 +154,26 @@ class Model(RuleBasedStateMachine):
                 break
             self.farm.clock.advance(TICK)
         for name in self.NAMES:
-            for entry in self.of(name):
-                if entry.avoid is not None and entry.again <= self.now:
-                    entry.avoid = None
-        for name in self.NAMES:
-            while (ready := self.ready(name)) and ready[0].deadline < self.now:
-                self.die(ready[0], Death.EXPIRED)
+            while self.let_pass(name):
+                pass
+
+    def let_pass(self, name: str) -> bool:
+        """Expire the first message of a queue, or end the first pause. Returns False if neither is due.
+
+        Each is done as of its own time: several ticks may have passed, and a message that is the first one at its
+        deadline dies, although an older one is back from its pause by now.
+        """
+        waiting = self.held_by_none(name)
+        ready = [entry for entry in waiting if entry.avoid is None]
+        back = min((e for e in waiting if e.avoid is not None), key=lambda entry: entry.again, default=None)
+        until = self.now if back is None else min(self.now, back.again)
+        if ready and ready[0].deadline < until:
+            self.die(ready[0], Death.EXPIRED)
+        elif back is not None and back.again <= until:
+            back.avoid = None
+        else:
+            return False
+        return True
 
     def just_due(self) -> bool:
         """Return whether something was due lately: a message's deadline, or the end of its back-off."""
@@ -293,7 +305,8 @@ class Model(RuleBasedStateMachine):
             entries = self.of(name)
             info = infos.get(name)
             out = [entry for entry in entries if entry.holder is not None]
-            assert (0, 0) if info is None else (info.ready, info.out) == (len(entries) - len(out), len(out))
+            load = (0, 0) if info is None else (info.ready, info.out)
+            assert load == (len(entries) - len(out), len(out))
         assert self.queues.messages == len(self.entries)
         assert self.queues.bytes == sum(len(entry.body) + 4 + OVERHEAD for entry in self.entries.values())
         for worker in self.workers:

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason, Refusal
-from broker.core.liveness import TICK
+from broker.core.liveness import AHEAD, TICK
 from broker.core.queues import queues as core
 from broker.core.queues.interfaces import QueueInfo
 from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Message, RecentIds
@@ -282,6 +282,21 @@ def test_a_message_expires_while_it_is_set_aside(farm: Farm) -> None:
             break
     assert farm.leases.now < 20.0 + 3 * TICK
     assert farm.queues.deaths[Death.EXPIRED] == 1
+
+
+@pytest.mark.parametrize(("before", "left"), [(TICK / 2, 1), (0.0, 2), (-TICK / 2, 2)])
+def test_a_pause_and_a_deadline_within_one_tick_take_effect_in_order(farm: Farm, before: float, left: int) -> None:
+    worker = Worker(1)
+    farm.consume(worker)
+    farm.put(b"older")
+    message = worker.release()
+    worker.stuck = True
+    message.queue.recycle(message, worker)
+    farm.put(b"newer", ttl=FIRST_PAUSE - before)
+    farm.clock.advance(FIRST_PAUSE - AHEAD)  # the first of two wake-ups, which checks nothing
+    farm.clock.advance(AHEAD + TICK)
+    assert farm.load() == (left, 0)
+    assert farm.queues.deaths[Death.EXPIRED] == 2 - left
 
 
 def test_after_the_pause_another_one_still_comes_first(farm: Farm) -> None:
