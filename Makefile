@@ -5,17 +5,17 @@ PORT ?= 9000
 ARGS ?=
 WORKERS ?= 2
 
-# Where this is set, each broker that a test starts would compile itself again, and each run all of its tests.
+# With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run plan test check clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
-	@echo 'make plan   sets up everything, Java included, then plans for a made-up month (ARGS="--out DIR")'
+	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
 	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core")'
 	@echo 'make check  the checks alone: style, types, import rules'
-	@echo 'make clean  removes what these made'
+	@echo 'make clean  removes .venv and all generated files'
 
 run:
 	@sh etc/setup.sh run
@@ -29,7 +29,7 @@ define checks
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-MYPYPATH=bench .venv/bin/mypy bench examples
+.venv/bin/mypy examples
 .venv/bin/lint-imports
 endef
 

@@ -1,8 +1,8 @@
 """What the jobs cost from segments to plan, beside a bare copy of the same segments to Parquet.
 
-    python bench/spark.py [--records N] [--days D] [--runs N] [--json FILE] [--keep DIR]
+    python -m bench.spark [--records N] [--days D] [--runs N] [--json FILE] [--keep DIR]
 
-README.md says what is measured and how to read it.
+bench/README.md says what is measured and how to read it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import attrs
-from machine import describe, load_average
-from report import table
+
+from bench.common.machine import describe, load_average
+from bench.common.report import table
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -1,4 +1,4 @@
-"""The command ``brokerkeys``: CURVE keys for the broker and its clients, in the files that they expect.
+"""The command ``brokerkeys``: CURVE keys for the broker and its clients, in files.
 
 A pair is two files, NAME.private and NAME.public, each with one line: the key in 40 Z85 characters.
 """
@@ -28,7 +28,7 @@ broker's public key. The broker lets in those clients whose public keys are in i
 
 
 class Failed(Exception):
-    """The command cannot do what was asked. Its arguments are sentences that say why."""
+    """The command failed. Its arguments are sentences with the reasons."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"brokerkeys: {sentence}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read the output has enough. Nothing may be written at the exit either.
+        # The reader of the output (a pipe) is gone. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
@@ -69,7 +69,7 @@ def new(name: str, directory: str, force: bool) -> tuple[Path, Path]:
 
 
 def allow(directory: str, paths: Sequence[str], force: bool) -> list[str]:
-    """Copy public keys into a directory, all or, where one cannot be used, none. Returns a line on each.
+    """Copy public keys into a directory: all, or none if one cannot be used. Returns a line on each.
 
     Raises `Failed`.
     """
@@ -90,7 +90,7 @@ def allow(directory: str, paths: Sequence[str], force: bool) -> list[str]:
 
 
 def public_of(path: str) -> str:
-    """The public key of the secret one in a file. Raises `Failed`."""
+    """Return the public key of the secret key in a file. Raises `Failed`."""
     try:
         secret_key = files.curve_secret(Path(path))
     except files.BadFile as error:
@@ -99,7 +99,7 @@ def public_of(path: str) -> str:
 
 
 def listed(directory: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """The names and keys in a directory, and a sentence on each file that is left out. Raises `Failed`."""
+    """Return the names and keys in a directory, and a sentence on each skipped file. Raises `Failed`."""
     try:
         entries = sorted(os.listdir(directory))
     except OSError as error:
@@ -118,7 +118,7 @@ def listed(directory: str) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _allowing(name: str, key: str, directory: str, force: bool) -> str:
-    """What is said when a key is allowed. Raises `Failed` if its name has another one and that may not be replaced."""
+    """The line on an allowed key. Raises `Failed` if its name has another key that may not be replaced."""
     path = os.path.join(directory, name + PUBLIC)
     if not os.path.lexists(path):
         return f"{name} is allowed"
@@ -160,7 +160,7 @@ def write(path: Path, key: bytes, mode: int, force: bool) -> None:
     """Write a key file: it appears whole, with its mode, and replaces another one only with ``force``."""
     temporary = None
     try:
-        # Its name begins with a dot, so that nobody takes it for a key; and only its owner may read it.
+        # A hidden name, since readers of the directory skip hidden files; readable by its owner only.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with open(descriptor, "wb") as file:
             file.write(key + b"\n")

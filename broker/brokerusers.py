@@ -1,6 +1,6 @@
-"""The command ``brokerusers``: who may log in over MTL by a name and a password, in the file that the broker reads.
+"""The command ``brokerusers``: the users who may log in over MTL by password, in the file that the broker reads.
 
-The file has a line for each user. It does not have the passwords, but what they can be checked with.
+The file has a line for each user. It stores no passwords, but verifiers of them (RFC 5803).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.session.mtl import accounts, stored
-from broker.session.mtl.accounts import BadUsers
-from broker.session.mtl.stored import BadPassword, Stored
+from broker.wires.mtl.sessions import password_verifiers, users_file
+from broker.wires.mtl.sessions.password_verifiers import BadPassword, PasswordVerifier
+from broker.wires.mtl.sessions.users_file import BadUsers
 
 MODE = 0o600
-"""Of a new file: whoever can read it can try passwords."""
+"""Mode of a new file: readers of the file can guess passwords."""
 
 DESCRIPTION = """Says who may log in over MTL by a name and a password. The broker reads the users from a file
 (mtl.users in its configuration), and notices by itself when it changes: who is removed, or gets another password, is
 logged out."""
 
 INTERRUPTED = 130
-"""The exit code of a command that was stopped from the keyboard, as shells give it."""
+"""The exit code of a command interrupted from the keyboard, as in shells."""
 
 
 class Failed(Exception):
-    """The command cannot do what was asked. Its arguments are sentences that say why."""
+    """The command failed. Its arguments are sentences with the reasons."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,22 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has enough. Nothing may be written at the exit either.
+        # The reader of the output (a pipe) is gone. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
 
 
 def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
-    """Put a user into the file, which is made if it is not there. ``password`` is asked for when all else is in order.
+    """Add a user to the file, which is created if missing. ``password`` is called when everything else is valid.
 
     Returns a sentence. Raises `Failed` or `BadUsers`.
     """
-    if not stored.is_user(name):
-        raise Failed(f"{name!r} is no name for a user: {accounts.NO_NAME}")
+    if not password_verifiers.is_user(name):
+        raise Failed(f"{name!r} is no name for a user: {users_file.NO_NAME}")
     _check_new(path, name, force)
     try:
-        kept = stored.of(password())
+        kept = password_verifiers.of(password())
     except BadPassword as error:
         raise Failed(f"the password {error}") from None
     with _alone(path) as path:
@@ -80,7 +80,7 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
 
 
 def remove(path: str, name: str) -> str:
-    """Take a user out of the file. Returns a sentence. Raises `Failed` or `BadUsers`."""
+    """Remove a user from the file. Returns a sentence. Raises `Failed` or `BadUsers`."""
     with _alone(path) as path:
         if name not in users(path):
             raise Failed(f"there is no user {name!r} in {path}")
@@ -88,13 +88,13 @@ def remove(path: str, name: str) -> str:
     return f"{name} is removed"
 
 
-def users(path: str) -> dict[str, Stored]:
-    """The users in the file. Raises `BadUsers`."""
-    return accounts.parsed(path, accounts.read(path))
+def users(path: str) -> dict[str, PasswordVerifier]:
+    """Return the users in the file. Raises `BadUsers`."""
+    return users_file.parsed(path, users_file.read(path))
 
 
 def _check_new(path: str, name: str, force: bool) -> bool:
-    """Whether the user is in the file. Raises `Failed` if that must not be, or `BadUsers`."""
+    """Return True if the user is in the file. Raises `Failed` if that is not allowed, or `BadUsers`."""
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise Failed(f"{path} would be in no directory")
     known = os.path.lexists(path) and name in users(path)
@@ -104,24 +104,24 @@ def _check_new(path: str, name: str, force: bool) -> bool:
 
 
 def _lines(path: str) -> list[str]:
-    """The lines of the file, none if it is not there."""
+    """Return the lines of the file, none if it is missing."""
     if not os.path.lexists(path):
         return []
-    lines = accounts.read(path).split("\n")
+    lines = users_file.read(path).split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def _is_of(line: str, name: str) -> bool:
-    return not accounts.is_comment(line) and line.split()[0] == name
+    return not users_file.is_comment(line) and line.split()[0] == name
 
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[str]:
-    """Keep others who change the file out meanwhile. Gives the path without symbolic links, which are to stay."""
+    """Lock the file against concurrent changes. Yields the path with symbolic links resolved, so that links stay."""
     real = os.path.realpath(path)
     directory = os.path.dirname(real)
     try:
-        # The file itself is no place for a lock, since another one takes its place.
+        # The file itself cannot be locked: it is replaced by another.
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -134,10 +134,10 @@ def _alone(path: str) -> Iterator[str]:
 
 
 def _write(path: str, lines: Sequence[str]) -> None:
-    """Write the file: it appears whole, and belongs to whom it belonged. Raises OSError, or `Failed`."""
+    """Replace the file atomically, with its owner and mode. Raises OSError, or `Failed`."""
     data = "".join(line + "\n" for line in lines).encode()
-    if len(data) > accounts.MAX_FILE:
-        raise Failed(f"{path} would become larger than {accounts.MAX_FILE} bytes")
+    if len(data) > users_file.MAX_FILE:
+        raise Failed(f"{path} would become larger than {users_file.MAX_FILE} bytes")
     temporary = None
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
@@ -148,8 +148,8 @@ def _write(path: str, lines: Sequence[str]) -> None:
                 old, new = os.stat(path), os.fstat(descriptor)
                 if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
                     os.fchown(descriptor, old.st_uid, old.st_gid)
-                # The broker may be of the group that reads it.
-                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~accounts.FORBIDDEN)
+                # The broker may read the file by its group.
+                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~users_file.FORBIDDEN)
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, path)
@@ -163,10 +163,10 @@ def _write(path: str, lines: Sequence[str]) -> None:
 
 
 def asked(name: str) -> str:
-    """The password of that user: asked for twice on a terminal, else a line of standard input. Raises `Failed`."""
+    """Read the password of a user: twice from a terminal, else a line of standard input. Raises `Failed`."""
     if not sys.stdin.isatty():
-        # as much as a line may have, its end, and a byte that shows that there is more
-        return _decoded(sys.stdin.buffer.readline(stored.MAX_PASSWORD + 3))
+        # The longest line, its end, and one byte more, which shows that the line is too long.
+        return _decoded(sys.stdin.buffer.readline(password_verifiers.MAX_PASSWORD + 3))
     try:
         first = getpass.getpass(f"Password of {name}: ")
         if first != getpass.getpass("Once more: "):

@@ -1,4 +1,4 @@
-"""CURVE keys of clients as they stand in files: NAME.public, with one key of 40 Z85 characters.
+"""CURVE keys of clients in files: NAME.public, with one key of 40 Z85 characters.
 
 Z85 writes four bytes as five printable characters, so that the 32 bytes of a key become 40.
 """
@@ -12,20 +12,20 @@ import stat
 from broker.config.files import KEY_LENGTH, MAX_KEY_FILE, Z85, is_curve_key
 
 KEY_BYTES = 32
-"""The length of a key before it is written in Z85."""
+"""Length of a binary key."""
 
 MAX_NAME = 200
 """Characters of a key's name: a file name has 255 at most, and must hold an ending and what a temporary file adds."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:,-]*")
-"""No separators, no blanks, and nothing that a shell, or a pattern of names or topics, would read as a pattern."""
+"""No separators, no blanks, and no character with a meaning in shells or in patterns of names and topics."""
 
 _CERTIFICATE = re.compile(r'^[ \t]*public-key[ \t]*=[ \t]*"([^"\n]*)"', re.MULTILINE)
-"""Where a certificate of pyzmq has its public key."""
+"""The line of the public key in a pyzmq certificate."""
 
 
 def encode(key: bytes) -> str:
-    """A key of `KEY_BYTES` bytes in Z85."""
+    """Encode a key of `KEY_BYTES` bytes in Z85."""
     characters = []
     for at in range(0, len(key), 4):
         value = int.from_bytes(key[at : at + 4], "big")
@@ -34,7 +34,7 @@ def encode(key: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """A key of `KEY_LENGTH` Z85 characters as bytes."""
+    """Decode a key of `KEY_LENGTH` Z85 characters."""
     key = b""
     for at in range(0, len(text), 5):
         value = 0
@@ -45,7 +45,7 @@ def decode(text: str) -> bytes:
 
 
 def public_key(text: str) -> str:
-    """The public key in the text of a key file. Raises ValueError if there is none.
+    """Return the public key in the text of a key file. Raises ValueError if there is none.
 
     It is in the line ``public-key = "..."`` of a certificate of pyzmq, or else the first word that is a key.
     """
@@ -57,16 +57,16 @@ def public_key(text: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a key may have this name."""
+    """Return True if a key may have this name."""
     return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
 
 
 def read(path: str) -> str:
-    """The text of a key file. Raises OSError, and ValueError for what can be no key file.
+    """Return the text of a key file. Raises OSError, and ValueError for a file that cannot be one.
 
-    Bytes that are no UTF-8 come out as a character that is in no key.
+    Bytes that are no UTF-8 become a character that occurs in no key.
     """
-    # A pipe with nobody at its other end would keep the reader waiting.
+    # Opening a pipe without a writer would block.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -1,10 +1,10 @@
-"""How log events are written: as text or as JSON, one event a line, from a level on that can change at any time.
+"""Log observers: events as text or as JSON, one a line, from a level on that can change at any time.
 
 Rules:
-- What a peer sent may be in a message. So nothing in it can begin a line, or command a terminal: characters that do
-  not print are escaped. A traceback follows its line of text, each of its lines after a tab.
-- Times are UTC, in milliseconds: the logs of a farm's machines are read side by side.
-- Where it is written is twistd's business: ``--logfile``, ``--syslog`` and ``--logger`` mean what they always mean.
+- A message may contain input of peers. Unprintable characters are escaped, so that no input begins a line or controls
+  a terminal. A traceback follows its line of text, each of its lines after a tab.
+- Times are UTC with milliseconds, so that logs of several machines can be compared.
+- twistd chooses the destination: ``--logfile``, ``--syslog`` and ``--logger`` work as usual.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Level:
 
 
 def observer(format: Format, level: Level, out: IO[str]) -> ILogObserver:
-    """An observer that writes events of ``level`` and above to ``out``."""
+    """Return an observer that writes events of ``level`` and above to ``out``."""
     if isinstance(out, io.TextIOWrapper):
         # A character that the terminal's encoding lacks would cost the event.
         out.reconfigure(errors="backslashreplace")
@@ -73,13 +73,13 @@ def observer(format: Format, level: Level, out: IO[str]) -> ILogObserver:
 
 
 def text_lines(event: LogEvent) -> str:
-    """The event as ``TIME LEVEL NAMESPACE MESSAGE``, and its traceback in lines that begin with a tab."""
+    """Return the event as ``TIME LEVEL NAMESPACE MESSAGE``, and its traceback in lines that begin with a tab."""
     head = f"{_time(event) or '-'} {_level(event)} {visible(_namespace(event))} {visible(_message(event))}\n"
     return head + "".join(f"\t{visible(line)}\n" for line in _traceback(event).splitlines())
 
 
 def json_line(event: LogEvent) -> str:
-    """The event as one JSON object.
+    """Return the event as one JSON object.
 
     It has ``time`` (ISO 8601, or null), ``level``, ``namespace`` and ``message``; then the event's own fields, those
     that are strings, numbers, booleans or null; then ``traceback``, if there is one. All of it is ASCII.
@@ -99,7 +99,7 @@ def json_line(event: LogEvent) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with each character that does not print, a line's end included, escaped as Python does; and cut."""
+    """Return the text truncated, with each unprintable character and line end escaped as in Python."""
     text = _cut(text)
     if text.isprintable():
         return text
@@ -141,7 +141,7 @@ def _traceback(event: LogEvent) -> str:
     try:
         text = str(failure.getTraceback())
     except Exception:
-        # A repr of somebody's object may fail, and the event is worth more than its traceback.
+        # The repr of an object may raise; the event matters more than its traceback.
         return "(its traceback could not be made)"
     return text[-MAX_TRACEBACK:]
 
@@ -158,14 +158,14 @@ def _fields(event: LogEvent) -> dict[str, object]:
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, float):
-        return math.isfinite(value)  # JSON has no others
+        return math.isfinite(value)  # JSON has no other types.
     if isinstance(value, int):
-        return value.bit_length() <= 64  # what reads the log has no longer ones
+        return value.bit_length() <= 64  # Readers of the log have no longer integers.
     return value is None or isinstance(value, str)
 
 
-# How it gets into twistd, which starts logging after `makeService`, with the observer that the application has as a
-# component, and without one makes its own of its options.
+# twistd starts logging after `makeService`, with the observer that is a component of the application; without one, it
+# makes its own from its options.
 
 
 class LoggedService(MultiService):
@@ -187,7 +187,7 @@ class LoggedService(MultiService):
 
 
 def install(application: Componentized, twistd: Mapping[str, Any], format: Format, level: Level) -> None:
-    """Have twistd log in our format, to where its options say.
+    """Make twistd log in our format, to the destination of its options.
 
     With ``--logger`` or ``--syslog`` nothing is installed, and twistd logs as it would. Call it before twistd starts
     logging, that is from `IService.setServiceParent`. Raises SystemExit, with a text, if the log file cannot be opened.
@@ -196,7 +196,7 @@ def install(application: Componentized, twistd: Mapping[str, Any], format: Forma
         return
     path, foreground = twistd.get("logfile"), twistd.get("nodaemon", True)
     if path == "-" and not foreground:
-        return  # which twistd refuses
+        return  # twistd refuses it.
     out: IO[str] = sys.stdout if path == "-" or (foreground and not path) else _log_file(path or "twistd.log")
     application.setComponent(ILogObserver, observer(format, level, out))
 

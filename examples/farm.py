@@ -1,4 +1,4 @@
-"""A small client of mc0: shows the services of the farm as they come and go, and their loads.
+"""A small client of mc0: prints the services of the farm as they are registered and withdrawn, and their loads.
 
 python examples/farm.py --broker tcp://127.0.0.1:61616
 """
@@ -13,15 +13,15 @@ import os
 import zmq
 
 TTL = 30_000
-"""Milliseconds after which the broker forgets a client that says nothing."""
+"""Milliseconds after which the broker ends the session of a silent client."""
 
 TOPICS = (b"elkobroker.services", b"elkobroker.load")
 
 
 def main() -> None:
-    """Subscribe, and print what comes."""
+    """Subscribe, and print each publication."""
     arguments = argparse.ArgumentParser(description="Watch the farm.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:61616", help="where the broker is [%(default)s]")
+    arguments.add_argument("--broker", default="tcp://127.0.0.1:61616", help="endpoint of the broker [%(default)s]")
     options = arguments.parse_args()
 
     socket = zmq.Context().socket(zmq.DEALER)
@@ -32,7 +32,7 @@ def main() -> None:
     socket.send_multipart([b"", b"SUB", b"ID", b"subscribe", b"", *TOPICS])
     while True:
         if not socket.poll(TTL):
-            # the broker says something twice in this time, if it is there
+            # A broker that runs sends at least two messages in this time.
             raise SystemExit("the broker does not answer")
         _, verb, *rest = socket.recv_multipart()
         if verb == b"MESSAGE":
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def shown(change: dict[str, object]) -> str:
-    """One change, for people."""
+    """Format one change as a line of text."""
     if "load" in change:
         return f"load of {change['label']} (provider {change['provider']}): {change['load']}"
     return f"{'+' if change['on'] else '-'} {change['service']} at {change['hostport']} (provider {change['provider']})"

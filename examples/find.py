@@ -1,4 +1,4 @@
-"""A small client: finds a service, waiting for it if it is not there yet.
+"""A small client: finds a service, and can wait until it is registered.
 
 python examples/find.py bank --wait 10
 """
@@ -12,11 +12,11 @@ import sys
 
 
 def main() -> int:
-    """Ask, print where the service is, and say by the exit status whether it was found."""
+    """Send a find and print the services. The exit status is 1 if there are none."""
     arguments = argparse.ArgumentParser(description="Find a service of the farm.")
     arguments.add_argument("service")
     arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
-    arguments.add_argument("--wait", type=int, default=0, help="seconds to wait for it; -1 for ever [%(default)s]")
+    arguments.add_argument("--wait", type=int, default=0, help="seconds to wait for it; -1 is no limit [%(default)s]")
     options = arguments.parse_args()
 
     host, _, port = options.broker.rpartition(":")

@@ -1,4 +1,4 @@
-"""A watcher of the registry over MTL: shows the services of the farm as they come and go.
+"""Registry watcher over MTL, for Twisted: prints the services of the farm as they change.
 
 python examples/mtl_farm.py --broker tcp://127.0.0.1:5975
 """
@@ -10,34 +10,34 @@ from typing import Any
 
 from twisted.internet.task import react
 
-from broker.client.flow import Event
+from broker.client.events import Event
 from broker.client.mtl import Client
 from broker.client.profiles import registry
 from broker.client.profiles.registry import Service
 
 
 async def main(reactor: Any) -> None:
-    """Watch until interrupted, also while the broker is away."""
+    """Watch until interrupted, also across restarts of the broker."""
     arguments = argparse.ArgumentParser(description="Watch the farm.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="where the broker is [%(default)s]")
+    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="endpoint of the broker [%(default)s]")
     arguments.add_argument("--service", help="only services of this name")
     options = arguments.parse_args()
 
     client = Client(reactor, options.broker)
     reactor.addSystemEventTrigger("before", "shutdown", client.close)
-    view = await registry.services(client, options.service, changed, told)
+    view = await registry.services(client, options.service, on_change, on_event)
     print(f"watching the farm: {len(view.entries)} services", flush=True)
     await view.ended
 
 
-def changed(event: str, service: Service) -> None:
-    """Show a change. After a restart of the broker these are the differences."""
+def on_change(event: str, service: Service) -> None:
+    """Print a change. After a restart of the broker these are the differences."""
     sign = {"up": "+", "down": "-", "update": "*"}[event]
     print(f"{sign} {service.name} at {service.hostport} (provider {service.provider})", flush=True)
 
 
-def told(event: Event, why: str) -> None:
-    """Show that the broker is away, or back."""
+def on_event(event: Event, why: str) -> None:
+    """Print loss and recovery of the connection."""
     print(f"the broker is {'back' if event is Event.BACK else f'away: {why}'}", flush=True)
 
 

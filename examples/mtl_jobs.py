@@ -1,4 +1,4 @@
-"""A work queue over MTL: gives work to a queue, or does the work of one.
+"""Work queue over MTL: puts messages into a queue, or processes the messages of one.
 
 python examples/mtl_jobs.py --broker tcp://127.0.0.1:5975 --queue jobs put "first piece" "second piece"
 python examples/mtl_jobs.py --broker tcp://127.0.0.1:5975 --queue jobs work
@@ -15,15 +15,15 @@ from broker.client.credentials import Password
 
 
 def main() -> None:
-    """Put, or work until interrupted."""
-    arguments = argparse.ArgumentParser(description="Give work to a queue, or do it.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="where the broker is [%(default)s]")
-    arguments.add_argument("--queue", default="jobs", help="the queue [%(default)s]")
-    arguments.add_argument("--user", help="who this is; the password is in the environment, as MTL_PASSWORD")
+    """Put messages, or process messages until interrupted."""
+    arguments = argparse.ArgumentParser(description="Put messages into a queue, or process them.")
+    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="endpoint of the broker [%(default)s]")
+    arguments.add_argument("--queue", default="jobs", help="name of the queue [%(default)s]")
+    arguments.add_argument("--user", help="user name; the password is taken from the environment variable MTL_PASSWORD")
     commands = arguments.add_subparsers(dest="command", required=True)
-    put = commands.add_parser("put", help="give work")
-    put.add_argument("pieces", nargs="+", help="the pieces of work")
-    commands.add_parser("work", help="do the work")
+    put = commands.add_parser("put", help="put messages")
+    put.add_argument("pieces", nargs="+", help="bodies of the messages")
+    commands.add_parser("work", help="process messages")
     options = arguments.parse_args()
 
     credentials = None
@@ -34,7 +34,7 @@ def main() -> None:
             queue = client.write("queue", [options.queue])
             for piece in options.pieces:
                 queue.post(piece.encode())
-            # When this returns all of it is safe, whatever happens to this program, or, if durable, to the broker.
+            # After this all messages are queued; in a durable queue they survive a crash of the broker.
             queue.flush()
             print(f"{len(options.pieces)} pieces are in the queue", flush=True)
         else:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def work(piece: Content) -> None:
-    """Do one piece. It is done when this returns; if it raises, somebody else gets it."""
+    """Process one message. It is confirmed when this function returns, and delivered again if it raises."""
     again = " once more" if piece.properties.get("redelivered") else ""
     print(f"working{again} on: {piece.body.decode()}", flush=True)
 

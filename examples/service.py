@@ -1,4 +1,4 @@
-"""A small DBP service: registers, sends heartbeats by UDP, and registers again when the broker has forgotten it.
+"""A small DBP service: registers, sends heartbeats by UDP, and registers again when the broker no longer has it.
 
 python examples/service.py --name Rohan --port 5246
 """
@@ -14,18 +14,18 @@ import time
 import zmq
 
 LIVENESS = 3
-"""Intervals of silence after which the other side is thought gone."""
+"""Intervals of silence after which either side considers the other one gone."""
 
 LONGEST_DATAGRAM = 1_024
 
 
 def main() -> None:
-    """Be registered, for ever."""
+    """Stay registered until interrupted."""
     arguments = argparse.ArgumentParser(description="Be a service that others find.")
-    arguments.add_argument("--name", required=True, help="what the service is called")
-    arguments.add_argument("--host", default="127.0.0.1", help="where the broker is, an IPv4 address [%(default)s]")
+    arguments.add_argument("--name", required=True, help="name of the service")
+    arguments.add_argument("--host", default="127.0.0.1", help="IPv4 address of the broker [%(default)s]")
     arguments.add_argument("--port", type=int, default=5246, help="the broker's port, TCP and UDP [%(default)s]")
-    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="where the service is [%(default)s]")
+    arguments.add_argument("--hostport", default="127.0.0.1:7000", help="host:port of the service [%(default)s]")
     arguments.add_argument("--interval", type=float, default=1.0, help="seconds between heartbeats [%(default)s]")
     options = arguments.parse_args()
 
@@ -36,7 +36,7 @@ def main() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.setblocking(False)
         while True:
-            # Each registration has a connection of its own: the broker is deaf to one that it has sent away.
+            # Each registration uses a new connection, since the broker ignores one that it has sent a disconnect.
             with context.socket(zmq.DEALER) as broker:
                 broker.linger = 0
                 broker.connect(f"tcp://{options.host}:{options.port}")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def register(broker: zmq.Socket[bytes], info: dict[str, object], interval: float) -> bool:
-    """Register. Returns whether there was an answer in time."""
+    """Register. Returns True if an answer arrived in time."""
     broker.send_multipart([b"", b"UwU", now(), json.dumps(info).encode()])
     if not broker.poll(int(LIVENESS * interval * 1000)):
         print("no answer", flush=True)
@@ -59,7 +59,7 @@ def register(broker: zmq.Socket[bytes], info: dict[str, object], interval: float
 
 
 def beat(broker: zmq.Socket[bytes], udp: socket.socket, to: tuple[str, int], name: str, interval: float) -> None:
-    """Send heartbeats, until the broker does not want them or says nothing any more."""
+    """Send heartbeats until the broker disconnects the service or is silent for `LIVENESS` intervals."""
     poller = zmq.Poller()
     poller.register(broker, zmq.POLLIN)
     poller.register(udp, zmq.POLLIN)
@@ -81,20 +81,20 @@ def beat(broker: zmq.Socket[bytes], udp: socket.socket, to: tuple[str, int], nam
 
 
 def datagram(udp: socket.socket, broker: tuple[str, int]) -> bytes:
-    """The command of a datagram of the broker; of anybody else's, nothing."""
+    """Read a datagram. Returns its command, or nothing if it is not from the broker."""
     data, source = udp.recvfrom(LONGEST_DATAGRAM)
     return data.split()[0] if source == broker and data.strip() else b""
 
 
 def said_before(udp: socket.socket) -> None:
-    """Forget what came before the registration: it may be another good-bye."""
+    """Discard datagrams from before the registration: they may contain another disconnect."""
     with contextlib.suppress(BlockingIOError):
         while True:
             udp.recv(LONGEST_DATAGRAM)
 
 
 def now() -> bytes:
-    """The time, as the broker reads and writes it by UDP too."""
+    """Return the time in the form that DBP uses over ZeroMQ and UDP."""
     return b"%.6f" % time.time()
 
 

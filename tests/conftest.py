@@ -1,4 +1,4 @@
-"""What holds for all tests.
+"""Settings of all tests.
 
 - How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``.
 - How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
@@ -19,6 +19,9 @@ from twisted.trial import util
 FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""
 
+# Tests start hundreds of processes. Where this is set, each of them compiles all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # No deadline: a busy machine is no defect.
 settings.register_profile("everyday", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000)
@@ -31,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there are several processes, begin with what takes longest."""
+    """Begin with the longest tests if there are several processes."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((n for n, of in enumerate(FIRST) if item.nodeid.startswith(of)), len(FIRST)))
 

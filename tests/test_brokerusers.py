@@ -17,14 +17,14 @@ import pytest
 
 from broker import brokerusers
 from broker.brokerusers import INTERRUPTED, Failed, add, main, remove, users
-from broker.session.mtl import accounts, stored
-from broker.session.mtl.accounts import BadUsers
-from broker.session.mtl.stored import MAX_PASSWORD, Stored
+from broker.wires.mtl.sessions import password_verifiers, users_file
+from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, PasswordVerifier
+from broker.wires.mtl.sessions.users_file import BadUsers
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
-KEPT = Stored(4_096, bytes(16), bytes(32), bytes(32))
+KEPT = PasswordVerifier(4_096, bytes(16), bytes(32), bytes(32))
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -243,7 +243,7 @@ def test_a_file_that_cannot_be_written_is_left_whole(file: Path, monkeypatch: py
 
 
 def test_a_file_does_not_become_larger_than_the_broker_reads(file: Path) -> None:
-    put(file, "#" * (accounts.MAX_FILE - 10) + "\n")
+    put(file, "#" * (users_file.MAX_FILE - 10) + "\n")
     with pytest.raises(Failed, match="would become larger than"):
         add(str(file), "anna", lambda: "pencil", force=False)
     assert users(str(file)) == {}
@@ -313,7 +313,7 @@ def test_the_longest_password_is_taken_with_any_end_of_line(file: Path) -> None:
 
 def test_a_new_password_takes_its_time_to_check(file: Path) -> None:
     add(str(file), "anna", lambda: "pencil", force=False)
-    assert users(str(file))["anna"].iterations == stored.ITERATIONS == 100_000
+    assert users(str(file))["anna"].iterations == password_verifiers.ITERATIONS == 100_000
 
 
 def typed(file: Path, *answers: bytes | None) -> tuple[int, str]:

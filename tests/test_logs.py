@@ -1,4 +1,4 @@
-"""What the log's lines look like, and where twistd is made to write them."""
+"""The format of log lines, and the destination that twistd is given for them."""
 
 from __future__ import annotations
 

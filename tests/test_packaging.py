@@ -1,4 +1,4 @@
-"""What is installed, that twistd finds it, and that the systemd units are what systemd takes."""
+"""The installed files: twistd finds the plugin, and systemd accepts the units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).parent.parent
 UNITS = ROOT / "etc" / "systemd"
 MOST_EXPOSED = 2.5
-"""What `systemd-analyze security` may give at most; it calls a service below 2.0 safe, and one from 5.0 on exposed."""
+"""The highest permitted score of `systemd-analyze security`: below 2.0 is safe, from 5.0 on exposed."""
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -1,1 +1,1 @@
-"""What operators use: the console."""
+"""Interfaces for operators: the console."""

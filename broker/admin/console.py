@@ -1,14 +1,14 @@
 """The operators' console: telnet-style lines in, pretty-printed JSON out.
 
 Rules:
-- A line that begins with ``{`` is one message of the Elko Broker protocol; ``to`` may be left out.
+- A line that begins with ``{`` is a message of the dialect without a prefix, the Elko Broker's; ``to`` may be left out.
 - Any other line is a command: ``help``, ``status``, ``version``, ``counters``, ``quit``, a view such as
   ``elko sessions``, or an op with parameters: ``find service=bank wait=5``.
-- A line that begins with ``director`` is for the Elko Director, where there is one: a message of its protocol, or an op
-  with parameters: ``director find user=user-bob``.
-- Everybody who reaches the console is an administrator; where it has a password, the first line must be that.
-- An order to servers that none of them matches is an error here; on the wire it has no answer.
-- Notices of a watch come as they happen, between the answers.
+- A line that begins with the prefix of a dialect is for that one: a message, or an op with parameters:
+  ``director find user=user-bob``.
+- Each connection is an administrator's; with a password, the first line must be the password.
+- An order that matches no server is an error here; on the wire it has no answer.
+- Notices of a watch are printed when they happen, between the answers.
 """
 
 from __future__ import annotations
@@ -21,31 +21,19 @@ from functools import partial
 import attrs
 import msgspec
 
-from broker.admin.commands import BROKER, DIRECTOR, Commands
-from broker.admin.reader import Line, Negotiation
+from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.session.auth import Door, Policy
-from broker.session.backoff import Guesses
-from broker.session.elko_broker import BrokerSession, Wiring
-from broker.session.elko_director import DirectorSession
-from broker.session.elko_director import Wiring as DirectorWiring
-from broker.session.peer import Peer, Session
-from broker.wire.elko import lenient
-from broker.wire.elko.broker import LoadReport, WillServe, WontServe
-from broker.wire.elko.common import Auth
-from broker.wire.elko.vocabulary import Message
-
-POLICY = Policy(diagnostics=False, orders_must_reach=True)
-"""The console itself says what was wrong."""
-
-PROVIDING = (WillServe, WontServe, LoadReport)
-"""What only a provider says: the console becomes one when it first does."""
+from broker.net.interfaces.peer import Peer
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.counter import Documentation
+from broker.wires.dialect import Dialect, Typist
+from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
-"""Bytes of a message that is shown in a readable form; a larger one is a dump for programs, shown as it is."""
+"""Bytes of a message that is pretty-printed; a larger one is a dump for programs, and printed verbatim."""
 
 _UNPRINTABLE = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON may hold unescaped: a terminal takes some for commands."""
+"""Control characters that JSON may contain unescaped: terminals interpret some as commands."""
 
 WORDS = {
     "counters": "Shows what was counted, and how many connections and services there are now.",
@@ -54,7 +42,7 @@ WORDS = {
     "status": "Shows how long the broker runs, its listeners, the size of its tables, and the health of its files.",
     "version": "Shows the version of the broker.",
 }
-"""The commands that are no ops, with what they do. ``exit`` is the same as ``quit``."""
+"""The commands that are no ops, with their help. ``exit`` is the same as ``quit``."""
 
 
 def _nothing() -> Mapping[str, int]:
@@ -63,49 +51,38 @@ def _nothing() -> Mapping[str, int]:
 
 @attrs.frozen
 class Shown:
-    """The things that an operator can look at besides messages.
+    """The state that the console displays besides messages.
 
-    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` has more, by the words to
-    type: each gives JSON for the names that match a shell pattern.
+    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
+    words to type.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
+    documentation: Documentation = attrs.field(factory=lambda: Documentation(()), kw_only=True)
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
-    views: Mapping[str, Callable[[str], object]] = attrs.field(factory=dict)
+    views: Mapping[str, AnyView] = attrs.field(factory=dict)
 
 
 class ConsoleSession:
-    """One operator's conversation with the console.
-
-    ``director`` is the wiring of the Elko Director, if there is one.
-    """
+    """One operator's conversation with the console, in the dialects of the wires."""
 
     def __init__(
-        self,
-        wiring: Wiring,
-        shown: Shown,
-        password: str | None,
-        guesses: Guesses,
-        peer: Peer,
-        director: DirectorWiring | None = None,
+        self, dialects: Sequence[Dialect], shown: Shown, password: str | None, guesses: Guesses, peer: Peer
     ) -> None:
         self._peer = peer
         self._shown = shown
         self._password = password
         self._guesses = guesses
-        self._listening: set[Commands] | None = None
-        door = Door(POLICY, guesses)
-        self._session = BrokerSession(wiring, door, _Printer(peer, partial(self._close, BROKER)))
-        self._sessions: dict[Commands, Session] = {BROKER: self._session}
-        if director is not None:
-            self._sessions[DIRECTOR] = DirectorSession(director, door, _Printer(peer, partial(self._close, DIRECTOR)))
+        self._listening: set[str] | None = None
+        self._dialects = {dialect.prefix: dialect for dialect in dialects}
+        self._typists: dict[str, Typist] = {}
         if password is None:
             self._enter()
         else:
             self._print("password:")
 
-    # from the connection
+    # called by the connection
 
     def receive(self, line: Line | Negotiation) -> None:
         """Take one line."""
@@ -114,30 +91,30 @@ class ConsoleSession:
         elif self._password is not None:
             self._check(line.text)
         elif line.text.startswith("{"):
-            self._message(BROKER, line.text)
+            self._message("", line.text)
         else:
             self._command(line.text)
 
     def malformed(self, malformed: Malformed) -> None:
-        """A line that could not be read."""
+        """Print the reason why a line could not be read."""
         self.refuse(malformed)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Say what is refused; close if that is fatal."""
+        """Print a refusal; close the connection if it is fatal."""
         patient = self._peer.refused(refusal)
         self._print(f"error: {refusal.text}")
         if refusal.reason.fatal or not patient:
             self._peer.close()
 
     def input_ended(self) -> bool:
-        """The operator sends no more."""
-        self._listening = {dialect for dialect, session in self._sessions.items() if session.input_ended()}
+        """Handle the end of input."""
+        self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
         return bool(self._listening)
 
     def lost(self) -> None:
-        """The operator is gone."""
-        for session in self._sessions.values():
-            session.lost()
+        """Handle the loss of the connection."""
+        for typist in self._typists.values():
+            typist.session.lost()
 
     # inside
 
@@ -153,31 +130,28 @@ class ConsoleSession:
 
     def _enter(self) -> None:
         self._peer.authenticated()
-        for session in self._sessions.values():
-            session.receive(Auth("admin", label="console"))
+        for prefix, dialect in self._dialects.items():
+            self._typists[prefix] = dialect.converse(_Printer(self._peer, partial(self._close, prefix)))
         self._print('elkobroker console. Type help, or a message such as {op:"servicedesc"}')
 
-    def _close(self, dialect: Commands) -> None:
-        """One of the sessions has said all. After the operator's last line, another may have something to say yet."""
+    def _close(self, prefix: str) -> None:
+        """Handle the end of one inner session. After the last line of input, another session may still answer."""
         if self._listening is not None:
-            self._listening.discard(dialect)
+            self._listening.discard(prefix)
         if not self._listening:
             self._peer.close()
 
-    def _message(self, dialect: Commands, text: str) -> None:
+    def _message(self, prefix: str, text: str) -> None:
         try:
-            messages = list(lenient.objects(text))
-            if not messages or not lenient.Balance().feed(text):
-                raise Malformed(Reason.SYNTAX, "the line is not one complete message {...}")
-            for members in messages:
-                self._send(dialect, dialect.message(members))
+            for message in self._dialects[prefix].messages(text):
+                self._typists[prefix].say(message)
         except Malformed as malformed:
             self.refuse(malformed)
 
     def _command(self, text: str) -> None:
         first, _, rest = text.partition(" ")
-        if first == DIRECTOR.prefix and DIRECTOR in self._sessions and rest.lstrip().startswith("{"):
-            self._message(DIRECTOR, rest)
+        if first and first in self._dialects and rest.lstrip().startswith("{"):
+            self._message(first, rest)
             return
         try:
             word, *arguments = shlex.split(text)
@@ -192,18 +166,18 @@ class ConsoleSession:
     def _run(self, word: str, arguments: list[str]) -> None:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
-            self._print_json(view(" ".join(arguments[1:]) if arguments[1:] else "*"))
+            self._print_json(view.page(" ".join(arguments[1:]) if arguments[1:] else "*"))
         elif word == "help":
             self._print(self._help(arguments))
-        elif word == DIRECTOR.prefix and DIRECTOR in self._sessions:
+        elif word and word in self._dialects:
             if not arguments:
-                raise Malformed(Reason.UNKNOWN_OP, "director is the beginning of commands; try help director")
-            self._send(DIRECTOR, DIRECTOR.typed(arguments[0], arguments[1:]))
+                raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
+            self._typists[word].say(self._dialects[word].typed(arguments[0], arguments[1:]))
         elif near := sorted(name for name in self._shown.views if name.startswith(f"{word} ")):
             typed = " ".join((word, *arguments))[:40]
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {typed!r}, but {' and '.join(near)}")
         elif word not in WORDS and word != "exit":
-            self._send(BROKER, BROKER.typed(word, arguments))
+            self._unprefixed(word, arguments)
         elif arguments:
             raise Malformed(Reason.PARAMETER, f"{word} takes no parameters")
         elif word == "counters":
@@ -216,31 +190,45 @@ class ConsoleSession:
         else:
             self._peer.close()
 
-    def _send(self, dialect: Commands, message: Message) -> None:
-        if isinstance(message, PROVIDING) and message.to != "admin" and not self._session.is_client:
-            self._session.receive(Auth("client", label="console"))
-        self._sessions[dialect].receive(message)
+    def _unprefixed(self, word: str, arguments: list[str]) -> None:
+        dialect = self._dialects.get("")
+        if dialect is None:
+            raise Malformed(Reason.UNKNOWN_OP, f"there is no command {word[:40]!r}; help shows all")
+        self._typists[""].say(dialect.typed(word, arguments))
 
     def _help(self, words: Sequence[str]) -> str:
-        """All that can be typed, or what one command does. Raises `Malformed` if there is no such command."""
+        """Return all commands, or the help of one. Raises `Malformed` if there is no such command."""
         name = " ".join(words)
-        dialects = [*self._sessions]
+        dialects = self._dialects.values()
+        if name == "counters":
+            return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
-        if name in self._shown.views:
-            return f"{name} [PATTERN]\n  Shows all, or those that match a shell pattern such as a*."
+        view = self._shown.views.get(name)
+        if view is not None:
+            return _view_help(view)
         for dialect in dialects:
             op = name.removeprefix(dialect.prefix).strip()
-            if op in dialect.messages and name == dialect.name(op):
+            if op in dialect.ops and name == f"{dialect.prefix} {op}".strip():
                 return dialect.help(op)
-        if name and name == DIRECTOR.prefix and DIRECTOR in dialects:
-            return "\n".join(DIRECTOR.list())
+        if name and name in self._dialects:
+            return "\n".join(self._dialects[name].list())
         if name:
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {name[:40]!r}; help alone shows all")
         lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
+        return "\n".join(lines)
+
+    def _counters_help(self) -> str:
+        """Return the meaning of each counter counted so far."""
+        lines = [f"counters\n  {WORDS['counters']}"]
+        for name in sorted(self._shown.counts()):
+            counter = self._shown.documentation.of(name)
+            if counter is not None:
+                unit = f" ({counter.unit}{', now' if counter.gauge else ''})" if counter.unit else ""
+                lines.append(f"  {name}: {counter.help}{unit}.")
         return "\n".join(lines)
 
     def _print_json(self, value: object) -> None:
@@ -251,7 +239,7 @@ class ConsoleSession:
 
 
 class _Printer:
-    """The peer that the inner session speaks to: it prints what that sends."""
+    """The peer of an inner session: it prints the messages of the session."""
 
     def __init__(self, peer: Peer, close: Callable[[], None]) -> None:
         self._peer = peer
@@ -263,7 +251,7 @@ class _Printer:
 
     @property
     def behind(self) -> bool:
-        """Whether the operator's terminal has still to read."""
+        """True while the operator's terminal has unread output."""
         return self._peer.behind
 
     def write(self, data: bytes) -> None:
@@ -274,19 +262,25 @@ class _Printer:
         self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
 
     def refused(self, refusal: Refusal) -> bool:
-        """Print what was refused."""
+        """Print a refusal."""
         self._peer.write(f"error: {refusal.text}\r\n".encode())
         return self._peer.refused(refusal)
 
     def authenticated(self) -> None:
-        """Nothing is waiting for that."""
+        """Do nothing: the deadline for authentication is the console's own."""
+
+
+def _view_help(view: AnyView) -> str:
+    lines = [f"{view.name} [PATTERN]", f"  {view.help} A pattern is a shell pattern such as a*."]
+    lines += [f"  {each.name}: {each.help}{f' ({each.unit})' if each.unit else ''}." for each in view.columns]
+    return "\n".join(lines)
 
 
 def _pretty(data: bytes) -> str:
-    """JSON for a terminal."""
+    """Pretty-print JSON for a terminal."""
     return _printable(msgspec.json.format(data, indent=2).decode())
 
 
 def _printable(text: str) -> str:
-    """The same JSON without what a terminal takes for commands."""
+    """Escape the characters of JSON that a terminal interprets as commands."""
     return _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)

@@ -1,1 +1,1 @@
-"""The wiring: which parts the daemon has, and who is given what. Nothing else knows both sockets and the core."""
+"""The wiring: the parts of the daemon and their connections. Only this package joins sockets and the core."""

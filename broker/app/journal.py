@@ -1,7 +1,7 @@
-"""The wiring of the metrics journal: its directory, its thread, and who tells it what.
+"""The wiring of the metrics journal: its directory, its thread, and its feed from the registry.
 
-Order at the start: the directory is taken, then the registry is watched, before anybody can offer anything. At the stop
-it goes before connections are closed: who is cut off by that has not left.
+Start: the directory is locked, then the registry is watched, before any peer can offer services. Stop: the journal ends
+before connections are closed, since peers disconnected by the stop have not left.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from broker.core.interfaces import IRegistry
 from broker.export.feed import Feed, FullLoads
 from broker.export.journal import Journal
 from broker.export.records import boot_name
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 
 DIRECTORY = "journal"
-"""Where it is in the state directory, unless the configuration says otherwise."""
+"""The default directory, below the state directory."""
 
 SALT = 4
 """Random bytes in the name of a start."""
@@ -43,22 +43,22 @@ class JournalWriter:
     threads: ThreadPool
 
     def use(self, config: values.Journal) -> None:
-        """Take what may change while it runs."""
+        """Apply the keys that a reload may change."""
         self.feed.use(_full_loads(config))
         self.segments.limits = _limits(config)
 
     def counts(self) -> Mapping[str, int]:
-        """What is counted here."""
+        """Return the counters of the journal."""
         return {**self.journal.counts(), **self.feed.counts()}
 
     def abandon(self) -> None:
-        """Let go of everything, where the reactor does not run: the start failed, and nothing was written."""
+        """Release everything without the reactor: the start failed, and nothing was written."""
         self.feed.stop()
         self.threads.stop()
         self.segments.close()
 
     def stop(self) -> Deferred[None]:
-        """Write all that there is, and end. Fires when that is done."""
+        """Write all pending records, and end. Fires when that is done."""
 
         def ended(_: object) -> None:
             self.threads.stop()
@@ -72,7 +72,7 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     where = os.path.join(state, DIRECTORY) if config.directory is None else config.directory
     name = effective_journal_name(config, socket.gethostname())
     boot = boot_name(reactor.seconds(), os.urandom(SALT))
-    # Its own thread: to seal a segment takes a while, and the store must not wait for that.
+    # A thread of its own: sealing a segment takes seconds, for which the store must not wait.
     threads = ThreadPool(minthreads=0, maxthreads=1, name="journal")
     segments = Segments(where, name, boot, _limits(config))
     journal = Journal(reactor, partial(deferToThreadPool, reactor, threads), segments)
@@ -87,8 +87,8 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     return JournalWriter(where, segments, journal, feed, threads)
 
 
-def _limits(config: values.Journal) -> Limits:
-    return Limits(
+def _limits(config: values.Journal) -> JournalLimits:
+    return JournalLimits(
         segment_bytes=config.segment_bytes,
         segment_seconds=config.segment_seconds,
         keep_seconds=config.keep_seconds,

@@ -2,7 +2,7 @@
 
 Rules:
 - The reactor handles the first SIGTERM or SIGINT: it stops the services, and then the process ends by that signal.
-- A later one changes nothing: the stop goes on, and has an end of its own. Only SIGKILL is quicker.
+- A later one is ignored: the stop is bounded in time. Only SIGKILL is quicker.
 - Outside the main thread no handler is installed: the program around the daemon keeps its own signals.
 """
 
@@ -28,11 +28,11 @@ def reload_on_hangup(reactor: Any, reload: Callable[[], object]) -> None:
 
 
 def stop_once(reactor: Any, begin: Callable[[], bool]) -> None:
-    """Let the reactor, which runs by now, handle only the signal at which ``begin`` returns True: the stop begins."""
+    """Let the running reactor handle only the signal for which ``begin`` returns True: the stop begins."""
     for number in STOPPING:
         before = signal.getsignal(number)
         if not callable(before):
-            continue  # nohup, for one, has a signal ignored
+            continue  # nohup, for example, starts its program with SIGHUP ignored.
 
         def stop(number: int, frame: FrameType | None, before: Callable[[int, FrameType | None], Any] = before) -> None:
             if begin():

@@ -1,4 +1,6 @@
-"""Clients, for other programs: they use the wires, and know nothing of the broker's inside.
+"""Client library for programs that use the broker over MTL; independent of the daemon's modules.
 
-`mtl` is the client of MTL for programs with a reactor, `blocking` the same for programs without one.
+`blocking` is for programs without an event loop, `asyncio_client` for asyncio, `mtl` for Twisted. `profiles` has the
+functions for queues, topics, services and the registry, and `testing` an in-memory broker for tests. docs/clients.md is
+the guide.
 """

@@ -1,14 +1,14 @@
-"""Who a client is, and how it proves that by SASL (RFC 4422).
+"""Credentials of a client and the SASL mechanisms that use them (RFC 4422).
 
 Rules:
-- The client chooses among the mechanisms that the broker offers, the strongest first. Where it has no proof for any of
-  them it is not let in (`NotLetIn`).
-- SCRAM-SHA-256 (RFC 5802, RFC 7677): the broker has to prove that it knows the user too, before the exchange ends; else
-  it is not believed (`Unproven`). There is no channel binding, since ZeroMQ has no channel to bind.
-- PLAIN (RFC 4616) shows the password to the other side. It is used only over what nobody can listen to (CURVE, ipc,
-  loopback), where SCRAM is not offered; elsewhere somebody in the middle could ask for it.
-- EXTERNAL (RFC 4422, appendix A): the CURVE key of the connection is the proof. ANONYMOUS (RFC 4505): there is none.
-- In all of them the client begins.
+- The client selects the strongest mechanism among those that the broker offers. If it has no credentials for any of
+  them, authentication fails (`AuthenticationFailed`).
+- SCRAM-SHA-256 (RFC 5802, RFC 7677) is mutual: if the broker ends the exchange without proof that it knows the user, it
+  is not trusted (`BrokerUnverified`). There is no channel binding, since ZeroMQ has no channel to bind to.
+- PLAIN (RFC 4616) reveals the password to the other side. It is used only where SCRAM is not offered, over a connection
+  that third parties cannot read (CURVE, ipc, loopback); elsewhere a man in the middle could ask for it.
+- EXTERNAL (RFC 4422, appendix A): the connection's CURVE key is the proof. ANONYMOUS (RFC 4505): there is no proof.
+- All of these mechanisms are client-first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 import attrs
 from scramp import ScramClient, ScramException  # type: ignore[import-untyped]
 
-from broker.client.errors import NotLetIn, Unproven
+from broker.client.errors import AuthenticationFailed, BrokerUnverified
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"
@@ -27,37 +27,39 @@ EXTERNAL = "EXTERNAL"
 ANONYMOUS = "ANONYMOUS"
 
 _OTHER = "other-error"
-"""What SCRAM calls an error that has no name of its own (RFC 5802, section 7): those that are found here have it."""
+"""The error name of SCRAM for errors without a name of their own (RFC 5802, section 7). scramp gives it to errors that
+it detects itself."""
 
 
 class Exchange(Protocol):
-    """One attempt to authenticate by one mechanism, whose name is in capitals."""
+    """One authentication attempt by one mechanism. ``mechanism`` is its name in capitals."""
 
     mechanism: str
 
     def begin(self) -> bytes:
-        """The first response."""
+        """Return the initial response."""
 
     def answer(self, challenge: bytes) -> bytes:
-        """The response to a challenge. It may take a while. Raises `NotLetIn` or `Unproven`."""
+        """Return the response to a challenge. It may block for a while. Raises `AuthenticationFailed` or
+        `BrokerUnverified`."""
 
     def end(self) -> None:
-        """The broker is content. Raises `Unproven` if the client cannot be."""
+        """Check the exchange after the broker has accepted it. Raises `BrokerUnverified`."""
 
 
 class Credentials(Protocol):
-    """What a client can prove."""
+    """Proof of identity that a client has."""
 
     def exchange(self, offered: Collection[str], secure: bool) -> Exchange:
-        """Begin an exchange by one of those mechanisms. ``secure``: nobody else can read the connection.
+        """Begin an exchange by one of the offered mechanisms. ``secure``: third parties cannot read the connection.
 
-        Raises `NotLetIn`.
+        Raises `AuthenticationFailed` if no mechanism fits.
         """
 
 
 @attrs.frozen
 class Password:
-    """A user with a password. ``plain``: it may be shown to whoever is at the other side, over any connection."""
+    """A user name and a password. ``plain``: permit PLAIN over any connection, also an unencrypted one."""
 
     user: str
     password: str = attrs.field(repr=False)
@@ -68,43 +70,45 @@ class Password:
             return _Scram(self.user, self.password)
         if PLAIN in offered:
             if not secure and not self.plain:
-                raise NotLetIn("the broker wants the password itself, over a connection that others may read")
+                raise AuthenticationFailed(
+                    "the broker wants the password itself, over a connection that others may read"
+                )
             return _Single(PLAIN, f"\0{self.user}\0{self.password}".encode())
-        raise _no_way(offered)
+        raise _no_mechanism(offered)
 
 
 @attrs.frozen
 class External:
-    """The user that the CURVE key of the connection stands for. ``user`` says which one that must be."""
+    """The user that the connection's CURVE key stands for. ``user``, if given, must be that user."""
 
     user: str = ""
 
     def exchange(self, offered: Collection[str], secure: bool) -> Exchange:
         if EXTERNAL not in offered:
-            raise _no_way(offered)
+            raise _no_mechanism(offered)
         return _Single(EXTERNAL, self.user.encode())
 
 
 @attrs.frozen
 class Anonymous:
-    """Nobody in particular. ``trace`` is for the broker's log."""
+    """An anonymous user. ``trace`` is text for the broker's log."""
 
     trace: str = ""
 
     def exchange(self, offered: Collection[str], secure: bool) -> Exchange:
         if ANONYMOUS not in offered:
-            raise _no_way(offered)
+            raise _no_mechanism(offered)
         return _Single(ANONYMOUS, self.trace.encode())
 
 
-def _no_way(offered: Collection[str]) -> NotLetIn:
-    # Names in capitals may still be anything that somebody wrote.
+def _no_mechanism(offered: Collection[str]) -> AuthenticationFailed:
+    # The names come from the peer and may hold any characters: escape them for the log.
     names = ", ".join(sorted(map(ascii, offered))) or "nothing"
-    return NotLetIn(f"the broker offers {names}, of which there is nothing that this client can do")
+    return AuthenticationFailed(f"no credentials for the mechanisms that the broker offers: {names}")
 
 
 class _Single:
-    """All there is to say is said at once."""
+    """A mechanism with one message: the initial response."""
 
     def __init__(self, mechanism: str, response: bytes) -> None:
         self.mechanism = mechanism
@@ -114,10 +118,10 @@ class _Single:
         return self._response
 
     def answer(self, challenge: bytes) -> bytes:
-        raise Unproven(f"the broker has a question, as there is none in {self.mechanism}")
+        raise BrokerUnverified(f"the broker sent a challenge, and {self.mechanism} has none")
 
     def end(self) -> None:
-        """The broker proves nothing."""
+        """Accept: the broker proves nothing in these mechanisms."""
 
 
 class _Scram:
@@ -129,7 +133,7 @@ class _Scram:
         try:
             self._client = ScramClient([SCRAM], user, password)
         except ScramException as error:
-            raise NotLetIn(f"the user or the password cannot be one: {error.args[0]}") from None
+            raise AuthenticationFailed(f"invalid user name or password: {error.args[0]}") from None
         self._steps = [self._final, self._verify]
         self._proven = False
 
@@ -139,19 +143,19 @@ class _Scram:
 
     def answer(self, challenge: bytes) -> bytes:
         if not self._steps:
-            raise Unproven("the broker has more questions than SCRAM has")
+            raise BrokerUnverified("the broker sent more challenges than SCRAM has")
         try:
             return self._steps.pop(0)(challenge.decode())
         except ScramException as error:
             if error.server_error is not None and error.server_error.value != _OTHER:
-                raise NotLetIn(error.server_error.value) from None
-            raise Unproven(f"the broker does not speak SCRAM as it should: {error}") from None
+                raise AuthenticationFailed(error.server_error.value) from None
+            raise BrokerUnverified(f"the broker violates SCRAM: {error}") from None
         except UnicodeDecodeError:
-            raise Unproven("the broker does not speak SCRAM as it should: a challenge is not UTF-8") from None
+            raise BrokerUnverified("the broker violates SCRAM: a challenge is not UTF-8") from None
 
     def end(self) -> None:
         if not self._proven:
-            raise Unproven("the broker let the client in, but did not prove that it knows the user")
+            raise BrokerUnverified("the broker accepted the client without proof that it knows the user")
 
     def _final(self, challenge: str) -> bytes:
         self._client.set_server_first(challenge)

@@ -1,7 +1,7 @@
-"""A DEALER socket of a client, in the reactor, and where it connects to.
+"""DEALER socket of a client, integrated with the reactor; and the endpoint of the data flow.
 
-libzmq's descriptor is edge-triggered: it tells that something changed, once. So whoever was told has to look until
-there is nothing more. Any use of the socket may take the signal away: after sending, a look is scheduled.
+libzmq's descriptor is edge-triggered: it signals once that the state of the socket changed. So after each signal the
+socket is polled until nothing is left. Any use of the socket may consume a signal: each send schedules another poll.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from zope.interface import implementer
 
 from broker.client.errors import Lost
 from broker.client.settings import Keys, Settings
-from broker.wire.mtl.data import MAX_HEADER
+from broker.wires.mtl.codec.data import MAX_HEADER
 
 QUANTUM = 100
-"""Messages that are received before others in the reactor have their turn: some milliseconds' work."""
+"""Messages received before other events of the reactor are handled: a few milliseconds of work."""
 
 LINGER = 1_000
-"""Milliseconds for which the last words to a broker that is there may go out. Who ends the context waits for them."""
+"""Time for which the last messages to a live broker may still be sent after the socket is closed, in milliseconds.
+Terminating the context blocks for at most as long."""
 
 RECONNECT = 100
 RECONNECT_MOST = 2_000
-"""Milliseconds between libzmq's own attempts to connect, which double from the one to the other."""
+"""Bounds of libzmq's own reconnect interval, in milliseconds: it doubles from the one to the other."""
 
 
 def data_endpoint(control: str, port: int, endpoint: str | None = None) -> str:
-    """Where the data flow is: what the broker said, or the port at the host of the control flow, or the very same.
+    """Return the endpoint of the data flow: the one in the reply, else the port at the control flow's host, else the
+    same.
 
-    Raises `Lost` if the broker said what makes no sense.
+    Raises `Lost` if the broker's reply makes no sense.
     """
     if endpoint is not None:
         return endpoint
@@ -42,18 +44,18 @@ def data_endpoint(control: str, port: int, endpoint: str | None = None) -> str:
     scheme, _, where = control.partition("://")
     host, colon, _ = where.rpartition(":")
     if scheme != "tcp" or not colon:
-        raise Lost(f"the broker gives a port, {port}, but {control} has none")
-    # what stands before ";" is the address to connect from
+        raise Lost(f"the broker gives port {port} for data, but {control} has no ports")
+    # libzmq's syntax "tcp://SOURCE;HOST:PORT": the part before ";" is the local address
     return f"tcp://{host.rpartition(';')[2]}:{port}"
 
 
 @implementer(IReadDescriptor)
 class Dealer:
-    """One socket, connected to one endpoint now or whenever the other side is there.
+    """A DEALER socket that connects to one endpoint, now or as soon as the peer is there.
 
-    ``receive`` is given the frames of each message, ``room`` is called when there is room again after a `send` that
-    found none, and ``failed`` with words for people when the socket is of no use any more. None of them is called from
-    within `send`. Raises ValueError where the endpoint or a key is none.
+    ``receive`` is called with the frames of each message, ``room`` when there is room again after a `send` that found
+    none, and ``failed`` with a text for people when the socket has become unusable. None of them is called from within
+    `send`. Raises ValueError for an invalid endpoint or key.
     """
 
     log = Logger()
@@ -73,8 +75,8 @@ class Dealer:
         self._receive = receive
         self._room = room
         self._failed = failed
-        self._looking = False
-        self._soon: IDelayedCall | None = None
+        self._polling = False
+        self._scheduled: IDelayedCall | None = None
         self._full = False
         self._paused = False
         self._socket: zmq.Socket[bytes] | None = None
@@ -87,14 +89,14 @@ class Dealer:
                 socket.close(0)
                 raise
         except zmq.ZMQError as error:
-            raise ValueError(f"{endpoint} cannot be connected to: {error}") from None
+            raise ValueError(f"cannot connect to {endpoint}: {error}") from None
         self._socket = socket
         self._fd: int = socket.get(zmq.FD)
         reactor.addReader(self)
-        self._look_soon()
+        self._poll_soon()
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Send a message. Returns False if there is no room; then ``room`` will be called."""
+        """Send a message. Returns False if there is no room; ``room`` is then called later."""
         if self._socket is None:
             return False
         try:
@@ -103,64 +105,64 @@ class Dealer:
             self._full = True
             return False
         finally:
-            if not self._looking:
-                self._look_soon()
+            if not self._polling:
+                self._poll_soon()
         return True
 
     def pause(self) -> None:
-        """Receive nothing until `resume`. libzmq goes on until it holds as much as it may."""
+        """Stop receiving until `resume`. libzmq continues to receive up to its high-water mark."""
         self._paused = True
 
     def resume(self) -> None:
         """Receive again."""
         if self._paused:
             self._paused = False
-            self._look_soon()
+            self._poll_soon()
 
     def close(self, linger: int = 0) -> None:
-        """Close the socket. Nothing is called any more. What was sent may still go out for so many milliseconds."""
+        """Close the socket and stop all callbacks. Sent messages may still go out for ``linger`` milliseconds."""
         socket, self._socket = self._socket, None
         if socket is None:
             return
         self._reactor.removeReader(self)
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
         socket.close(linger)
 
     # from the reactor
 
     def fileno(self) -> int:
-        """The descriptor that tells of changes."""
+        """Return the descriptor that signals changes of the socket's state."""
         return self._fd
 
     def doRead(self) -> None:
-        """Something may have changed."""
-        if self._soon is None:  # else somebody looks already
-            self._look_now()
+        """Poll the socket, after a signal."""
+        if self._scheduled is None:  # else a poll is scheduled already
+            self._poll_now()
 
-    def _look_now(self) -> None:
-        self._soon = None
-        self._looking = True
+    def _poll_now(self) -> None:
+        self._scheduled = None
+        self._polling = True
         try:
-            self._look()
+            self._poll()
         except zmq.Again:
-            pass  # it looked as if there were something
+            pass  # POLLIN may be reported where no whole message is there
         except zmq.ZMQError as error:
             self.close()
             self._failed(f"the socket failed: {error}")
         finally:
-            self._looking = False
+            self._polling = False
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor has no use for it any more."""
+        """Close the socket; called when the reactor drops the descriptor."""
         self.close()
 
     def logPrefix(self) -> str:
-        """What it is called in logs."""
+        """Return the name used in logs."""
         return "mtl"
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         left = QUANTUM
         while self._socket is not None:
             events = int(self._socket.get(zmq.EVENTS))
@@ -170,7 +172,7 @@ class Dealer:
             elif self._paused or not events & zmq.POLLIN:
                 return
             elif not left:
-                self._look_soon()
+                self._poll_soon()
                 return
             else:
                 left -= 1
@@ -180,11 +182,39 @@ class Dealer:
         try:
             function(*arguments)
         except Exception:
-            self.log.failure("a message of the broker made the client fail")
+            self.log.failure("the handler of a message from the broker failed")
 
-    def _look_soon(self) -> None:
-        if self._soon is None and self._socket is not None:
-            self._soon = self._reactor.callLater(0, self._look_now)
+    def _poll_soon(self) -> None:
+        if self._scheduled is None and self._socket is not None:
+            self._scheduled = self._reactor.callLater(0, self._poll_now)
+
+
+class ZeroMQ:
+    """Transport by libzmq's sockets. Without a ``context`` it creates its own on demand, and terminates it."""
+
+    def __init__(self, keys: Keys | None, settings: Settings, context: zmq.Context[Any] | None = None) -> None:
+        self._keys = keys
+        self._settings = settings
+        self._own_context = context is None
+        self._context = context
+
+    def connect(
+        self,
+        reactor: Any,
+        endpoint: str,
+        receive: Callable[[list[bytes]], object],
+        room: Callable[[], object],
+        failed: Callable[[str], object],
+    ) -> Dealer:
+        """Open a `Dealer`."""
+        if self._context is None:
+            self._context = zmq.Context()
+        return Dealer(reactor, self._context, endpoint, self._keys, self._settings, receive, room, failed)
+
+    def close(self) -> None:
+        """Terminate the context, if it is the transport's own."""
+        if self._own_context and self._context is not None:
+            self._context.term()
 
 
 def _configure(socket: zmq.Socket[bytes], endpoint: str, keys: Keys | None, settings: Settings) -> None:

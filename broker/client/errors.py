@@ -1,14 +1,14 @@
-"""What can go wrong for a client. All are `MtlError`."""
+"""Exceptions of the client. All but `NotTaken` are `MtlError`."""
 
 from __future__ import annotations
 
 
 class MtlError(Exception):
-    """Something did not work. The text is for people."""
+    """Base class of the client's errors. The text is for people."""
 
 
 class Refused(MtlError):
-    """The broker does not do that, and asking again would not help. ``code`` is its code, ``reason`` its words."""
+    """The broker refuses a request for good: repeating it would not help. ``code`` and ``reason`` are the broker's."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"{code} {reason}".rstrip())
@@ -16,50 +16,52 @@ class Refused(MtlError):
         self.reason = reason
 
 
-class NotLetIn(Refused):
-    """The broker wants to know who this is, and there is nothing with which it would be content."""
+class AuthenticationFailed(Refused):
+    """The broker requires authentication, and the client's credentials are missing or not accepted."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(401, reason)
 
 
-class Unproven(MtlError):
-    """The broker did not prove that it knows the user too: it may be somebody else."""
+class BrokerUnverified(MtlError):
+    """The broker did not prove that it knows the user's password: it may be an impostor."""
 
 
 class Rejected(MtlError):
-    """The broker does not take a Content. ``recycle``: not now, but perhaps later."""
+    """The broker did not accept a Content. ``recycle`` is True if it may accept the Content later."""
 
     def __init__(self, recycle: bool, text: str = "") -> None:
-        super().__init__(text or ("the broker has no room for it now" if recycle else "the broker does not take it"))
+        super().__init__(
+            text or ("the broker has no room at present" if recycle else "the broker does not accept the Content")
+        )
         self.recycle = recycle
 
 
 class Unsettled(MtlError):
-    """The flow ended before a Content was confirmed: the broker may have it or not."""
+    """The flow ended before a Content was confirmed. Delivery is unknown: the broker may have the Content or not."""
 
 
 class Full(MtlError):
-    """There is no room for more Contents at the moment. `broker.client.writer.Writer.room` says when there is."""
+    """The limit of outstanding Contents is reached. `broker.client.writer.Writer.room` fires when there is room."""
 
 
-class Down(MtlError):
-    """There is no flow at the moment: the client starts over."""
+class NotConnected(MtlError):
+    """There is no flow at present: the client is reconnecting."""
 
 
 class Closed(MtlError):
-    """The application has closed it."""
+    """The application closed the client or the flow."""
 
 
 class Lost(MtlError):
-    """The broker does not answer, or not as it should. The client starts over, so that applications do not see this,
-    but for its text."""
+    """The connection to the broker is lost, or its answers are invalid. The client reconnects, so applications see only
+    the text of this error, in events and logs."""
 
 
 class NotTaken(Exception):
-    """For applications to raise where they get a Content that they cannot take: it is rejected.
+    """Raised by an application's handler to reject a Content.
 
-    ``recycle``: it is to be sent again, perhaps to somebody else.
+    ``recycle``: the broker is to deliver the Content again, perhaps to another reader.
     """
 
     def __init__(self, text: str = "", *, recycle: bool = False) -> None:

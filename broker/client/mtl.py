@@ -1,17 +1,17 @@
-"""A client of MTL (RFC 11), for programs with a reactor.
+"""MTL client (RFC 11) for programs that run a Twisted reactor.
 
     client = Client(reactor, "tcp://broker.example:5975", Password("worker", "secret"))
     reader = await client.read("queue", ["jobs"], work, confirm="full")
 
-`broker.client.profiles` says that, and more, in a line for each profile. `broker.client.blocking` is for programs
-without a reactor.
+`broker.client.profiles` has one function for each task of a profile. `broker.client.blocking` is for programs without
+an event loop, `broker.client.asyncio_client` for asyncio.
 
-Rules (those of the control flow are in `broker.client.control`, those of data flows in `broker.client.flow`, `reader`
-and `writer`):
-- A client has one control flow, and any number of data flows, in any profiles.
-- Nothing is opened before it is needed.
-- The broker may be away, or started again, at any time: the client comes back by itself.
-- Whoever closes the client closes all its flows.
+Rules (those of the control flow are in `broker.client.control_flow`, those of data flows in `broker.client.data_flow`,
+`reader` and `writer`):
+- A client has one control flow and any number of data flows, in any profiles.
+- Connections are opened on demand.
+- The client reconnects automatically whenever the broker is away or restarts.
+- Closing the client closes all of its flows.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
 
-from broker.client.control import Control, is_secure
+from broker.client.control_flow import Connect, Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
-from broker.client.dealer import Dealer
+from broker.client.data_flow import Direction, Flow, Link, all_of
+from broker.client.dealer import ZeroMQ
 from broker.client.errors import Closed
-from broker.client.flow import Event, Flow, Link, Part, Told, all_of
+from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
+from broker.client.transport import Socket, Transport
 from broker.client.writer import Writer
-from broker.wire.mtl.client import Ready
-from broker.wire.mtl.control import DEFAULT_HOST, Confirm
-from broker.wire.mtl.data import Tails
-from broker.wire.mtl.table import MAX_EXTENDED
+from broker.wires.mtl.codec.client import Ready
+from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
+from broker.wires.mtl.codec.data import Tails
+from broker.wires.mtl.codec.table import MAX_EXTENDED
 
 __all__ = [
     "Anonymous",
@@ -54,9 +57,10 @@ __all__ = [
 class Client:
     """A client of one broker, as one user in one virtual host.
 
-    ``endpoint`` is that of the broker's control flow. ``context`` is pyzmq's, to be shared with others; without one the
-    client has its own, and ends it. ``in_thread`` runs a function with arguments in a thread (a password is slow to
-    prove), and gives a Deferred of the result; without it there are the reactor's own threads.
+    ``endpoint`` is the endpoint of the broker's control flow. ``context`` is a shared pyzmq context; without one the
+    client creates its own and terminates it. ``in_thread`` runs a function with arguments in a thread (SCRAM is slow)
+    and returns a Deferred of the result; the default is the reactor's thread pool. ``transport`` replaces the ZeroMQ
+    sockets: tests pass a `broker.client.testing.FakeBroker`.
     """
 
     def __init__(
@@ -70,13 +74,12 @@ class Client:
         settings: Settings | None = None,
         context: zmq.Context[Any] | None = None,
         in_thread: Callable[..., Deferred[Any]] | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.settings = settings = settings or Settings()
         self.reactor = reactor
-        self._keys = keys
-        self._own_context = context is None
-        self._context: zmq.Context[Any] | None = context
+        self.transport = transport or ZeroMQ(keys, settings, context)
         self._closed = False
         self._flows: dict[Flow, None] = {}
         self._opening: dict[Deferred[Ready], None] = {}
@@ -89,7 +92,7 @@ class Client:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What is shown the next time that the broker asks."""
+        """Credentials for the next authentication."""
         return self._control.credentials
 
     @credentials.setter
@@ -98,14 +101,14 @@ class Client:
 
     @property
     def sessions(self) -> int:
-        """How often the broker let this client in."""
+        """Number of sessions that the broker has opened for this client."""
         return self._control.session
 
     def open(self) -> Deferred[Ready]:
-        """Be let in by the broker, if that is not so already. Fires with what it offers, however long that takes.
+        """Open a session unless there is one. Fires with the broker's profiles and limits, however long that takes.
 
-        Fails with `broker.client.errors.MtlError` where trying again would not help. Nobody has to call this: flows are
-        opened without it as well.
+        Fails with `broker.client.errors.MtlError` for a permanent failure. The call is optional: flows open the session
+        themselves.
         """
         if self._closed:
             raise ValueError("the client is closed")
@@ -114,6 +117,8 @@ class Client:
 
         def done(result: Any) -> Any:
             self._opening.pop(opened, None)
+            if self._closed and isinstance(result, Failure) and result.check(CancelledError):
+                return Failure(Closed("the client is closed"))
             return result
 
         return opened.addBoth(done)
@@ -126,18 +131,19 @@ class Client:
         *,
         confirm: Confirm | None = None,
         window: int | None = None,
-        told: Told | None = None,
+        on_event: OnEvent | None = None,
     ) -> Deferred[Reader]:
-        """Begin a flow of Contents to ``receive``: see `broker.client.reader`. No resources: all of the profile's.
+        """Open a flow of Contents to the handler ``receive``: see `broker.client.reader`. No resources: all of the
+        profile's.
 
-        Fires when it is there; it has to summon what it wants. Without ``confirm`` it is the profile's own way.
-        ``told`` hears when it is lost, and when it is back.
+        Fires when the flow is established; the caller then summons resources. Without ``confirm`` the profile's default
+        mode applies. ``on_event`` is called on loss and recovery.
         """
         reader = Reader(profile, resources, receive, confirm, window, self.settings)
-        return self._start(reader, (reader,), told)
+        return self._start(reader, (reader,), on_event)
 
     async def read(self, profile: str, resources: Sequence[str], receive: Receive, **more: Any) -> Reader:
-        """The same as `reader`, and summon all of these resources."""
+        """Open a reader and summon all of these resources. The arguments are those of `reader`."""
         reader = await self.reader(profile, resources, receive, **more)
         try:
             await all_of([reader.summon(resource) for resource in resources])
@@ -152,15 +158,15 @@ class Client:
         resources: Sequence[str],
         *,
         confirm: Confirm = "none",
-        again: bool = False,
-        told: Told | None = None,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
     ) -> Deferred[Writer]:
-        """Begin a flow of Contents to the broker: see `broker.client.writer`. No resources: all of the profile's.
+        """Open a flow of Contents to the broker: see `broker.client.writer`. No resources: all of the profile's.
 
-        Fires when it is there. ``again``: what is not confirmed is sent again.
+        Fires when the flow is established. ``resend``: send unconfirmed Contents again.
         """
-        writer = Writer(profile, resources, confirm, again, self.reactor, self.settings)
-        return self._start(writer, (writer,), told)
+        writer = Writer(profile, resources, confirm, resend, self.reactor, self.settings)
+        return self._start(writer, (writer,), on_event)
 
     def both(
         self,
@@ -172,16 +178,17 @@ class Client:
         read_confirm: Confirm | None = None,
         window: int | None = None,
         write_confirm: Confirm = "none",
-        again: bool = False,
-        told: Told | None = None,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
     ) -> Deferred[tuple[Reader, Writer]]:
-        """Begin a flow in both directions: they come, are lost, and end together. Else as `reader` and `writer`."""
+        """Open a flow in both directions, which are established, lost and closed together. The arguments are those of
+        `reader` and `writer`."""
         reader = Reader(profile, read, receive, read_confirm, window, self.settings)
-        writer = Writer(profile, write, write_confirm, again, self.reactor, self.settings)
-        return self._start((reader, writer), (reader, writer), told)
+        writer = Writer(profile, write, write_confirm, resend, self.reactor, self.settings)
+        return self._start((reader, writer), (reader, writer), on_event)
 
     def close(self) -> None:
-        """Close all flows, and the control flow. What is not settled fails with `Closed`."""
+        """Close all flows and the control flow. Contents that are not settled fail with `Closed`."""
         if self._closed:
             return
         self._closed = True
@@ -190,13 +197,12 @@ class Client:
         for opening in list(self._opening):
             opening.cancel()
         self._control.close()
-        if self._own_context and self._context is not None:
-            self._context.term()
+        self.transport.close()
 
-    def _start(self, result: Any, parts: Sequence[Part], told: Told | None) -> Deferred[Any]:
+    def _start(self, result: Any, parts: Sequence[Direction], on_event: OnEvent | None) -> Deferred[Any]:
         if self._closed:
             raise ValueError("the client is closed")
-        flow = Flow(self._link, parts, told)
+        flow = Flow(self._link, parts, on_event)
         self._flows[flow] = None
 
         def over(outcome: Any) -> Any:
@@ -206,17 +212,15 @@ class Client:
         flow.ended.addBoth(over)
         return flow.start().addCallback(lambda _: result)
 
-    def _connect_to(self, endpoint: str) -> Callable[..., Dealer]:
+    def _connect_to(self, endpoint: str) -> Connect:
         def connect(
             receive: Callable[[list[bytes]], object],
             room: Callable[[], object],
             failed: Callable[[str], object],
-        ) -> Dealer:
+        ) -> Socket:
             if self._closed:
                 raise Closed("the client is closed")
-            if self._context is None:
-                self._context = zmq.Context()
-            return Dealer(self.reactor, self._context, endpoint, self._keys, self.settings, receive, room, failed)
+            return self.transport.connect(self.reactor, endpoint, receive, room, failed)
 
         return connect
 

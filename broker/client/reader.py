@@ -1,16 +1,16 @@
-"""A flow of Contents to the client.
+"""Reader: a flow of Contents to the client.
 
 Rules:
-- Only what the lease is for is summoned, nothing twice, and only what was summoned is dismissed: else it is a defect of
-  the application (ValueError), and the broker does not hear of it.
-- Where Contents are confirmed, each is confirmed when the application is done with it, or rejected if it failed. It is
-  done when the function that it gave returns, or the Deferred or coroutine that this returned is.
-- A Content of what is not summoned is not given to the application. It is rejected, with recycle.
-- Answers belong to the flow that the Content came by. When that is lost they mean nothing, since the broker gives the
-  Content to somebody again.
-- When the application is busy with more than it said, nothing is received until it has done half of it. The client
-  still sends Pings then.
-- A flow that is closed gives back what was not answered. `Reader.drain` lets the application finish before.
+- A resource is summoned only if the lease covers it, and only once; only a summoned resource is dismissed. Anything
+  else is a defect of the application (ValueError) and is not sent.
+- Where Contents are confirmed, each is confirmed when the application's handler succeeds, and rejected when it fails.
+  The handler succeeds when it returns, or when the Deferred or coroutine that it returned does.
+- A Content of a resource that is not summoned is rejected with recycle and not passed to the application.
+- An answer belongs to the flow that carried the Content. After a loss answers are void, since the broker delivers the
+  Content again.
+- Backpressure: while the handlers are busy with more Contents than the limit, nothing is received, until half of them
+  are done. Pings are still sent.
+- Closing a flow returns its unanswered Contents to the broker. `Reader.drain` lets the handlers finish first.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.client.data_flow import Direction, all_of
 from broker.client.errors import Closed, Lost, NotTaken, Refused
-from broker.client.flow import Part, all_of
 from broker.client.settings import Settings
-from broker.wire.mtl import client as requests
-from broker.wire.mtl import data as wire
-from broker.wire.mtl import table
-from broker.wire.mtl.control import Confirm
+from broker.wires.mtl.codec import client as requests
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
+from broker.wires.mtl.codec.control import Confirm
 
 MOST_PENDING = 10_000
-"""Contents that the application may be busy with, however large the window that the broker set."""
+"""Contents that handlers may be busy with, however large the window that the broker granted."""
 
 
 class Delivery:
-    """A Content that came.
+    """A Content that was received.
 
-    ``missed`` is how many the broker could not send before this one. ``generation`` is that of the flow
-    (`Flow.generation`): another one than before says that what came before may not go on here.
+    ``missed`` is the number of Contents that the broker dropped before this one. ``generation`` is that of the flow
+    (`Flow.generation`): a change means that Contents before and after it may not be contiguous.
     """
 
     __slots__ = ("_properties", "_reader", "_table", "answered", "body", "generation", "missed", "resource", "sequence")
@@ -50,43 +50,44 @@ class Delivery:
         self.missed = missed
         self.generation = generation
         self.answered = False
-        """It is confirmed or rejected, or nobody wants to know any more."""
+        """True after a confirm or reject, and when an answer would be void."""
         self._reader = reader
         self._table = content.table
         self._properties: dict[str, table.Value] | None = None
 
     @property
     def properties(self) -> dict[str, table.Value]:
-        """Its properties."""
+        """The properties of the Content."""
         if self._properties is None:
             self._properties = table.decode(self._table, table.MAX_EXTENDED)
         return self._properties
 
     def text(self, name: str) -> str:
-        """A property that is a text, "" if there is none such."""
+        """Return a text property, or an empty string if it is absent or of another type."""
         value = self.properties.get(name)
         return value if isinstance(value, str) else ""
 
     def number(self, name: str) -> int:
-        """A property that is a whole number, 0 if there is none such."""
+        """Return an integer property, or 0 if it is absent or of another type."""
         value = self.properties.get(name)
         return value if type(value) is int else 0
 
     def confirm(self, multiple: bool = False) -> None:
-        """It is safe; with ``multiple`` all are that came before it, too. Nothing happens the second time."""
+        """Confirm the Content; with ``multiple`` also all before it. No-op after the first answer."""
         self._reader.answer(self, multiple, None)
 
     def reject(self, *, recycle: bool, multiple: bool = False) -> None:
-        """It is not taken; with ``recycle`` it is to be sent again, perhaps to somebody else."""
+        """Reject the Content. With ``recycle`` the broker delivers it again, perhaps to another reader. No-op after the
+        first answer."""
         self._reader.answer(self, multiple, recycle)
 
 
 Receive = Callable[[Delivery], "Deferred[Any] | Coroutine[Any, Any, Any] | object"]
-"""What an application does with a Content. It is done when the Deferred or the coroutine is."""
+"""Handler of an application for Contents."""
 
 
-class Reader(Part):
-    """A flow of Contents to ``receive``."""
+class Reader(Direction):
+    """A flow of Contents to the handler ``receive``."""
 
     takes = (wire.Content,)
 
@@ -103,19 +104,19 @@ class Reader(Part):
     ) -> None:
         super().__init__(profile, requests.reader(resources, confirm, window))
         self.missed = 0
-        """Contents that the broker could not send."""
+        """Contents that the broker dropped because the client did not read."""
         self._resources = tuple(resources)
         self._receive = receive
         self._settings = settings
         self._confirm_asked = confirm
         self._wanted: dict[str, Deferred[None] | None] = {}
-        """What is to be summoned, with what fires when it is for the first time."""
+        """Resources to be summoned, each with the Deferred of the first Summon while that is pending."""
         self._leaving: dict[str, int] = {}
-        """What is being dismissed, and how often."""
+        """Resources that are being dismissed, with the number of pending Dismisses."""
         self._unanswered: dict[int, Delivery] = {}
         self._leased = False
-        """The broker has answered the lease: it can be asked for resources."""
-        self._listening = True
+        """True after the broker has accepted the lease: commands may be sent."""
+        self._receiving = True
         self._last = 0
         self._busy = 0
         self._busy_bytes = 0
@@ -123,23 +124,23 @@ class Reader(Part):
 
     @property
     def summoned(self) -> list[str]:
-        """What is summoned, or will be."""
+        """Resources that are summoned, or will be."""
         return list(self._wanted)
 
     @property
     def busy(self) -> int:
-        """How many Contents the application is not done with."""
+        """Contents whose handlers have not finished."""
         return self._busy
 
     def summon(self, resource: str) -> Deferred[None]:
-        """Have Contents of a resource come. Fires when the broker has said that they will, and fails if they will not.
+        """Start delivery of a resource. Fires when the broker accepts the Summon, and fails if it refuses.
 
-        When the flow is lost it is summoned again by itself.
+        After a loss of the flow the resource is summoned again automatically.
         """
         if self.flow.closed:
             return fail(Closed("the flow is closed"))
         if not wire.is_name(resource) or (self._resources and resource not in self._resources):
-            raise ValueError(f"the lease is not for {resource!r}")
+            raise ValueError(f"the lease does not cover {resource!r}")
         if resource in self._wanted:
             raise ValueError(f"{resource!r} is summoned already")
         done: Deferred[None] = Deferred()
@@ -149,12 +150,12 @@ class Reader(Part):
         return done
 
     def dismiss(self, resource: str) -> Deferred[None]:
-        """Have no more Contents of a resource. Some may still come, until it fires."""
+        """Stop delivery of a resource. Contents may still arrive until the Deferred fires."""
         if resource not in self._wanted:
             raise ValueError(f"{resource!r} is not summoned")
         waiting = self._wanted.pop(resource)
         if waiting is not None:
-            waiting.errback(Closed("it was dismissed before it was summoned"))
+            waiting.errback(Closed("the resource was dismissed before the Summon was answered"))
         done: Deferred[None] = Deferred()
         if not self._leased:
             done.callback(None)
@@ -162,7 +163,7 @@ class Reader(Part):
         self._leaving[resource] = self._leaving.get(resource, 0) + 1
 
         def left(_: object) -> None:
-            # also when the flow is lost: then nothing more comes either
+            # A lost flow ends the delivery too, so its failure counts as success here.
             count = self._leaving.pop(resource, 1) - 1
             if count:
                 self._leaving[resource] = count
@@ -172,7 +173,7 @@ class Reader(Part):
         return done
 
     def drain(self) -> Deferred[None]:
-        """Take nothing new, finish what was begun, and close. Fires when that is done."""
+        """Stop delivery, let the handlers finish, and close. Fires when that is done."""
         return Deferred.fromCoroutine(self._drain())
 
     async def _drain(self) -> None:
@@ -194,13 +195,14 @@ class Reader(Part):
             raise Lost(self.flow.why)
 
     def _summon(self, resource: str) -> Deferred[None]:
-        """Send a Summon. Fires when it is answered, or will not be; fails if what was summoned before cannot be."""
+        """Send a Summon. Fires on its response or on loss of the flow; fails if a resource that was summoned before is
+        refused."""
 
         done = self._wanted[resource]
 
         def answered(code: bytes) -> None:
             if resource not in self._wanted or self._wanted[resource] is not done:
-                return  # it was dismissed meanwhile
+                return  # dismissed meanwhile
             self._wanted[resource] = None
             if code == wire.OK:
                 if done is not None:
@@ -217,7 +219,7 @@ class Reader(Part):
 
     def on_down(self) -> None:
         self._leased = False
-        self._listening = True
+        self._receiving = True
         for delivery in self._unanswered.values():
             delivery.answered = True
         self._unanswered.clear()
@@ -225,7 +227,7 @@ class Reader(Part):
 
     def on_farewell(self) -> None:
         if self._unanswered:
-            self.flow.say(wire.reject(max(self._unanswered), multiple=True, recycle=True))
+            self.flow.send_or_lose(wire.reject(max(self._unanswered), multiple=True, recycle=True))
 
     def on_end(self, failure: Failure) -> None:
         for waiting in self._wanted.values():
@@ -240,19 +242,21 @@ class Reader(Part):
 
     @property
     def _most(self) -> int:
-        """How many Contents the application may be busy with."""
+        """The number of Contents that handlers may be busy with."""
         if self.lease is None or self.lease.window is None:
             return self._settings.pending
         return min(self.lease.window, MOST_PENDING)
 
     @property
     def _confirmed(self) -> bool:
-        """Whether Contents are to be confirmed. Ours gives a window where they are, unless the client said."""
+        """True if Contents are to be confirmed. Without a mode chosen by the client, a window in the reply indicates
+        it."""
         if self._confirm_asked is not None:
             return self._confirm_asked == "full"
         return self.lease is not None and self.lease.window is not None
 
     def on_command(self, content: wire.Content) -> None:
+        # The broker numbers Contents by one: a gap is a loss.
         missed = max(content.sequence - self._last - 1, 0)
         self._last = max(content.sequence, self._last)
         self.missed += missed
@@ -262,7 +266,7 @@ class Reader(Part):
         if resource not in self._wanted and resource not in self._leaving:
             self.counts["not-summoned"] += 1
             if self._confirmed:
-                self.flow.say(wire.reject(content.sequence, recycle=True))
+                self.flow.send_or_lose(wire.reject(content.sequence, recycle=True))
             return
         delivery = Delivery(self, resource, content, missed, self.generation)
         if self._confirmed:
@@ -272,7 +276,7 @@ class Reader(Part):
         self._busy += 1
         self._busy_bytes += len(delivery.body)
         if self._busy > self._most or self._busy_bytes > self._settings.pending_bytes:
-            self._listen(False)
+            self._set_receiving(False)
         outcome(self._receive, delivery).addCallbacks(
             self._taken, self._failed, callbackArgs=(delivery,), errbackArgs=(delivery,)
         ).addBoth(self._finished, delivery)
@@ -284,46 +288,46 @@ class Reader(Part):
         if isinstance(failure.value, NotTaken):
             delivery.reject(recycle=failure.value.recycle)
             return
-        self.log.failure("the application failed over a Content of {resource}", failure, resource=delivery.resource)
+        self.log.failure("the handler failed for a Content of {resource}", failure, resource=delivery.resource)
         delivery.reject(recycle=True)
 
     def _finished(self, result: object, delivery: Delivery) -> None:
         self._busy -= 1
         self._busy_bytes -= len(delivery.body)
         if isinstance(result, Failure):
-            self.log.failure("a Content could not be answered", result)
+            self.log.failure("answering a Content failed", result)
         if (
-            not self._listening
+            not self._receiving
             and self._busy <= self._most // 2
             and self._busy_bytes <= self._settings.pending_bytes // 2
         ):
-            self._listen(True)
+            self._set_receiving(True)
         if not self._busy:
             done, self._done = self._done, []
             for each in done:
                 each.callback(None)
 
-    def _listen(self, listens: bool) -> None:
-        self._listening = listens
-        self.flow.listen(listens)
+    def _set_receiving(self, receiving: bool) -> None:
+        self._receiving = receiving
+        self.flow.set_receiving(receiving)
 
     def answer(self, delivery: Delivery, multiple: bool, recycle: bool | None) -> None:
-        """Confirm a Content (``recycle`` is None) or reject it; for `Delivery`."""
+        """Confirm a Content (``recycle`` is None) or reject it; called by `Delivery`."""
         if delivery.answered:
             return
         sequence = delivery.sequence
         covered = self._unanswered.values() if multiple else (delivery,)
         for each in [each for each in covered if each.sequence <= sequence]:
             each.answered = True
-            self._unanswered.pop(each.sequence, None)  # a broker may use a number twice
+            self._unanswered.pop(each.sequence, None)  # absent if the broker used a sequence twice
         if recycle is None:
-            self.flow.say(wire.confirm(sequence, multiple))
+            self.flow.send_or_lose(wire.confirm(sequence, multiple))
         else:
-            self.flow.say(wire.reject(sequence, multiple, recycle))
+            self.flow.send_or_lose(wire.reject(sequence, multiple, recycle))
 
 
 def outcome(receive: Receive, delivery: Delivery) -> Deferred[Any]:
-    """What the application makes of a Content, when it is done with it."""
+    """Call a handler. Fires with the result of the handler, its Deferred or its coroutine."""
 
     def call() -> Any:
         result = receive(delivery)
@@ -333,5 +337,5 @@ def outcome(receive: Receive, delivery: Delivery) -> Deferred[Any]:
 
 
 def _trap_lost(failure: Failure) -> None:
-    """The flow is lost, and what was asked will be asked again."""
+    """Ignore a loss: the recovery sends the command again."""
     failure.trap(Lost)

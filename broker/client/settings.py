@@ -1,48 +1,48 @@
-"""How a client behaves, and with which keys it comes."""
+"""Timeouts, limits and CURVE keys of a client."""
 
 from __future__ import annotations
 
 import attrs
 
-from broker.wire.mtl.data import MAX_BODY
+from broker.wires.mtl.codec.data import MAX_BODY
 
 
 @attrs.frozen
 class Settings:
-    """How a client behaves. Times are in seconds; the defaults suit a broker with its own defaults."""
+    """Timeouts and limits of a client. Times are in seconds. The defaults suit a broker with default configuration."""
 
     timeout: float = 10.0
-    """Without an answer in this time the broker is taken for dead. It lets those who came with a wrong password wait
-    for up to 4 s."""
+    """Time limit for a reply, in seconds; after it the client reconnects. The broker delays the reply to a wrong
+    password by up to 4 s."""
     heartbeat: float = 5.0
-    """Silence of a data flow, in either direction, after which the client sends a Ping."""
+    """Silence of a data flow, in either direction, after which the client sends a Ping, in seconds."""
     dead_after: int = 3
-    """Heartbeats without a word of the broker after which it is taken for dead."""
+    """Heartbeats without a message from the broker after which the flow is lost."""
     least_pause: float = 0.1
     most_pause: float = 10.0
-    """Between attempts: the pause doubles with each, from the least to the most. The least keeps a client that is
-    turned away at once from keeping the broker busy; the most is what a broker that is back may be missed for."""
-    least_again: float = 0.1
-    most_again: float = 30.0
-    """The same before a Content is sent again for which there was no room."""
+    """Backoff between attempts to connect, in seconds: the delay doubles from the least to the most. The least bounds
+    the load that a rejected client puts on the broker; the most bounds the time to notice that a broker is back."""
+    least_resend_pause: float = 0.1
+    most_resend_pause: float = 30.0
+    """Backoff before a Content is sent again after a reject with recycle, in seconds."""
     window: int = 1_000
-    """Contents of one writer that may be unconfirmed."""
+    """Unconfirmed Contents of one writer, at most."""
     window_bytes: int = 16 * 1024 * 1024
-    """Bytes of them: when there are more, no further one is taken."""
+    """Bytes of unconfirmed Contents of one writer above which it accepts no further Content."""
     pending: int = 100
-    """Contents of one reader that the application may still be busy with, where the broker set no window; then no
-    further ones are received."""
+    """Contents of one reader that the application may be processing, where the broker grants no window. Above it the
+    client stops receiving."""
     pending_bytes: int = 64 * 1024 * 1024
-    """Bytes of them, whatever the broker set."""
+    """Bytes of the Contents that the application may be processing, whatever the window."""
     high_water: int = 1_000
-    """Messages that libzmq holds for each socket, in each direction, beside all these."""
+    """Messages that libzmq queues for each socket in each direction, in addition to the limits above."""
     max_body: int = MAX_BODY
-    """Bytes of a Content's body: larger ones are not sent, and who sends a larger one is disconnected."""
+    """Bytes of a Content's body, at most. Larger ones are not sent; a peer that sends one is disconnected."""
 
 
 @attrs.frozen
 class Keys:
-    """CURVE keys, in Z85: the broker's public key, and the client's own pair."""
+    """CURVE keys in Z85: the public key of the broker, and the key pair of the client."""
 
     server: str
     public: str

@@ -1,14 +1,15 @@
-"""A flow of Contents from the client.
+"""Writer: a flow of Contents from the client.
 
 Rules:
-- Where the lease is for several resources, or for all, a Content names one; it names only what the lease is for (else
+- Where the lease covers several resources, or all, each Content names its resource, which the lease must cover (else
   ValueError).
-- Where Contents are confirmed, `Writer.send` gives a Deferred of the Confirm. It fails with `Rejected`, or with
-  `Unsettled` when the flow is lost before: nobody knows then. With ``again`` the client sends the Content once more:
-  after a pause when the broker had no room for it, and by the next flow when one is lost. So it may arrive twice.
-- A limited number of Contents waits for Confirms, of limited size; when there are so many, no more is taken (`Full`).
-- Where they are not confirmed a Content is gone when it is handed over; while there is no flow it is refused (`Down`).
-- Confirms and Rejects of what is not outstanding are ignored.
+- Where Contents are confirmed, `Writer.send` returns a Deferred of the Confirm. It fails with `Rejected`, or with
+  `Unsettled` if the flow is lost before: delivery is unknown then. With ``resend`` the client sends the Content again,
+  after a delay if the broker had no room, and by the next flow after a loss. So delivery is at least once.
+- The number and size of unconfirmed Contents are limited; above the limit Contents are refused (`Full`).
+- Without confirmation a Content is settled when the socket has accepted it; while there is no flow it is refused
+  (`NotConnected`).
+- Confirms and Rejects for Contents that are not outstanding are ignored.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from broker.client.errors import Closed, Down, Full, Refused, Rejected, Unsettled
-from broker.client.flow import Event, Part
+from broker.client.data_flow import Direction
+from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
+from broker.client.events import Event
 from broker.client.settings import Settings
-from broker.wire.mtl import client as requests
-from broker.wire.mtl import data as wire
-from broker.wire.mtl import table
-from broker.wire.mtl.control import Confirm
+from broker.wires.mtl.codec import client as requests
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
+from broker.wires.mtl.codec.control import Confirm
 
 MAX_FLOWS = 10
-"""Flows by which one Content may be sent. One that so many flows did not survive may be the cause of that: a broker
-cuts the connection over what is too large for it."""
+"""Flows by which one Content may be sent. A Content that many flows did not survive may be the cause of their losses: a
+broker closes the connection over a message that is too large for it."""
 
 
 class _Content:
@@ -43,9 +45,9 @@ class _Content:
         self.body = body
         self.done: Deferred[None] = Deferred()
         self.flows = 0
-        """By how many flows it was sent."""
+        """Number of flows by which it was sent."""
         self.rejected = 0
-        """How often there was no room for it."""
+        """Number of rejects with recycle."""
         self.pause: IDelayedCall | None = None
 
     @property
@@ -53,8 +55,8 @@ class _Content:
         return len(self.tail) + len(self.body)
 
 
-class Writer(Part):
-    """A flow of Contents to the broker. ``again``: what is not confirmed is sent again."""
+class Writer(Direction):
+    """A flow of Contents to the broker. ``resend``: send unconfirmed Contents again."""
 
     takes = (wire.Confirm, wire.Reject)
 
@@ -63,7 +65,7 @@ class Writer(Part):
         profile: str,
         resources: Sequence[str],
         confirm: Confirm,
-        again: bool,
+        resend: bool,
         clock: IReactorTime,
         settings: Settings,
     ) -> None:
@@ -72,73 +74,73 @@ class Writer(Part):
         self._settings = settings
         self._resources = tuple(resources)
         self._confirmed = confirm == "full"
-        self._again = again
+        self._resend = resend
         self._unconfirmed: dict[int, _Content] = {}
-        """What was sent, by its sequence; in that order."""
+        """Sent Contents by sequence, in ascending order."""
         self._waiting: deque[_Content] = deque()
-        """What is to be sent as soon as there is a flow, and room."""
+        """Contents to be sent as soon as there is a flow and room in the socket."""
         self._pausing: dict[_Content, None] = {}
-        """What is to be sent after a pause."""
+        """Contents to be sent after a delay; the values are unused."""
         self._bytes = 0
         self._blocked = False
-        """The socket has no room."""
-        self._hoping: list[Deferred[None]] = []
-        self._settling: list[Deferred[None]] = []
+        """True while the socket has no room."""
+        self._room_waiters: list[Deferred[None]] = []
+        self._settled_waiters: list[Deferred[None]] = []
 
     @property
     def outstanding(self) -> int:
-        """How many Contents are not settled."""
+        """Number of Contents that are not settled."""
         return len(self._unconfirmed) + len(self._waiting) + len(self._pausing)
 
     def send(
         self, body: bytes, resource: str = "", properties: Mapping[str, table.Value] | None = None
     ) -> Deferred[None]:
-        """Send a Content. Fires when it is confirmed, or, where that was not agreed, when it is handed over.
+        """Send a Content. Fires when it is confirmed, or, without confirmation, when the socket has accepted it.
 
-        Fails with `Rejected`, `Unsettled`, `Refused`, `Full`, `Down` or `Closed`. Raises ValueError for what cannot be
-        sent at all.
+        Fails with `Rejected`, `Unsettled`, `Refused`, `Full`, `NotConnected` or `Closed`. Raises ValueError for a
+        Content that can never be sent.
         """
         content = _Content(self._tail(resource, properties or {}), body)
         if len(body) > self._settings.max_body:
-            raise ValueError(f"a Content has at most {self._settings.max_body} bytes")
+            raise ValueError(f"the body has {len(body)} bytes, more than {self._settings.max_body}")
         if self.flow.closed:
             return fail(Closed("the flow is closed"))
         if not self._confirmed:
             return self._hand_over(content)
         if not self._has_room():
-            return fail(Full(f"{self.outstanding} Contents are not confirmed yet"))
+            return fail(Full(f"{self.outstanding} Contents are unconfirmed"))
         self._bytes += content.size
         self._waiting.append(content)
         self._flush()
         return content.done
 
     def room(self) -> Deferred[None]:
-        """Fires when there is room for another Content. That holds until somebody else uses it."""
+        """Wait for room for another Content. The room is not reserved."""
         if self.flow.closed:
             return fail(Closed("the flow is closed"))
         if self._has_room():
             return succeed(None)
-        hope: Deferred[None] = Deferred(self._hoping.remove)
-        self._hoping.append(hope)
-        return hope
+        waiter: Deferred[None] = Deferred(self._room_waiters.remove)
+        self._room_waiters.append(waiter)
+        return waiter
 
     def settled(self) -> Deferred[None]:
-        """Fires when everything is settled that was sent so far, and after."""
+        """Wait until all Contents sent so far are settled."""
         if not self.outstanding:
             return succeed(None)
-        settled: Deferred[None] = Deferred(self._settling.remove)
-        self._settling.append(settled)
+        settled: Deferred[None] = Deferred(self._settled_waiters.remove)
+        self._settled_waiters.append(settled)
         return settled
 
-    # what is sent
+    # output
 
     def _tail(self, resource: str, properties: Mapping[str, table.Value]) -> bytes:
         if not resource and len(self._resources) == 1:
             resource = self._resources[0]
         if not wire.is_name(resource):
-            raise ValueError("a Content must name its resource, where the lease is not for one alone")
+            raise ValueError("a Content must name its resource unless the lease covers exactly one")
         if self._resources and resource not in self._resources:
-            raise ValueError(f"the lease is not for {resource!r}")
+            raise ValueError(f"the lease does not cover {resource!r}")
         return wire.make_tail(resource, table.encode(properties))
 
     def _has_room(self) -> bool:
@@ -147,16 +149,16 @@ class Writer(Part):
         return self.outstanding < self._settings.window and self._bytes < self._settings.window_bytes
 
     def _hand_over(self, content: _Content) -> Deferred[None]:
-        """Send what is not confirmed."""
+        """Send a Content without confirmation."""
         if not self.up:
-            return fail(Down("there is no flow at the moment"))
+            return fail(NotConnected("there is no flow at the moment"))
         if self._blocked or not self.flow.send((wire.content_header(self.flow.next(), content.tail), content.body)):
             self._blocked = True
-            return fail(Full("the broker reads too slowly"))
+            return fail(Full("the broker does not read fast enough"))
         return succeed(None)
 
     def _flush(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting Contents while there is room."""
         while self.up and self._waiting and not self._blocked:
             content = self._waiting[0]
             sequence = self.flow.next()
@@ -170,21 +172,22 @@ class Writer(Part):
     def on_room(self) -> None:
         self._blocked = False
         self._flush()
-        self._hope()
+        self._grant_room()
 
     # the flow
 
     def on_up(self) -> None:
         self._blocked = False
         self._flush()
-        self._hope()
+        self._grant_room()
 
     def on_down(self) -> None:
+        # Unconfirmed Contents go before those that were never sent, so that their order is kept.
         lost, self._unconfirmed = self._unconfirmed, {}
-        again = [content for content in lost.values() if self._again and content.flows < MAX_FLOWS]
+        again = [content for content in lost.values() if self._resend and content.flows < MAX_FLOWS]
         self._waiting.extendleft(reversed(again))
         for content in lost.values():
-            if not self._again or content.flows >= MAX_FLOWS:
+            if not self._resend or content.flows >= MAX_FLOWS:
                 self._settle(content, Unsettled("the flow was lost before the Content was confirmed"))
 
     def on_end(self, failure: Failure) -> None:
@@ -196,10 +199,10 @@ class Writer(Part):
             if content.pause is not None:
                 content.pause.cancel()
             content.done.errback(failure)
-        hoping, self._hoping = self._hoping, []
-        for hope in hoping:
-            hope.errback(failure)
-        self._tell_settled()
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            waiter.errback(failure)
+        self._fire_settled()
 
     # answers
 
@@ -209,19 +212,19 @@ class Writer(Part):
 
     def _reject(self, reject: wire.Reject) -> None:
         for content in self._answered(reject.sequence, reject.multiple):
-            if reject.recycle and self._again:
+            if reject.recycle and self._resend:
                 self._pause(content)
             else:
                 self._settle(content, Rejected(reject.recycle))
 
     def on_refusal(self, sequence: int, code: bytes) -> bool:
-        refused = Refused(int(code), "the broker does not take the Content")
+        refused = Refused(int(code), "the broker refused the Content")
         if self._confirmed:
             for content in self._answered(sequence, False):
                 self._settle(content, refused)
         else:
             self.counts["refused"] += 1
-            self.flow.tell(Event.REFUSED, str(refused))
+            self.flow.notify(Event.REFUSED, str(refused))
         return True
 
     def on_command(self, command: wire.Confirm | wire.Reject) -> None:
@@ -231,7 +234,7 @@ class Writer(Part):
             self._reject(command)
 
     def _answered(self, sequence: int, multiple: bool) -> list[_Content]:
-        """What that is the answer to."""
+        """Remove and return the Contents that an answer settles."""
         if multiple:
             numbers = []
             for number in self._unconfirmed:
@@ -245,15 +248,15 @@ class Writer(Part):
         return [self._unconfirmed.pop(number) for number in numbers]
 
     def _pause(self, content: _Content) -> None:
-        """There was no room for it now."""
+        """Schedule a Content to be sent again after a reject with recycle."""
         settings = self._settings
-        pause = min(settings.least_again * 2**content.rejected, settings.most_again)
-        # A number that a pause can be computed with, however long it goes on.
+        pause = min(settings.least_resend_pause * 2**content.rejected, settings.most_resend_pause)
+        # The exponent is bounded, or 2**n would grow beyond a float.
         content.rejected = min(content.rejected + 1, 30)
-        content.pause = self._clock.callLater(pause, self._once_more, content)
+        content.pause = self._clock.callLater(pause, self._resend_now, content)
         self._pausing[content] = None
 
-    def _once_more(self, content: _Content) -> None:
+    def _resend_now(self, content: _Content) -> None:
         content.pause = None
         del self._pausing[content]
         self._waiting.append(content)
@@ -265,16 +268,16 @@ class Writer(Part):
             content.done.callback(None)
         else:
             content.done.errback(error)
-        self._hope()
+        self._grant_room()
         if not self.outstanding:
-            self._tell_settled()
+            self._fire_settled()
 
-    def _tell_settled(self) -> None:
-        settling, self._settling = self._settling, []
-        for settled in settling:
+    def _fire_settled(self) -> None:
+        waiters, self._settled_waiters = self._settled_waiters, []
+        for settled in waiters:
             settled.callback(None)
 
-    def _hope(self) -> None:
-        """Tell those who wait for room, in turn, as long as there is any."""
-        while self._hoping and self._has_room():
-            self._hoping.pop(0).callback(None)
+    def _grant_room(self) -> None:
+        """Fire the Deferreds of `room` in order while there is room."""
+        while self._room_waiters and self._has_room():
+            self._room_waiters.pop(0).callback(None)

@@ -1,7 +1,7 @@
-"""Endpoint strings: where a listener is bound.
+"""Endpoint strings: the address of a listener.
 
 The syntax is that of Twisted's endpoint strings: parts between colons, ``name=value`` for named ones, a backslash
-before a colon, an equals sign or a backslash that is meant as itself. Taken are::
+escapes a colon, an equals sign or a backslash. Accepted forms::
 
     tcp:PORT[:interface=ADDRESS][:backlog=N]
     tls:PORT:certificate=FILE:key=FILE[:ca=FILE][:interface=ADDRESS][:backlog=N]
@@ -23,11 +23,11 @@ import attrs
 Kind = Literal["tcp", "tls", "unix", "systemd"]
 
 BACKLOG = 1_024
-"""Connections that may wait for being accepted. With the customary 50, two thousand peers that come back at once lose
-connection requests and repeat them seconds later."""
+"""Length of the accept queue, in connections. With the customary 50, two thousand peers that reconnect at once lose
+connection requests and retry seconds later."""
 
 MAX_BACKLOG = 65_535
-"""The kernel's own limit is far below."""
+"""The limit of the kernel (somaxconn) is far below."""
 
 MAX_UNIX_PATH = 107
 """Bytes of a unix socket's path: the kernel's field has 108, the last one zero."""
@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class BadEndpoint(ValueError):
-    """No endpoint that a listener can be bound to; the text says why."""
+    """A text that is no valid endpoint; the message gives the reason."""
 
 
 @attrs.frozen
@@ -78,24 +78,24 @@ class Endpoint:
     @property
     def path(self) -> str | None:
         """The path of a unix endpoint. One that begins with a zero byte is a name in Linux's abstract namespace, which
-        only `broker.config.zendpoint` makes."""
+        only `broker.config.zmq_endpoint` makes."""
         return self.args[0] if self.kind == "unix" else None
 
     @property
     def mode(self) -> int | None:
-        """The permissions of a unix socket, None where they were not given."""
+        """The permissions of a unix socket, None if not given."""
         return int(self.kwargs["mode"], 8) if "mode" in self.kwargs else None
 
     @property
     def backlog(self) -> int:
-        """Connections that may wait for being accepted."""
+        """Length of the accept queue, in connections."""
         return int(self.kwargs.get("backlog", BACKLOG))
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can connect: 127.0.0.0/8, ::1, localhost, or a unix socket.
+        """True if only this machine can connect: 127.0.0.0/8, ::1, localhost, or a unix socket.
 
-        What systemd bound is not known, and so is not taken for local.
+        The address of a socket passed by systemd is unknown, and so is not taken for local.
         """
         if self.kind == "unix":
             return True
@@ -105,14 +105,14 @@ class Endpoint:
 
     @property
     def wildcard(self) -> bool:
-        """Whether it is bound to all addresses of the machine."""
+        """True if it is bound to all addresses of the machine."""
         if self.kind not in ("tcp", "tls"):
             return False
         return _ip(self).is_unspecified
 
     @property
     def where(self) -> str:
-        """The bound address, to be shown: ``127.0.0.1:9000``, ``[::1]:9000``, a path, or systemd's socket."""
+        """The bound address, for display: ``127.0.0.1:9000``, ``[::1]:9000``, a path, or systemd's socket."""
         if self.kind == "unix":
             return shown_path(self.args[0])
         if self.kind == "systemd":
@@ -121,7 +121,7 @@ class Endpoint:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def overlaps(self, other: Endpoint) -> bool:
-        """Whether the two cannot both be bound. Port 0 is a free port, and a different one each time."""
+        """Return True if the two cannot both be bound. Port 0 is a free port, a different one each time."""
         if self.port is not None and other.port is not None:
             if self.port != other.port or self.port == 0 or _ip(self).version != _ip(other).version:
                 return False
@@ -132,7 +132,7 @@ class Endpoint:
 
 
 def parse(text: str) -> Endpoint:
-    """The endpoint that ``text`` describes. Raises `BadEndpoint`."""
+    """Return the endpoint that ``text`` describes. Raises `BadEndpoint`."""
     parts, kwargs = split(text)
     kind = parts.pop(0)
     if kind not in _POSITIONAL:
@@ -160,12 +160,12 @@ def parse(text: str) -> Endpoint:
 
 
 def shown_path(path: str) -> str:
-    """The path of a unix socket, to be shown: a name in the abstract namespace as ``@NAME``."""
+    """Return the path of a unix socket for display: a name in the abstract namespace as ``@NAME``."""
     return "@" + path[1:] if path.startswith("\0") else path
 
 
 def split(text: str) -> tuple[list[str], dict[str, str]]:
-    """The positional and the named parts of an endpoint string. Raises `BadEndpoint`."""
+    """Return the positional and the named parts of an endpoint string. Raises `BadEndpoint`."""
     parts: list[str] = []
     named: dict[str, str] = {}
     name: str | None = None
@@ -247,7 +247,7 @@ _CHECKS = {"tcp": _check_tcp, "tls": _check_tls, "unix": _check_unix, "systemd":
 
 
 def _ip(endpoint: Endpoint) -> IPv4Address | IPv6Address:
-    """The address of a tcp or tls endpoint. An IPv4 address that is written as an IPv6 one is the same."""
+    """Return the address of a tcp or tls endpoint, an IPv4-mapped IPv6 address as the IPv4 address."""
     host = {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(endpoint.interface, endpoint.interface)
     ip = ip_address(host)
     return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip

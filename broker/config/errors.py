@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: every error at once, each with its place."""
+"""Errors of a configuration: all of them at once, each with its place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import attrs
 class ConfigError:
     """One error.
 
-    ``line`` counts from 1 and is None where no line is to blame (an unreadable file, a value of the command line);
-    ``key`` is the dotted key, empty where no key is to blame (a syntax error).
+    ``line`` counts from 1 and is None for an error without a line (an unreadable file, a value of the command line);
+    ``key`` is the dotted key, empty for an error without a key (a syntax error).
     """
 
     line: int | None
@@ -20,15 +20,15 @@ class ConfigError:
     text: str
 
     def located(self, name: str) -> str:
-        """The error as one line of text, in the form that editors know: ``FILE:LINE: key: text``."""
+        """Return the error as one line of text, in the form that editors recognise: ``FILE:LINE: key: text``."""
         place = name if self.line is None else f"{name}:{self.line}"
         return ": ".join(part for part in (place, self.key, self.text) if part)
 
 
 class BadConfig(Exception):
-    """A configuration that cannot be used. ``errors`` has all that is wrong with it, in order of lines; never empty.
+    """A configuration that cannot be used. ``errors`` has all errors, in order of lines; never empty.
 
-    ``str()`` of it is one line for each error, ready to be shown to an operator. It shows no secret.
+    ``str()`` gives one line for each error, for operators. It shows no secret.
     """
 
     def __init__(self, name: str, errors: Iterable[ConfigError]) -> None:

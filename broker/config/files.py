@@ -1,4 +1,4 @@
-"""What the configuration names on disk: secrets, certificates, keys."""
+"""Files named by the configuration: secrets, certificates, keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 
 MAX_SIZE = 1024 * 1024
-"""Bytes of a configuration file. A large one has some 10 KB; this keeps a device or a wrong file out of memory."""
+"""Bytes of a configuration file. A large one has some 10 KB; the bound keeps a device or a wrong file out of memory."""
 
 MAX_SECRET = 1_024
 """Bytes of a secret in a file: the longest that a peer may send."""
@@ -17,21 +17,21 @@ MAX_KEY_FILE = 4_096
 """Bytes of a file with a CURVE key: 40 characters, and perhaps a comment behind them."""
 
 PUBLIC = ".public"
-"""How the name of a file with a client's public key ends."""
+"""Suffix of a file with a client's public key."""
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-"""The characters of Z85, ZeroMQ's way to write binary keys, in the order of their values: five stand for four bytes."""
+"""The characters of Z85, the text form of binary keys (RFC 32), in the order of their values: five for four bytes."""
 
 KEY_LENGTH = 40
 """Characters of a CURVE key: its 32 bytes in Z85."""
 
 
 class BadFile(ValueError):
-    """A file that cannot be used; the text says why, and does not show what is in it."""
+    """A file that cannot be used; the message gives the reason, and none of the content."""
 
 
 def text(path: Path, most: int = MAX_SIZE) -> str:
-    """The text in a file of at most ``most`` bytes, without a byte order mark. Raises `BadFile`."""
+    """Return the text of a file of at most ``most`` bytes, without a byte order mark. Raises `BadFile`."""
     data = _read(path, most)
     try:
         return data.decode("utf-8-sig")
@@ -54,7 +54,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def secret(path: Path) -> str:
-    """The secret in a file, without the newline at its end. Raises `BadFile`."""
+    """Return the secret in a file, without the newline at its end. Raises `BadFile`."""
     found = text(path, MAX_SECRET).removesuffix("\n").removesuffix("\r")
     if not found:
         raise BadFile("is empty")
@@ -64,7 +64,7 @@ def secret(path: Path) -> str:
 
 
 def curve_secret(path: Path) -> str:
-    """The CURVE secret key that a file begins with. Raises `BadFile`."""
+    """Return the CURVE secret key at the beginning of a file. Raises `BadFile`."""
     word = next(iter(text(path, MAX_KEY_FILE).split()), "")
     if not is_curve_key(word):
         raise BadFile(f"has no secret key: its first word must be {KEY_LENGTH} Z85 characters")
@@ -72,7 +72,7 @@ def curve_secret(path: Path) -> str:
 
 
 def is_curve_key(word: str) -> bool:
-    """Whether this is a CURVE key: 40 characters of Z85 that stand for 32 bytes."""
+    """Return True for a CURVE key: 40 characters of Z85 that stand for 32 bytes."""
     if len(word) != KEY_LENGTH or not set(Z85).issuperset(word):
         return False
     return all(_value(word[at : at + 5]) < 2**32 for at in range(0, KEY_LENGTH, 5))
@@ -86,7 +86,7 @@ def _value(group: str) -> int:
 
 
 def has_public_keys(directory: str) -> bool:
-    """Whether a directory has files of public keys; hidden ones do not count, and none is opened. Raises `BadFile`."""
+    """Return True if a directory has files of public keys; hidden ones do not count. Raises `BadFile`."""
     if not directory:
         raise BadFile("is empty")
     try:
@@ -107,7 +107,7 @@ def check_tls(certificate: str, key: str, ca: str | None) -> None:
             raise BadFile(f"{path} {error}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # the password is asked for on the terminal, unless something answers
+        # Without a callback, OpenSSL asks for the passphrase of a key on the terminal, and the start would hang.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise BadFile(

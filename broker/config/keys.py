@@ -1,4 +1,4 @@
-"""Dotted keys as people read them: ``elko.listeners[0].allow``, ``launchers."odd key"``."""
+"""Dotted keys for display: ``elko.listeners[0].allow``, ``launchers."odd key"``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import re
 
 MAX_SHOWN = 80
-"""Characters of a name that are shown: those of the configuration have under 30."""
+"""Characters of a name that are displayed: names of the configuration have fewer than 30."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LAST = re.compile(r'(?:\.?(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")|\[[^\]]*\])\Z', re.DOTALL)
 
 
 def join(key: str, part: str | int) -> str:
-    """The key of a member of ``key``: a name in a table, or an index in an array. The top of the file is ``""``."""
+    """Return the key of a member of ``key``: a name in a table, or an index in an array. The root is ``""``."""
     if isinstance(part, int):
         return f"{key}[{part}]"
     if len(part) > MAX_SHOWN:
@@ -23,13 +23,13 @@ def join(key: str, part: str | int) -> str:
 
 
 def parent(key: str) -> str:
-    """What contains ``key``; ``""`` for a name at the top of the file."""
+    """Return the key that contains ``key``; ``""`` for a name at the top of the file."""
     last = _LAST.search(key)
     return "" if last is None else key[: last.start()]
 
 
 def table(key: str) -> str:
-    """The table that ``key``, or the array in which it is, belongs to."""
+    """Return the table of ``key``, or of the array that contains it."""
     while key.endswith("]"):
         key = parent(key)
     return parent(key)

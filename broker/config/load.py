@@ -1,9 +1,7 @@
-"""A TOML file to the frozen configuration, or to all that is wrong with it.
+"""Loading: a TOML file to the frozen configuration, or to all of its errors.
 
-The shape of the file is that of `broker.config.values`: ``[broker]``, ``[log]``, ``[[elko.listeners]]`` with
-``limits`` as a table or inline, ``[director]`` with ``[[director.listeners]]`` alike, ``[mc0]`` with ``[[mc0.rules]]``,
-``[dbp]``, ``[mtl]`` with ``[[mtl.rules]]`` and ``[[mtl.queues]]``, ``[journal]`` with ``[[journal.full_load]]``,
-``[console]``, ``[launchers]`` with ``[[launchers.table]]``.
+The file has a table for each section of the schema (`broker.config.schema`); the members of a table are the fields of
+the section's values.
 """
 
 from __future__ import annotations
@@ -12,38 +10,34 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
-
-import attrs
 
 from broker.config import files
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import BadFile
 from broker.config.keys import table
-from broker.config.lines import line_of, lines
+from broker.config.problem import Problem
+from broker.config.schema import Config, Schema
 from broker.config.structure import structure
-from broker.config.validate import Problem, found
-from broker.config.values import Config, ElkoListener
-
-_AnyListener = TypeVar("_AnyListener", bound=ElkoListener)
+from broker.config.toml_lines import line_of, lines
+from broker.config.validate import found
 
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
 
 
-def read(path: str | Path) -> Config:
-    """The configuration in a file. Raises `BadConfig` with all that is wrong with it, and nothing else."""
+def read(path: str | Path, schema: Schema) -> Config:
+    """Return the configuration in a file. Raises `BadConfig` with all errors, and nothing else."""
     try:
         text = files.text(Path(path))
     except BadFile as error:
         raise BadConfig(str(path), [ConfigError(None, "", str(error))]) from error
-    return parse(text, str(path))
+    return parse(text, str(path), schema)
 
 
-def parse(text: str, name: str) -> Config:
-    """The configuration in a text. ``name`` is that of its file: files that it names are relative to it.
+def parse(text: str, name: str, schema: Schema) -> Config:
+    """Return the configuration in a text. ``name`` is that of its file: files named in it are relative to it.
 
-    Raises `BadConfig` with all that is wrong with it, and nothing else. Where a value is of the wrong type, or its key
-    is unknown, the other values of the same table are not judged: they might be wrong only for the lack of it.
+    Raises `BadConfig` with all errors, and nothing else. Where a value has the wrong type, or an unknown key, the
+    other values of the same table are not checked: they may be wrong only because that value is missing.
     """
     try:
         data = tomllib.loads(text)
@@ -51,12 +45,12 @@ def parse(text: str, name: str) -> Config:
         raise BadConfig(name, [ConfigError(None, "", "is nested too deeply")]) from error
     except ValueError as error:
         raise BadConfig(name, [_syntax(text, error)]) from error
-    config, wrong = structure(data)
-    config, unreadable = _with_files(config, Path(name).parent)
+    config, wrong = structure(data, schema.config)
+    config, unreadable = _with_files(config, Path(name).parent, schema)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}
     problems = [Problem(key, why) for key, why in wrong]
-    problems += [each for each in found(config) if not unjudged.intersection(_around(each.key, each.other))]
+    problems += [each for each in found(config, schema) if not unjudged.intersection(_around(each.key, each.other))]
     if problems:
         where = lines(text)
         raise BadConfig(name, [_located(each, where) for each in problems])
@@ -64,14 +58,14 @@ def parse(text: str, name: str) -> Config:
 
 
 def _around(*keys: str) -> Iterable[str]:
-    """The tables that keys are in; one that is a table itself counts too."""
+    """Yield the tables of keys; a key that is a table itself is yielded too."""
     for key in filter(None, keys):
         yield key
         yield table(key)
 
 
 def _located(problem: Problem, where: Mapping[str, int]) -> ConfigError:
-    # a default that disagrees with what the file says has no line of its own
+    # A default that disagrees with a value of the file has no line of its own.
     line = line_of(where, problem.key) or line_of(where, problem.other)
     return ConfigError(line, problem.key, problem.text)
 
@@ -80,61 +74,47 @@ def _syntax(text: str, error: ValueError) -> ConfigError:
     message = str(error)
     place = _AT.search(message)
     if place is None:
-        # an integer too long to be converted, from which the reader's own exception does not protect
+        # tomllib raises a bare ValueError, without a position, for an integer too long to be converted.
         return ConfigError(None, "", f"is no TOML: {message}")
     line = int(place[1]) if place[1] else len(text.rstrip().split("\n"))
     message = message[: place.start()]
     return ConfigError(line, "", f"is no TOML: {message[:1].lower()}{message[1:]}")
 
 
-def _with_files(config: Config, base: Path) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with the secrets that are kept in files, and what is wrong with those files.
+def _with_files(config: Config, base: Path, schema: Schema) -> tuple[Config, list[tuple[str, str]]]:
+    """Return the configuration with the secrets of the files that it names, and the problems of those files.
 
-    The path of a directory that is used later on is made absolute.
+    Paths that are used later become absolute.
     """
-    wrong: list[tuple[str, str]] = []
+    files = _Files(base)
+    read = {section.name: section.read(values, files) for section, values in schema.values(config)}
+    return config.using(**read), files.wrong
 
-    def secret(key: str, given: str | None, path: str | None, read: Callable[[Path], str] = files.secret) -> str | None:
+
+class _Files:
+    """The files that a configuration names, relative to ``base``; see `broker.config.section.Files`."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self.wrong: list[tuple[str, str]] = []
+
+    def secret(
+        self, key: str, given: str | None, path: str | None, read: Callable[[Path], str] = files.secret
+    ) -> str | None:
+        """Return ``given``, or the secret in the file."""
         if path is None:
             return given
         if given is not None:
-            wrong.append((key, f"{key.rpartition('.')[2].removesuffix('_file')} is given too; give one of them"))
+            other = key.rpartition(".")[2].removesuffix("_file")
+            self.wrong.append((key, f"{other} is given too; give one of them"))
             return given
         try:
-            return read(base / path)
+            return read(self._base / path)
         except BadFile as error:
-            wrong.append((key, f"{base / path} {error}"))
+            self.wrong.append((key, f"{self._base / path} {error}"))
             return None
 
-    def with_codes(key: str, listeners: Iterable[_AnyListener]) -> tuple[_AnyListener, ...]:
-        return tuple(
-            attrs.evolve(each, code=secret(f"{key}[{index}].code_file", each.code, each.code_file))
-            for index, each in enumerate(listeners)
-        )
-
-    listeners = with_codes("elko.listeners", config.elko.listeners)
-    director = config.director
-    director = attrs.evolve(director, listeners=with_codes("director.listeners", director.listeners))
-    console = config.console
-    password = secret("console.password_file", console.password, console.password_file)
-    mc0 = config.mc0
-    key = secret("mc0.secret_key_file", mc0.secret_key, mc0.secret_key_file, files.curve_secret)
-    mtl = config.mtl
-    mtl_key = secret("mtl.secret_key_file", mtl.secret_key, mtl.secret_key_file, files.curve_secret)
-    mtl = attrs.evolve(mtl, secret_key=mtl_key, users=_absolute(base, mtl.users))
-    journal = config.journal
-    done = attrs.evolve(
-        config,
-        elko=attrs.evolve(config.elko, listeners=listeners),
-        director=director,
-        mc0=attrs.evolve(mc0, secret_key=key, client_keys=_absolute(base, mc0.client_keys)),
-        mtl=attrs.evolve(mtl, client_keys=_absolute(base, mtl.client_keys)),
-        journal=attrs.evolve(journal, directory=_absolute(base, journal.directory)),
-        console=attrs.evolve(console, password=password),
-    )
-    return done, wrong
-
-
-def _absolute(base: Path, path: str | None) -> str | None:
-    # an empty path would come to mean the configuration's own directory
-    return str((base / path).absolute()) if path else path
+    def absolute(self, path: str | None) -> str | None:
+        """Return the path made absolute."""
+        # An empty path would become the directory of the configuration.
+        return str((self._base / path).absolute()) if path else path

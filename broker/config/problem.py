@@ -1,4 +1,4 @@
-"""What a configuration has wrong, and checks that several of its parts need."""
+"""A problem of a configuration, and checks of numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen
 class Problem:
-    """Something wrong at ``key``. ``other`` is the key that it disagrees with, where there is one."""
+    """A problem at ``key``. ``other`` is the key that it disagrees with, if there is one."""
 
     key: str
     text: str
@@ -17,13 +17,13 @@ class Problem:
 
 
 def in_ranges(here: str, value: attrs.AttrsInstance, ranges: Mapping[str, tuple[float, float]]) -> Iterator[Problem]:
-    """What of ``value`` is outside of ``ranges``, which are by the names of its fields."""
+    """Yield a problem for each field of ``value`` outside of its range; ``ranges`` are by the names of fields."""
     for name, (least, most) in ranges.items():
         yield from in_range(f"{here}.{name}", getattr(value, name), least, most)
 
 
 def in_range(key: str, value: float, least: float, most: float) -> Iterator[Problem]:
-    """A problem where ``value`` is not between the two, or is no number."""
-    # a NaN is in no range
+    """Yield a problem if ``value`` is not between the two."""
+    # False for a NaN as well.
     if not least <= value <= most:
         yield Problem(key, f"must be between {least:.15g} and {most:.15g}, not {value:.15g}")

@@ -1,14 +1,14 @@
-"""Plain data, as TOML gives it, to the frozen values: strict, and with every error at once.
+"""Structuring: plain data from TOML to frozen values, strictly, with every error at once.
 
-Nothing is converted: ``"5"`` is no number, ``true`` is not 1, and a single value is no array. Only an integer is taken
-where a number is wanted. A key that nobody knows is an error.
+Nothing is converted: ``"5"`` is no number, ``true`` is not 1, and a single value is no array. Only an integer
+is accepted for a number with a fraction. An unknown key is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -16,16 +16,17 @@ from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, Iterabl
 from cattrs.gen import make_dict_structure_fn
 
 from broker.config.keys import join
-from broker.config.values import Config
 
 MAX_INTEGER = 2**63 - 1
-"""What TOML promises to hold. The reader takes larger ones, which neither a float nor an error message can hold."""
+"""The largest integer of TOML. tomllib accepts larger ones, which neither a float nor an error message can hold."""
 
 Path = tuple[str | int, ...]
 
+V = TypeVar("V")
+
 
 class _Wrong(ValueError):
-    """A value of the wrong type; the text says what was wanted."""
+    """A value of the wrong type; the message gives the expected one."""
 
 
 @attrs.frozen
@@ -33,11 +34,11 @@ class _Problem:
     path: Path
     text: str
     missing: Any = None
-    """The type of the value that is not there, where that is the problem."""
+    """The type of a missing value; None for any other problem."""
 
 
 _BLANK = {str: "", int: 0, float: 0.0, bool: False}
-"""What stands for a missing value that must be there, so that the rest can be judged; a tuple is an empty array."""
+"""Placeholders of missing required values, so that the rest can be checked; a tuple is an empty array."""
 _WANTED = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 _GIVEN = {
     str: "a string",
@@ -49,22 +50,21 @@ _GIVEN = {
 }
 
 
-def structure(data: dict[str, Any]) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration that ``data`` describes, and what is wrong with it as pairs of dotted key and text.
+def structure(data: dict[str, Any], values: type[V]) -> tuple[V, list[tuple[str, str]]]:
+    """Return the ``values`` that ``data`` describes, and its problems as pairs of dotted key and text.
 
-    Where something is wrong, the configuration has the default in its place, so that the rest can still be judged.
-    ``data`` is used up.
+    A wrong value is replaced by its default, so that the rest can still be checked. ``data`` is consumed.
     """
-    problems = _mended(data)
-    # a value of the wrong type that must be there was taken out, and now is missing: that is no error of its own
-    _mended(data)
-    return _CONVERTER.structure(data, Config), [(_dotted(problem.path), problem.text) for problem in problems]
+    problems = _mended(data, values)
+    # A required value of the wrong type was removed, and now is missing: that is no second error.
+    _mended(data, values)
+    return _CONVERTER.structure(data, values), [(_dotted(problem.path), problem.text) for problem in problems]
 
 
-def _mended(data: dict[str, Any]) -> list[_Problem]:
-    """What is wrong with ``data``, which is changed so that it is wrong no more."""
+def _mended(data: dict[str, Any], values: type) -> list[_Problem]:
+    """Return the problems of ``data``, which is changed so that it has none."""
     try:
-        _CONVERTER.structure(data, Config)
+        _CONVERTER.structure(data, values)
     except (ClassValidationError, IterableValidationError) as error:
         problems = list(_problems(error, ()))
         for problem in problems:
@@ -81,7 +81,7 @@ def _dotted(path: Path) -> str:
 
 
 def _mend(data: Any, problem: _Problem) -> None:
-    """Take out the innermost named value that the problem is about, or put in the one that is missing."""
+    """Remove the innermost named value of the problem, or insert the missing one."""
     path = problem.path
     while isinstance(path[-1], int):
         path = path[:-1]

@@ -1,4 +1,4 @@
-"""Whether the values of the metrics journal make sense, and what its name comes to where none is given."""
+"""Checks of the metrics journal's section, and the default of its name."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ MAX_NAME = 64
 """Characters of a broker's name in the journal: with the rest of a file's name it must stay under 255 bytes."""
 
 UNNAMED = "broker"
-"""What a broker is called whose host has no name."""
+"""Name of a broker on a host without a name."""
 
 JOURNAL_RANGES: dict[str, tuple[float, float]] = {
-    # each segment is a file, and a file costs its readers as much as some thousand records; compressing one, and
-    # reading it again, is work for a single core
+    # Each segment is a file, which costs its readers as much as some thousand records; one core compresses it, and one
+    # core reads it.
     "segment_bytes": (64 * 1024, 1024**3),
-    # only sealed segments are read; and later than a day nobody waits for one
+    # Only sealed segments are read: a longer one would delay capacity plans by more than a day.
     "segment_seconds": (1, 86_400),
-    # the jobs that read them run once a day; the most is a century
+    # The capacity jobs run once a day; the upper bound is a century.
     "keep_seconds": (86_400, 36_525 * 86_400),
-    # the least is under an hour of a small farm; the most is a hundred years of the busiest
+    # The lower bound is under an hour of a small farm, the upper one a hundred years of the busiest.
     "keep_bytes": (1024 * 1024, 100 * 1024**4),
 }
 """The least and the most of each number of the journal, in the units of `Journal`."""
 
 LEAST_LOAD = 1e-9
-"""Less is no measure of anything: what a provider reports, divided by that, must stay a number that can be read."""
+"""A smaller one measures nothing: a reported load, divided by it, must stay a readable number."""
 
 MOST_LOAD = 1e15
-"""Integers above nine times that are not exact any more, in what is added up over all providers."""
+"""Sums over all providers must stay exact: integers of a float are exact up to nine times that."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 _HIDDEN = "._"
-"""How the names of files begin that readers of the journal do not look at."""
+"""First characters of the file names that readers of the journal skip."""
 _NOT_FIRST = _HIDDEN + "-"
-"""A hyphen neither: to the commands of a shell such a name would be an option."""
+"""A hyphen as well: for shell commands such a name would be an option."""
 
 
 def effective_journal_name(journal: Journal, host: str) -> str:
-    """What the broker is called in the journal: as it says, else ``host``, the host's name, as far as it is fit."""
+    """Return the name of the broker in the journal: the given one, else the valid part of ``host``, the host's name."""
     if journal.name is not None:
         return journal.name
     return _UNFIT.sub("-", host).lstrip(_NOT_FIRST)[:MAX_NAME] or UNNAMED
 
 
 def journal_problems(journal: Journal) -> Iterator[Problem]:
-    """What is wrong with the values of the journal. Reads nothing."""
+    """Yield the problems of the section. Reads nothing."""
     if journal.directory is not None and (not journal.directory or "\0" in journal.directory):
         yield Problem("journal.directory", "is no path")
     if journal.name is not None:

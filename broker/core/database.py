@@ -5,10 +5,10 @@ Rules:
   moment finds at its next start all that was acknowledged, and of what was being written all or nothing.
 - A database whose disk is full is not opened (`StateFull`). It can be read even so (`Database.look`); then each write
   tries to open it first.
-- A write that finds the disk full gives up the reserve (`broker.core.room`), has the write-ahead log copied into the
-  database, so that the log's room is used again, and is tried once more. A write that would fill the disk does not:
-  it is refused until there is room besides the reserve, or in the database itself. Until then each write has the log
-  copied, and a database that is nearly empty is made small.
+- A write that finds the disk full gives up the reserve (`broker.core.disk_reserve`), has the write-ahead log copied
+  into the database, so that the log's room is used again, and is tried once more. A write that would fill the disk does
+  not: it is refused until there is room besides the reserve, or in the database itself. Until then each write has the
+  log copied, and a database that is nearly empty is made small.
 - The database holds secrets: file 0600. Content that cannot be understood is never changed or deleted; the error says
   how to move it away.
 """
@@ -27,7 +27,7 @@ from urllib.parse import quote
 import attrs
 from twisted.logger import Logger
 
-from broker.core.room import Reserve, is_full
+from broker.core.disk_reserve import DiskReserve, is_full
 
 BUSY_SECONDS = 1.0
 """Seconds that a write waits for another process that holds the database (an operator's ``sqlite3``). Short, because
@@ -91,7 +91,7 @@ class Database:
         self._directory = directory
         self._design = design
         self.path = os.path.join(directory, design.name)
-        self._reserve = Reserve(directory)
+        self._reserve = DiskReserve(directory)
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._late = False

@@ -7,10 +7,11 @@ Anything else that comes out of either is a defect of ours.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class Reason(enum.Enum):
-    """Why something was refused. The value is ``(code, fatal)``.
+    """Reason of a refusal. The value is ``(code, fatal)``.
 
     ``code`` names the counter and the log line; it is stable. ``fatal`` says that the peer's connection is closed.
     """
@@ -90,6 +91,17 @@ class Refusal(Exception):
         self.reason = reason
         self.text = text
         self.summary = text
+
+
+class Refusals(Refusal):
+    """Several refusals of one call; the rest of the call was done. Reason and text are those of the first.
+
+    ``each`` are all of them, in the order of what was refused.
+    """
+
+    def __init__(self, each: Sequence[Refusal]) -> None:
+        super().__init__(each[0].reason, each[0].text)
+        self.each = tuple(each)
 
 
 class Malformed(Refusal):

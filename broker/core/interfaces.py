@@ -1,4 +1,4 @@
-"""What the core promises to the wires, and what it asks of whoever wires it up."""
+"""Interfaces between the core and the wires: the registry, topics, leases, stores and control."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-from broker.core.errors import Refusal
-from broker.core.model import Change, Kind, Launcher, Load, Provider, Rights, Service, TopicInfo
+from broker.core.model import (
+    Change,
+    Kind,
+    KnownSession,
+    Launcher,
+    Load,
+    Provider,
+    Rights,
+    Service,
+    Snapshot,
+    TopicInfo,
+)
 
 
 class IWait(Interface):
@@ -28,6 +38,11 @@ class IRegistry(Interface):
 
     revision: int = Attribute("The number of changes so far; each change raises it by one.")
 
+    epoch: int = Attribute(
+        "Random number of this registry, 1 to 2**53 - 1. Revisions begin at 0 with each registry, so only those of the "
+        "same epoch can be compared."
+    )
+
     def join(label: str, wire: str, address: str) -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never used again, not even after a restart.
 
@@ -43,38 +58,45 @@ class IRegistry(Interface):
         ``why`` is "left" (by default), "withdrawn" or "expired"; see `Change`.
         """
 
-    def offer(services: Sequence[Service], rights: Rights) -> list[Refusal]:
+    def offer(services: Sequence[Service], rights: Rights) -> None:
         """Add services of one provider that joined (``Service.provider`` names it), each a distinct object.
 
-        For each service, in order, first the waiting finds hear of it, then the watchers. The same service may be
-        offered more than once. Services that may not be added are left out; for each of them the returned list has a
-        `Refusal` that says why.
+        For each service, in order, first the waits are told, then the watchers. The same service may be offered more
+        than once. Services that may not be added are left out, the others are added; then `Refusals` is raised, with a
+        reason for each that was left out.
         """
 
-    def problem(service: Service, rights: Rights) -> Refusal | None:
-        """A `Refusal` that says why `offer` adds no such service, however much room there is; None if it does."""
+    def check(service: Service, rights: Rights) -> None:
+        """Raise the `Refusal` with which `offer` leaves out such a service, however much room there is."""
 
     def withdraw(provider: int, names: Iterable[str]) -> None:
         """Remove all services of the provider with one of these names, in every protocol. Unknown names are ignored."""
 
-    def amend(service: Service) -> Refusal | None:
-        """The provider's service of that name and protocol, the first of several, from now on is like this one.
+    def amend(service: Service) -> None:
+        """Replace the provider's service of that name and protocol, the first of several, by this one.
 
-        It may differ in ``info``, ``lasting`` and ``interval`` only, and keeps its place in every order. The watchers
-        hear of it if it differs at all; those who wait for the name do not, since it is where it was. Returns a
-        `Refusal` that says why when it may not be changed so; then nothing has changed.
+        It may differ in ``info``, ``lasting`` and ``interval`` only, and keeps its place in every order. Watchers are
+        told if it differs at all; waits for the name are not, since it is where it was. Raises `Refusal` when it may
+        not be changed so; then nothing has changed.
         """
 
     def load(provider: int, load: float) -> None:
         """Set a provider's load. Raises `Refusal` PARAMETER for one that is none (`checked_load`)."""
 
-    def lookup(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
-        """The services of that name and protocol, in the order in which they were offered.
+    def beat(provider: int, sent: float | None = None) -> None:
+        """Record a heartbeat of a provider: `Provider.heard` is now. No-op for a provider that left.
+
+        ``sent`` is the time of the peer's own clock in the heartbeat, in seconds of the epoch; None where it is unknown
+        or too inexact. A heartbeat is no change: it has no revision and is in no ring.
+        """
+
+    def find(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
+        """Return the services of that name and protocol that there are now, in the order in which they were offered.
 
         With ``restored`` those from before a restart follow that no live one has replaced, each marked so.
         """
 
-    def find(name: str, seconds: float | None) -> Deferred[Service]:
+    def wait(name: str, seconds: float | None) -> Deferred[Service]:
         """Wait for a service of that name, in any protocol, to be offered; ``None`` waits for ever.
 
         Fires with the first one offered, fails with a `Refusal` NO_SUCH_SERVICE when the time is up, or with LIMIT at
@@ -114,16 +136,17 @@ class IRegistry(Interface):
         That is `watch` of LOAD at a third of the cost, for those who want each of a great many.
         """
 
-    def changes_since(revision: int) -> Sequence[Change] | None:
-        """The changes after ``revision``, or None when they are no longer known: take a snapshot instead."""
+    def watch_beats(told: Callable[[int, float | None], None]) -> IWait:
+        """Call ``told`` with a provider and the time that it sent at each heartbeat, until cancelled. See `beat`.
 
+        It is called before `beat` returns, and so out of order with changes that are still to be told.
+        """
 
-class Beats(Protocol):
-    """Who keeps count of heartbeats."""
+    def changes_since(epoch: int, revision: int, kinds: Collection[Kind] = ...) -> Sequence[Change] | None:
+        """Return the changes of these kinds (by default all) after ``revision`` of the registry with that ``epoch``.
 
-    def beat(self, provider: int, sent: float | None) -> None:
-        """A heartbeat came. ``sent`` is the time of the peer's own clock in it, in seconds of the epoch, if it is known
-        well enough.
+        None where they are not known: another epoch, a revision that is not reached yet, or one that is too old. The
+        caller takes a snapshot instead. Loads do not push other changes out of the memory.
         """
 
 
@@ -141,13 +164,51 @@ class ILaunchers(Interface):
 
 
 class IControl(Interface):
-    """What an administrator may do to the broker process itself."""
+    """Control of the broker process by an administrator."""
 
     def reinitialize() -> None:
         """Read the configuration again."""
 
     def shut_down(kill: bool) -> None:
         """End the process: in good order, or with ``kill`` at once."""
+
+
+# what outlasts a restart
+
+
+class IStore(Interface):
+    """The state that outlasts a restart: provider ids, providers, sessions of subscribers, switches of launchers.
+
+    Methods block on the disk or the network, and any thread may call them. Each write is one transaction, and is safe
+    when its method returns: all of it, or nothing, which raises `broker.core.database.StateError`.
+    """
+
+    def open() -> Snapshot:
+        """Take the store for this broker alone, and return what was stored. Raises `StateError` with nothing held."""
+
+    def look() -> Snapshot:
+        """Return what was stored without writing, after `open` has raised `StateFull`.
+
+        From then on, every method that writes tries to open the store first.
+        """
+
+    def reserve(next_provider: int) -> None:
+        """Store that provider ids below this one may have been given out. It never lowers the number."""
+
+    def record(
+        rows: Sequence[Provider],
+        gone: Sequence[int],
+        next_provider: int,
+        sessions: Sequence[KnownSession] = ...,
+        sessions_gone: Sequence[bytes] = ...,
+    ) -> None:
+        """Store providers and sessions, delete those with the ids ``gone`` and ``sessions_gone``, and `reserve`."""
+
+    def switch(name: str, on: bool) -> None:
+        """Store whether the launcher of that name is wanted."""
+
+    def close(next_provider: int) -> None:
+        """Store the exact next id, and let go of the store, even if that fails. No-op when it is not open."""
 
 
 # topics
@@ -187,7 +248,7 @@ class ITopics(Interface):
         """
 
     def unsubscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
-        """Undo `subscribe`. Harmless for who is not subscribed."""
+        """Undo `subscribe`. No-op if not subscribed."""
 
     def publish(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
         """Give a message to all who are subscribed, the publisher included if it is one of them.
@@ -212,7 +273,7 @@ class ITopics(Interface):
 
 
 class Leased(Protocol):
-    """What is looked at when it is due."""
+    """Object with a deadline."""
 
     def check(self, now: float) -> float | None:
         """Do what is due at ``now``. Returns when it is due again, or None: the lease is over. Both are life time.

@@ -35,6 +35,7 @@ There is no bound on leases here: sessions hold them, one or two each, and are b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -137,6 +138,15 @@ class Leases:
 
     def __len__(self) -> int:
         return self._held
+
+    def __iter__(self) -> Iterator[Lease]:
+        for slot in self._slots.values():
+            yield from slot
+
+    @property
+    def slots(self) -> int:
+        """The number of slots of time that hold leases."""
+        return len(self._slots)
 
     def hold(self, leased: Leased, due: float) -> Lease:
         lease = Lease(self, leased, due)

@@ -37,7 +37,7 @@ ANONYMOUS = "<anonymous>"
 
 @attrs.frozen
 class Auth:
-    """How one authenticates with a service: the Elko AUTHDESC.
+    """Credentials that a service asks for: the Elko AUTHDESC.
 
     ``mode`` is ``open``, ``password`` or ``reservation`` (others may come); ``code`` is the secret that goes with it.
     """
@@ -98,7 +98,7 @@ class Load:
 
 
 class Kind(enum.StrEnum):
-    """What a `Change` tells of. (Of strings, because those are hashed fast.)"""
+    """Kind of a `Change`. (Strings, because those are hashed fast.)"""
 
     JOINED = "joined"
     LEFT = "left"
@@ -132,13 +132,13 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 @attrs.frozen
 class Rights:
-    """What a peer may offer: names, by shell patterns (``*``, ``?``, ``[...]``) with case, and how many services."""
+    """Rights to offer: names, by shell patterns (``*``, ``?``, ``[...]``) with case, and a number of services."""
 
     offer: tuple[str, ...] = ("*",)
     services: int = 1_000
 
     def permits(self, name: str) -> bool:
-        """Whether a service of this name may be offered. The broker's own names never are."""
+        """Return whether a service of this name may be offered. The broker's own names never are."""
         if name.startswith(OWN_PREFIX):
             return False
         return self.offer == ("*",) or _compiled(self.offer).match(name) is not None
@@ -204,7 +204,7 @@ def checked_load(load: float) -> float:
 
 
 def is_own(topic: bytes) -> bool:
-    """Whether a topic is one of the broker's own: no peer may publish to it."""
+    """Return whether a topic is one of the broker's own: no peer may publish to it."""
     return topic.startswith(_OWN_TOPICS)
 
 

@@ -23,14 +23,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.database import StateError, StateFull
+from broker.core.disk_errors import DiskErrors
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import IRegistry
+from broker.core.interfaces import IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession
-from broker.core.store import Store
-from broker.core.trouble import Trouble
 
 FLUSH_SECONDS = 0.25
-"""How long changes gather before they are written: many of them cost one transaction, and a kill loses little."""
+"""Seconds for which changes gather before a write: many of them cost one transaction, and a kill loses little."""
 
 FLUSH_ROWS = 1_000
 """Providers, and sessions, in one write. Their values are built in the reactor thread: about a millisecond's work for
@@ -64,7 +63,7 @@ class Recorder:
     def __init__(
         self,
         registry: IRegistry,
-        store: Store,
+        store: IStore,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
         next_provider: int,
@@ -79,7 +78,7 @@ class Recorder:
         self._mark = next_provider + RESERVE
         """Ids below this one may be given out: the store knows."""
         self._reserving = False
-        self._trouble = Trouble(
+        self._errors = DiskErrors(
             self.log,
             clock,
             StateError,
@@ -113,7 +112,7 @@ class Recorder:
     @property
     def failures(self) -> int:
         """Writes that failed in a row, up to now; 0 while the store works."""
-        return self._trouble.failures
+        return self._errors.failures
 
     @property
     def pending(self) -> int:
@@ -132,7 +131,7 @@ class Recorder:
             raise Refusal(Reason.INTERNAL, "the broker is stopping")
         if self._next >= self._mark:
             self._reserve_now()
-        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._trouble.failures:
+        elif self._mark - self._next <= RESERVE // 2 and not self._reserving and not self._errors.failures:
             self._reserve_ahead()
         id = self._next
         self._next += 1
@@ -153,7 +152,7 @@ class Recorder:
 
     def _reserve_now(self) -> None:
         mark = self._next + RESERVE
-        if not self._trouble.failures:  # else the retry, not each peer that joins, finds out when it works again
+        if not self._errors.failures:  # else the retry, not each peer that joins, finds out when it works again
             self.log.warn("provider ids are used faster than they can be reserved: this one waits for the disk")
             try:
                 self._store.reserve(mark)
@@ -220,13 +219,13 @@ class Recorder:
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._timer is None and self._writing is None and (self._due() or self._trouble.failures):
-            wait = self._trouble.wait if self._trouble.failures else FLUSH_SECONDS
+        if self._timer is None and self._writing is None and (self._due() or self._errors.failures):
+            wait = self._errors.wait if self._errors.failures else FLUSH_SECONDS
             self._timer = self._clock.callLater(wait, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
-        if self._due() or self._trouble.failures:
+        if self._due() or self._errors.failures:
             self._write()
 
     def _due(self) -> bool:
@@ -261,7 +260,7 @@ class Recorder:
             self._stored.difference_update(gone)
             self._sessions_stored.difference_update(over)
             self._mark = max(self._mark, mark)
-            self._trouble.over()
+            self._errors.over()
 
         def failed(failure: Failure) -> None:
             self._marked = dict.fromkeys(ids) | self._marked
@@ -280,7 +279,7 @@ class Recorder:
         writing.addCallbacks(written, failed).addBoth(ended)
 
     def _failed(self, failure: Failure) -> None:
-        self._trouble.add(failure)
+        self._errors.add(failure)
         if self._stopped is None:
             self._schedule()
 

@@ -2,15 +2,16 @@
 
 Rules:
 - Every change raises the revision by one and is kept for a while (`watches`).
-- A method first makes all its changes and collects who must hear of them; then it tells them: for each service first
-  the waiting finds in the order in which they came, then the watchers (`telling`).
-- Waits, monitors and watches hear of live registrations only. Plain lookups are answered with what is remembered from
+- A method first makes all its changes and collects their listeners; then it notifies them: for each service first
+  the waits in the order in which they came, then the watchers (`broker.core.notifier`).
+- Waits, monitors and watches are told of live registrations only. A find is answered with what is remembered from
   before a restart too (`restored`), but for places at which a live service of that name is.
 - All tables are bounded. What is over a bound is refused with a sentence; nothing is dropped in silence.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
@@ -18,7 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import (
     BROKER,
@@ -33,13 +34,16 @@ from broker.core.model import (
     Service,
     checked_load,
 )
-from broker.core.restored import Restored
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
+from broker.core.restored_services import Restored
 from broker.core.waits import Waits
 from broker.core.watches import Watches
 
 MAX_SERVICES = 200_000
 """Services in all: 20 for each of 10,000 providers, ten times the farms we know of; about 100 MB when full."""
+
+MAX_EPOCH = 2**53 - 1
+"""The highest epoch: the largest integer that every JSON reader takes exactly."""
 
 
 class _Member:
@@ -115,6 +119,7 @@ class Registry:
     """
 
     def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
+        self.epoch = secrets.randbelow(MAX_EPOCH) + 1
         self._clock = clock
         self._next_id = next_id
         self._restored = restored
@@ -170,36 +175,38 @@ class Registry:
 
     # services
 
-    def offer(self, services: Sequence[Service], rights: Rights) -> list[Refusal]:
+    def offer(self, services: Sequence[Service], rights: Rights) -> None:
         if not services:
-            return []
+            return
         member = self._members[services[0].provider]
         room = rights.services - len(member.services)
         room_in_all = MAX_SERVICES - self._service_count
         added: list[Service] = []
         refused: list[Refusal] = []
         for service in services:
-            problem = self.problem(service, rights)
-            if problem is None and len(added) >= room:
-                problem = Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
-            if problem is None and len(added) >= room_in_all:
-                problem = Refusal(Reason.LIMIT, f"the broker knows {MAX_SERVICES} services, and takes no more")
-            if problem is None:
-                added.append(service)
+            try:
+                self.check(service, rights)
+                if len(added) >= room:
+                    raise Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
+                if len(added) >= room_in_all:
+                    raise Refusal(Reason.LIMIT, f"the broker knows {MAX_SERVICES} services, and takes no more")
+            except Refusal as refusal:
+                refused.append(refusal)
             else:
-                refused.append(problem)
+                added.append(service)
         self._add(member, added)
-        return refused
+        if refused:
+            raise Refusals(refused)
 
-    def problem(self, service: Service, rights: Rights) -> Refusal | None:
+    def check(self, service: Service, rights: Rights) -> None:
         name = service.name
         if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
-            return Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
+            raise Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
         if not rights.permits(name):
-            return Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
+            raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
         if not service.hostport:
-            return Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: nobody could connect to it")
-        return _too_long(service)
+            raise Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: nobody could connect to it")
+        _check_texts(service)
 
     def offer_own(self, services: Sequence[Service]) -> None:
         """The broker's own services from now on. They may have any name, and nobody can withdraw them."""
@@ -220,29 +227,26 @@ class Registry:
         member.services = [service for service in member.services if service.name not in unwanted]
         self._tell(self._remove(provider, gone))
 
-    def amend(self, service: Service) -> Refusal | None:
+    def amend(self, service: Service) -> None:
         member = self._members.get(service.provider)
         key = (service.name, service.protocol)
         own = [] if member is None else member.services
         place = next((n for n, s in enumerate(own) if (s.name, s.protocol) == key), None)
         if member is None or place is None:
-            return Refusal(Reason.PARAMETER, f"service {service.name!r} is not offered, and cannot be changed")
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} is not offered, and cannot be changed")
         old = own[place]
         # Never the object that was given: it may be registered already, as another service of the same name.
         new = attrs.evolve(old, info=service.info, lasting=service.lasting, interval=service.interval)
         if new != service:
-            return Refusal(Reason.PARAMETER, f"service {service.name!r} cannot be changed but in what is said of it")
-        problem = _too_long(service)
-        if problem is not None:
-            return problem
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} cannot be changed but in what is said of it")
+        _check_texts(service)
         member.heard = self._clock.seconds()
         if new != old:
             own[place] = new
             self._index[key].replace(old, new)
             self._tell([self._watches.record(Kind.AMENDED, member.id, new)])
-        return None
 
-    def lookup(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
+    def find(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
         remembered = self._restored.lookup(name, protocol) if restored else ()
         if same is None:
@@ -253,7 +257,7 @@ class Registry:
 
     def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
         if name is not None and protocol is not None:
-            return self.lookup(name, protocol)
+            return self.find(name, protocol)
         return [
             service
             for member in self._members.values()
@@ -275,12 +279,21 @@ class Registry:
             self._watches.announce(change)
         self._telling.tell()
 
+    def beat(self, provider: int, sent: float | None = None) -> None:
+        member = self._members.get(provider)
+        if member is None:
+            return
+        member.heard = self._clock.seconds()
+        # Not through the queue of changes: that doubles the cost, and a heartbeat has no place among revisions.
+        for watch in self._watches.beat_watchers:
+            watch.report(provider, sent)
+
     def loads(self) -> Sequence[Load]:
         return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
 
     # waits and watches
 
-    def find(self, name: str, seconds: float | None) -> Deferred[Service]:
+    def wait(self, name: str, seconds: float | None) -> Deferred[Service]:
         def offered(service: Service) -> None:
             wait.cancel()
             found.callback(service)
@@ -306,8 +319,13 @@ class Registry:
     def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
         return self._watches.add_for_loads(told)
 
-    def changes_since(self, revision: int) -> Sequence[Change] | None:
-        return self._watches.since(revision)
+    def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
+        return self._watches.add_for_beats(told)
+
+    def changes_since(
+        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind)
+    ) -> Sequence[Change] | None:
+        return self._watches.since(revision, kinds) if epoch == self.epoch else None
 
     # inside
 
@@ -347,15 +365,14 @@ class Registry:
         return [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
 
 
-def _too_long(service: Service) -> Refusal | None:
-    """Why what is said of this service may not be kept; None if it may."""
+def _check_texts(service: Service) -> None:
+    """Raise `Refusal` for a service with a text that is too long to be kept."""
     name = service.name
     longest = max(len(service.hostport), len(service.label or ""))
     if service.auth is not None:
         auth = service.auth
         longest = max(longest, len(auth.mode), len(auth.code or ""), len(auth.id or ""))
     if longest > MAX_TEXT:
-        return Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
+        raise Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
     if len(service.info or "") > MAX_INFO:
-        return Refusal(Reason.PARAMETER, f"service {name!r} gives more than {MAX_INFO} characters of information")
-    return None
+        raise Refusal(Reason.PARAMETER, f"service {name!r} gives more than {MAX_INFO} characters of information")

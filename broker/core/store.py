@@ -18,10 +18,13 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.core import session_rows
+from zope.interface import implementer
+
+from broker.core import session_table
 from broker.core.database import Database, Design, StateFull, StateInUse
+from broker.core.disk_reserve import DiskReserve, is_full
+from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
-from broker.core.room import Reserve, is_full
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
@@ -34,7 +37,7 @@ INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
-    session_rows.TABLE,
+    session_table.TABLE,
 )
 """The tables of version 1, and what makes each further version out of the one before."""
 
@@ -50,13 +53,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII only: a label may hold what UTF-8 cannot, a lone surrogate from a peer's escape, and must not stop a write."""
 
 
+@implementer(IStore)
 class Store:
-    """The database in ``directory``. Its methods block on the disk; any thread may call them."""
+    """`IStore` in an SQLite database in ``directory``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._database = Database(directory, _DESIGN)
-        self._reserve = Reserve(directory)
+        self._reserve = DiskReserve(directory)
         self._lock: int | None = None
 
     def open(self) -> Snapshot:
@@ -107,7 +111,7 @@ class Store:
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
-            session_rows.write(connection, sessions, sessions_gone)
+            session_table.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
 
         self._write(work)
@@ -182,7 +186,7 @@ class Store:
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
         # A database of an older version is read as it is where the disk is full.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        sessions = session_rows.read(connection) if version >= SESSIONS_SINCE else ()
+        sessions = session_table.read(connection) if version >= SESSIONS_SINCE else ()
         return Snapshot(counter[0], providers, launchers, sessions)
 
     def _release(self) -> None:

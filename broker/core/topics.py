@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 
+import attrs
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -24,13 +25,21 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, Outlet
 from broker.core.model import TopicInfo, is_own
 
-MAX_SUBSCRIPTIONS = 1_000_000
-"""Subscriptions in all: 100 for each of 10,000 sessions (a real node has 10 to 20). About 30 MB when full, 620 MB if
-each is to a topic of its own."""
 
-MAX_TOPIC_BYTES = 64 * 1024 * 1024
-"""Bytes of the names of all topics: 67 for each subscription, if all were to different topics. Real names have under
-100, and most are shared by all nodes."""
+@attrs.frozen
+class TopicsBounds:
+    """Bounds of one space of topics."""
+
+    subscriptions: int = 1_000_000
+    """Subscriptions in all: 100 for each of 10,000 sessions (a real node has 10 to 20). About 30 MB when full, 620 MB
+    if each is to a topic of its own."""
+
+    name_bytes: int = 64 * 1024 * 1024
+    """Bytes of the names of all topics: 67 for each subscription, if all were to different topics. Real names have
+    under 100, and most are shared by all nodes."""
+
+
+_BOUNDS = TopicsBounds()
 
 
 class _Entry:
@@ -57,7 +66,8 @@ class Topics:
 
     log = Logger()
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: TopicsBounds = _BOUNDS) -> None:
+        self._bounds = bounds
         self.subscriptions = 0
         self._entries: dict[bytes, _Entry] = {}
         self._name_bytes = 0
@@ -72,11 +82,13 @@ class Topics:
         entry = self._entries.get(topic)
         if entry is not None and subscriber in entry.outlets.get(outlet, ()):
             return entry.name
-        if self.subscriptions >= MAX_SUBSCRIPTIONS:
-            raise Refusal(Reason.LIMIT, f"the broker holds {MAX_SUBSCRIPTIONS} subscriptions, and takes no more")
+        if self.subscriptions >= self._bounds.subscriptions:
+            most = self._bounds.subscriptions
+            raise Refusal(Reason.LIMIT, f"the broker holds {most} subscriptions, and takes no more")
         if entry is None:
-            if self._name_bytes + len(topic) > MAX_TOPIC_BYTES:
-                raise Refusal(Reason.LIMIT, f"the names of all topics may have {MAX_TOPIC_BYTES} bytes, and no more")
+            if self._name_bytes + len(topic) > self._bounds.name_bytes:
+                most = self._bounds.name_bytes
+                raise Refusal(Reason.LIMIT, f"the names of all topics may have {most} bytes, and no more")
             self._name_bytes += len(topic)
             self._entries[topic] = _Entry(topic, {outlet: {subscriber: None}}, 0)
             self.subscriptions += 1

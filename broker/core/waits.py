@@ -1,4 +1,4 @@
-"""Finds that wait for a service, or monitor it: who must hear when one of that name is offered."""
+"""Waits: standing queries for services of a name, which end with the first one or go on as monitors."""
 
 from __future__ import annotations
 

@@ -1,22 +1,29 @@
-"""The changes of the registry: their revisions, the recent ones in a ring, and who watches them.
+"""The changes of the registry: their revisions, the recent ones in two rings, and their watchers.
 
-A watcher that must not be told faster than it can take things reads `Watches.since` at its own pace; when it has fallen
-behind the ring it gets None, and takes a snapshot instead. So no change is ever buffered for a watcher.
+A watcher that resumes, or reads at its own pace, calls `Watches.since`. When it has fallen behind a ring it gets None,
+and takes a snapshot instead. So no change is buffered for a single watcher.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, Service
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
 
 RING = 4_096
-"""Changes kept for watchers that resume: some seconds of a busy farm, and at most a few megabytes."""
+"""Changes kept for watchers that resume, and as many loads: at most a few megabytes each. Loads have a ring of their
+own, since a busy farm reports thousands in a second, and would push a change of a service out within a few."""
+
+E = TypeVar("E", bound=tuple[Any, ...])
 
 
 @implementer(IWait)
@@ -42,21 +49,58 @@ def _ignore(change: Change) -> None:
 
 
 @implementer(IWait)
-class LoadWatch:
-    """One who is told of loads, and needs no `Change` for it."""
+class ReportWatch:
+    """Watcher of loads or of heartbeats. It gets two plain values instead of a `Change`, which costs less.
 
-    def __init__(self, watchers: dict[LoadWatch, None], told: Callable[[int, float], None]) -> None:
-        self._watchers = watchers
-        self._told: Callable[[int, float], None] | None = told
+    ``remove`` takes it out of its table.
+    """
 
-    def hear(self, news: tuple[int, float]) -> None:
-        """A provider reported its load."""
+    log = Logger()
+
+    def __init__(self, told: Callable[[int, Any], None], remove: Callable[[ReportWatch], None]) -> None:
+        self._told: Callable[[int, Any], None] | None = told
+        self._remove = remove
+
+    def hear(self, news: tuple[int, Any]) -> None:
+        """Pass on a provider and its report."""
         if self._told is not None:
             self._told(*news)
 
+    def report(self, provider: int, value: Any) -> None:
+        """Pass on a report outside of `Telling`: a failure of the watcher is logged here."""
+        try:
+            if self._told is not None:
+                self._told(provider, value)
+        except Exception:
+            self.log.failure("a watcher of the registry failed on a heartbeat")
+
     def cancel(self) -> None:
         self._told = None
-        self._watchers.pop(self, None)
+        self._remove(self)
+
+
+class ChangeRing(Generic[E]):
+    """The last `RING` entries, each a tuple that begins with its revision.
+
+    ``lost`` is the highest revision that is not kept any more, 0 at first.
+    """
+
+    def __init__(self) -> None:
+        self._entries: deque[E] = deque()
+        self.lost = 0
+
+    def add(self, entry: E) -> None:
+        """Keep an entry, and drop the oldest one if there are too many."""
+        entries = self._entries
+        entries.append(entry)
+        if len(entries) > RING:
+            self.lost = entries.popleft()[0]
+
+    def after(self, revision: int) -> list[E]:
+        """Return the entries after a revision, in order. It costs the size of the answer, not that of the ring."""
+        found = list(takewhile(lambda entry: entry[0] > revision, reversed(self._entries)))
+        found.reverse()
+        return found
 
 
 class Watches:
@@ -67,8 +111,12 @@ class Watches:
         self._telling = telling
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and they rarely change: each change of the registry is told to all that there are at the time."""
-        self._load_watchers: dict[LoadWatch, None] = {}
-        self._ring: deque[Change | tuple[int, int, str, float]] = deque(maxlen=RING)
+        self.load_watchers: tuple[ReportWatch, ...] = ()
+        self.beat_watchers: tuple[ReportWatch, ...] = ()
+        """Tuples, because they are handed to `Telling` at each report, and must not change while it works."""
+        self._changes: ChangeRing[Change] = ChangeRing()
+        self._loads: ChangeRing[tuple[int, int, str, float]] = ChangeRing()
+        """Revision, provider, label and load: a `Change` is made of it only when it is asked for."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
         """A new watcher; see `IRegistry.watch`."""
@@ -77,17 +125,31 @@ class Watches:
             self._watchers[kind] += (watch,)
         return watch
 
-    def add_for_loads(self, told: Callable[[int, float], None]) -> LoadWatch:
-        """A new one who is told of loads; see `IRegistry.watch_loads`."""
-        watch = LoadWatch(self._load_watchers, told)
-        self._load_watchers[watch] = None
+    def add_for_loads(self, told: Callable[[int, float], None]) -> ReportWatch:
+        """Add a watcher of loads; see `IRegistry.watch_loads`."""
+
+        def remove(watch: ReportWatch) -> None:
+            self.load_watchers = tuple(each for each in self.load_watchers if each is not watch)
+
+        watch = ReportWatch(told, remove)
+        self.load_watchers += (watch,)
+        return watch
+
+    def add_for_beats(self, told: Callable[[int, float | None], None]) -> ReportWatch:
+        """Add a watcher of heartbeats; see `IRegistry.watch_beats`."""
+
+        def remove(watch: ReportWatch) -> None:
+            self.beat_watchers = tuple(each for each in self.beat_watchers if each is not watch)
+
+        watch = ReportWatch(told, remove)
+        self.beat_watchers += (watch,)
         return watch
 
     def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
         """Number a change and keep it."""
         self.revision += 1
         change = Change(self.revision, kind, provider, subject, why)
-        self._ring.append(change)
+        self._changes.add(change)
         return change
 
     def record_load(self, provider: int, label: str, load: float) -> Change | None:
@@ -96,9 +158,9 @@ class Watches:
         Who needs none is to be told of it when this returns.
         """
         self.revision = revision = self.revision + 1
-        self._ring.append((revision, provider, label, load))
-        if self._load_watchers:
-            self._telling.add_all(tuple(self._load_watchers), (provider, load))
+        self._loads.add((revision, provider, label, load))
+        if self.load_watchers:
+            self._telling.add_all(self.load_watchers, (provider, load))
         if self._watchers[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
         return None
@@ -109,13 +171,18 @@ class Watches:
         if watchers:
             self._telling.add_all(watchers, change)
 
-    def since(self, revision: int) -> Sequence[Change] | None:
-        """See `IRegistry.changes_since`."""
-        missed = self.revision - revision
-        if missed < 0 or missed > len(self._ring):
+    def since(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change] | None:
+        """Return the changes of these kinds after a revision, None where not all are kept; see `IRegistry`."""
+        if not 0 <= revision <= self.revision:
             return None
-        recent = list(self._ring)[len(self._ring) - missed :]
-        return [
-            entry if isinstance(entry, Change) else Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:]))
-            for entry in recent
-        ]
+        found: list[Change] = []
+        if any(kind is not Kind.LOAD for kind in kinds):
+            if revision < self._changes.lost:
+                return None
+            found += (change for change in self._changes.after(revision) if change.kind in kinds)
+        if Kind.LOAD in kinds:
+            if revision < self._loads.lost:
+                return None
+            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
+        found.sort(key=itemgetter(0))
+        return found

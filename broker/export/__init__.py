@@ -1,1 +1,1 @@
-"""What the broker hears of load and life, written to files for others to read: the metrics journal (docs/export.md)."""
+"""The metrics journal: registrations, loads and heartbeats in files for other programs (docs/export.md)."""

@@ -117,7 +117,7 @@ def about(path: str) -> Iterator[None]:
 
 
 def entries(directory: str) -> list[os.DirEntry[str]]:
-    """What is in a directory, by its names in order; nothing, if it is none, or gone."""
+    """Return the entries of a directory in the order of their names; none if it is no directory, or gone."""
     try:
         with os.scandir(directory) as found:
             return sorted(found, key=lambda entry: entry.name)
@@ -126,7 +126,7 @@ def entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def is_at(file: int, path: str) -> bool:
-    """Whether an open file is the one at that path: it may have been removed, or replaced."""
+    """Return whether an open file is the one at that path: it may have been removed, or replaced."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
     except (FileNotFoundError, NotADirectoryError):

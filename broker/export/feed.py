@@ -1,4 +1,4 @@
-"""What the journal is told: the changes of the registry, and heartbeats, as records.
+"""Feed of the journal: changes and heartbeats of the registry, as records.
 
 Rules:
 - Services of the broker itself are not told of: nobody plans their capacity.
@@ -149,6 +149,7 @@ class Feed:
         }
         self._watches = [registry.watch(tell, (kind,)) for kind, tell in told.items()]
         self._watches.append(registry.watch_loads(self._loaded))
+        self._watches.append(registry.watch_beats(self._beat))
 
     def use(self, full_loads: FullLoads) -> None:
         """Take another table."""
@@ -180,23 +181,6 @@ class Feed:
     def counts(self) -> Mapping[str, int]:
         """Counts of what happened so far, by name."""
         return {"journal_records.coalesced": self._coalesced}
-
-    def beat(self, provider: int, sent: float | None) -> None:
-        """A heartbeat came. ``sent`` is the time of the peer's own clock in it, in seconds of the epoch, if known."""
-        beats = self._beats.get(provider) or self._first(self._beats, provider)
-        if beats is None:
-            return
-        beats.number = number = beats.number + 1
-        ts, put = self._now(), self._put
-        next = beats.next
-        if ts < next:
-            self._wait(provider, beats, ts, sent)
-            return
-        records = beats.records or self._beat_records(beats)
-        beats.next = (next if next > ts - _AHEAD else ts - _AHEAD) + beats.step
-        sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
-        for record in records:
-            put(replace(record, ts=ts, hb_seq=number, sent_ts=sent_ts))
 
     # from the registry
 
@@ -274,6 +258,22 @@ class Feed:
         loads.next = (next if next > ts - _AHEAD else ts - _AHEAD) + loads.step
         for record in records:
             put(replace(record, ts=ts, load=load))
+
+    def _beat(self, provider: int, sent: float | None) -> None:
+        beats = self._beats.get(provider) or self._first(self._beats, provider)
+        if beats is None:
+            return
+        beats.number = number = beats.number + 1
+        ts, put = self._now(), self._put
+        next = beats.next
+        if ts < next:
+            self._wait(provider, beats, ts, sent)
+            return
+        records = beats.records or self._beat_records(beats)
+        beats.next = (next if next > ts - _AHEAD else ts - _AHEAD) + beats.step
+        sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
+        for record in records:
+            put(replace(record, ts=ts, hb_seq=number, sent_ts=sent_ts))
 
     # reports
 

@@ -12,8 +12,10 @@ Rules:
   and when it ends. Sealing and retention have waits and log lines of their own: that they fail costs no record.
 - The thread appends what is due before it goes on with a sealing, or a look for what is to be deleted.
 - The thread rests after every fraction of a millisecond of work: the reactor does not wait for more than that.
-- Twisted's timers stand still while a clock that was set back catches up. Whoever asks for the time of a record, or
-  finds the queue full, notices that, and the journal goes on as before.
+- A clock that was set back is noticed by the next call for the time of a record, or one that finds the queue full: then
+  the timers are set again (`broker.export.timers`).
+
+The states, and the events that lead from one to another, are in `broker.export.journal_states`.
 """
 
 from __future__ import annotations
@@ -22,20 +24,21 @@ from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.room import is_full
+from broker.core.disk_errors import DiskErrors, LogLimit
+from broker.core.disk_reserve import is_full
+from broker.export.journal_states import STOPPING, TRANSITIONS, JournalEvent, JournalState, JournalWork, JournalWorker
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.rest import rest
 from broker.export.segments import Segments
-from broker.export.trouble import Seldom, tell, trouble
+from broker.export.timers import Timers
 
 FLUSH_SECONDS = 1.0
-"""How long records gather before they are appended: a kill of the broker loses no more than these."""
+"""Seconds for which records gather before they are appended: a kill of the broker loses no more than these."""
 
 SYNC_SECONDS = 5.0
 """The time between two times that all is put on the disk: a power cut loses no more than these."""
@@ -47,10 +50,10 @@ RETAIN_SECONDS = 3600.0
 """The time between two looks for segments to delete: they are named by the hour."""
 
 STOP_TRIES = 2
-"""How often the stop tries to write: the first time may be the one that finds the file removed."""
+"""Attempts of the stop to write: the first time may be the one that finds the file removed."""
 
 STOP_SECONDS = 10.0
-"""How long the stop waits for the disk. What is not sealed by then is sealed at the next start."""
+"""Seconds for which the stop waits for the disk. What is not sealed by then is sealed at the next start."""
 
 SET_BACK_SECONDS = 1.0
 """By how much a clock is set back at least if that is logged. Less happens where it is kept right."""
@@ -85,39 +88,34 @@ class Journal:
         self._lost = 0
         """Numbers given to records that are in no file and never will be."""
         self._lost_to = "queue"
-        """What lost those that no ``drop`` record tells of yet."""
+        """The cause of the losses that no ``drop`` record reports yet."""
         self._late = 0
         """Records that came after the stop."""
 
-        self._timers: dict[Callable[[], None], _Timer] = {}
+        self._state = JournalState.NEW
+        self._worker = JournalWorker.IDLE
+        self._due = {JournalWork.SEAL, JournalWork.DELETE}
+        """Sealing is always due but for the time after a failure."""
+        self._timers = Timers(clock)
         self._patience: IDelayedCall | None = None
-        self._busy = False
-        self._choosing = False
-        self._recovered = False
-        self._flush_due = False
-        self._retain_due = True
-        self._seal_waits = False
         self._synced_at = 0.0
         self._heard_at = 0.0
         """The latest time that a record has."""
         self._set_back = 0
-        """How often the clock was set back."""
+        """The number of times that the clock was set back."""
         self._mended = 0
         """Records of which a text was changed. The thread counts them."""
         self._mended_told = 0
         """Those of them that the log tells of."""
-        self._writing = trouble(clock, "the metrics journal cannot be written: records are lost")
-        self._sealing = trouble(clock, "a segment of the metrics journal cannot be sealed")
-        self._retaining = trouble(clock, "old segments of the metrics journal cannot be deleted")
-        self._full = Seldom()
-        self._mending = Seldom()
+        self._writing = _disk_errors(clock, "the metrics journal cannot be written: records are lost")
+        self._sealing = _disk_errors(clock, "a segment of the metrics journal cannot be sealed")
+        self._retaining = _disk_errors(clock, "old segments of the metrics journal cannot be deleted")
+        self._full = LogLimit()
+        self._mending = LogLimit()
 
-        self._running = False
-        self._stopped: Deferred[None] | None = None
-        self._said_stop = False
+        self._stopped: Deferred[None] = Deferred()
         self._tries = STOP_TRIES
-        """How often the stop may still try to write what there is."""
-        self._closed = False
+        """Attempts to write that the stop still has."""
 
     # for all
 
@@ -128,9 +126,9 @@ class Journal:
         """
         if len(self._queue) < self._room:
             self._queue.append(record)
-        elif self._stopped is None:
+        elif self._state not in STOPPING:
             self._turned_away += 1
-            self._wake()
+            self._timers.wake()
         else:
             self._late += 1
 
@@ -143,7 +141,7 @@ class Journal:
         return int(now * 1_000_000)  # as `microseconds` does it, without the call
 
     def counts(self) -> Mapping[str, int]:
-        """What happened so far, for `Counters.include`. A record is written when it is on the disk."""
+        """Return the counters, for `Counters.include`. A record is written when it is on the disk."""
         return {
             "journal_records.written": self._segments.acknowledged,
             "journal_records.dropped": self._lost + self._turned_away + self._late,
@@ -176,12 +174,12 @@ class Journal:
         except OSError as error:
             if not is_full(error, self._segments.directory):
                 raise
-        self._running = True
+        self._change(JournalEvent.START)
         self._queue.insert(0, self._alive("start"))
         self._synced_at = self._clock.seconds()
-        self._after(FLUSH_SECONDS, self._flush)
-        self._after(ALIVE_SECONDS, self._tell_alive)
-        self._after(RETAIN_SECONDS, self._retain)
+        self._timers.after(FLUSH_SECONDS, self._flush)
+        self._timers.after(ALIVE_SECONDS, self._tell_alive)
+        self._timers.after(RETAIN_SECONDS, self._retain)
         self._go_on()
 
     def stop(self) -> Deferred[None]:
@@ -190,41 +188,30 @@ class Journal:
         The Deferred fires when that is done, or cannot be done, or has taken `STOP_SECONDS`; it never fails. To be
         called once, after all that puts records has stopped.
         """
-        stopped = self._stopped = Deferred()
         self._room = 0
-        for timer in self._timers.values():
-            timer.call.cancel()
-        self._timers.clear()
-        self._seal_waits = False  # one more try
-        if self._running:
+        self._timers.stop()
+        self._due.add(JournalWork.SEAL)  # one more try
+        self._change(JournalEvent.STOP)
+        if self._state is not JournalState.CLOSED:
             self._patience = self._clock.callLater(STOP_SECONDS, self._stop_waiting)
             self._go_on()
-        else:
-            stopped.callback(None)
-        return stopped
+        return self._stopped
+
+    # states
+
+    def _change(self, event: JournalEvent) -> None:
+        """Go to the state to which the event leads. Raises KeyError for an event that cannot come in this state."""
+        before, self._state = self._state, TRANSITIONS[self._state, event]
+        if self._state is JournalState.CLOSED and before is not JournalState.CLOSED:
+            if self._patience is not None and self._patience.active():
+                self._patience.cancel()
+            self._stopped.callback(None)
 
     # what is due
 
-    def _after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call it then, unless the stop comes first. What is already to be called stays as it is."""
-
-        def call() -> None:
-            del self._timers[function]
-            function()
-
-        if self._stopped is None and function not in self._timers:
-            self._timers[function] = _Timer(self._clock.callLater(seconds, call), seconds)
-
-    def _wake(self) -> None:
-        """Have timers run when they should, also if the clock was set back meanwhile."""
-        now = self._clock.seconds()
-        for timer in self._timers.values():
-            if timer.call.getTime() - now > timer.seconds:
-                timer.call.reset(timer.seconds)
-
     def _notice(self, seconds: float) -> None:
         """The clock was set back by so much."""
-        self._wake()
+        self._timers.wake()
         if seconds >= SET_BACK_SECONDS:
             self._set_back += 1
             _log.warn(
@@ -237,74 +224,85 @@ class Journal:
         return Record(self.now(), "alive", BROKER_WIRE, why=why)
 
     def _tell_alive(self) -> None:
-        self._after(ALIVE_SECONDS, self._tell_alive)
+        self._timers.after(ALIVE_SECONDS, self._tell_alive)
         self.put(self._alive())
 
     def _flush(self) -> None:
         self.before_flush()
-        self._flush_due = True
+        self._due.add(JournalWork.WRITE)
         self._go_on()
 
     def _retain(self) -> None:
-        self._after(RETAIN_SECONDS, self._retain)
-        self._retain_due = True
+        self._timers.after(RETAIN_SECONDS, self._retain)
+        self._due.add(JournalWork.DELETE)
         self._go_on()
 
     def _seal_again(self) -> None:
-        self._seal_waits = False
+        self._due.add(JournalWork.SEAL)
         self._go_on()
 
     # one job after the other
 
     def _go_on(self) -> None:
         """Have the thread do what is due, unless it does something."""
-        if self._choosing:  # a job that ended at once: the loop below goes on
-            return
-        self._choosing = True
-        while not self._busy and not self._closed and (job := self._choose()) is not None:
+        # A loop, and no recursion: where jobs end at once, a long sealing would nest as deep as it has pieces.
+        while self._worker is JournalWorker.IDLE and (job := self._choose()) is not None:
             job()
-        self._choosing = False
 
     def _choose(self) -> Callable[[], None] | None:
-        """What is to be done now, the most urgent first. The thread does nothing."""
-        stopping = self._stopped is not None
-        if not self._recovered:
-            return self._recover
-        if stopping and self._tries and not self._said_stop:
-            return self._write
-        if self._flush_due and not stopping:
-            self._flush_due = False
+        """Return the most urgent job of the state, None if there is none. The thread is idle."""
+        match self._state:
+            case JournalState.RECOVERING | JournalState.ENDING:
+                return self._recover
+            case JournalState.RUNNING:
+                return self._choose_running()
+            case JournalState.LAST_WRITE:
+                return self._write
+            case JournalState.CLOSING:
+                return self._seal if self._is_seal_due() else self._close
+            case _:
+                return None
+
+    def _choose_running(self) -> Callable[[], None] | None:
+        # Writing comes first: records wait in a bounded queue, and sealed files can wait.
+        if JournalWork.WRITE in self._due:
+            self._due.discard(JournalWork.WRITE)
             if self._queue or self._untold or self._segments.unsynced or self._segments.due(self._clock.seconds()):
                 return self._write
-            self._after(FLUSH_SECONDS, self._flush)
-        if self._segments.waiting and not self._seal_waits:
+            self._timers.after(FLUSH_SECONDS, self._flush)
+        if self._is_seal_due():
             return self._seal
-        if self._retain_due and not stopping:
-            return self._delete_old
-        return self._close if stopping else None
+        return self._delete_old if JournalWork.DELETE in self._due else None
+
+    def _is_seal_due(self) -> bool:
+        return JournalWork.SEAL in self._due and bool(self._segments.waiting)
 
     @property
     def _untold(self) -> int:
-        """How many are lost that no ``drop`` record in a file tells of. The thread does nothing."""
+        """The number of losses that no ``drop`` record in a file reports. The thread does nothing."""
         return self._next_seq - 1 - self._segments.last_seq + self._turned_away
 
     def _run(self, done: Callable[[], None], failed: Callable[[Failure], None], *job: Any) -> None:
         """Have the thread do the job, a function and its arguments; then call one of the two, and go on."""
 
         def ended(_: object) -> None:
-            self._busy = False
-            self._go_on()
+            starting = self._worker is JournalWorker.STARTING
+            self._worker = JournalWorker.IDLE
+            if not starting:  # else the loop in `_go_on` goes on
+                self._go_on()
 
-        self._busy = True
+        self._worker = JournalWorker.STARTING
         function, *arguments = job
         working = self._in_thread(function, *arguments)
         working.addCallbacks(lambda _: done(), failed)
         working.addErrback(lambda failure: _log.failure("a defect in the metrics journal", failure))
         working.addBoth(ended)
+        if self._worker is JournalWorker.STARTING:
+            self._worker = JournalWorker.WORKING
 
     def _recover(self) -> None:
         def ended() -> None:
-            self._recovered = True
+            self._change(JournalEvent.RECOVERED)
             if self._segments.recovered:
                 _log.info(
                     "an earlier start left {files} open segments of the metrics journal, which are sealed now; {torn} "
@@ -316,17 +314,18 @@ class Journal:
         def failed(failure: Failure) -> None:
             ended()
             self._sealing.errors += 1
-            tell(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
+            _log_failure(failure, "what the last run left of the metrics journal could not all be recovered: {why}")
 
         self._run(ended, failed, self._segments.recover)
 
     def _write(self) -> None:
         """Hand over what waits."""
         now = self._clock.seconds()
-        stopping = self._stopped is not None
-        if stopping and not self._turned_away:
+        stopping = self._state is JournalState.LAST_WRITE
+        # What was turned away has numbers behind those of the queue: then the record of the stop is in the next write.
+        last = stopping and not self._turned_away
+        if last:
             self._queue.append(self._alive("stop"))
-            self._said_stop = True
         records, self._queue = self._queue, []
         first = self._next_seq
         lost = first - 1 - self._segments.last_seq
@@ -342,23 +341,25 @@ class Journal:
         def done() -> None:
             self._writing.over()
             self._tell_mended(now)
-            self._after(FLUSH_SECONDS, self._flush)
+            self._timers.after(FLUSH_SECONDS, self._flush)
+            if last:
+                self._change(JournalEvent.WRITTEN)
 
         def failed(failure: Failure) -> None:
             self._lost = self._next_seq - 1 - self._segments.lines
             self._lost_to = "disk"
             if stopping:
-                self._said_stop = False
                 self._tries -= 1
                 if not self._tries:
                     _log.error("{count} records of the metrics journal are lost by the stop", count=self._untold)
-            self._after(self._writing.add(failure), self._flush)
+                    self._change(JournalEvent.WRITTEN)
+            self._timers.after(self._writing.add(failure), self._flush)
 
-        self._run(done, failed, self._append, records, first, now, sync, self._said_stop)
+        self._run(done, failed, self._append, records, first, now, sync, last)
 
     def _count_turned_away(self, now: float) -> None:
         failing = self._writing.failures > 0
-        if not failing and self._full.is_time(now):
+        if not failing and self._full.allows(now):
             _log.warn(
                 "the queue of the metrics journal was full: {count} records are lost, and counted in it",
                 count=self._turned_away,
@@ -370,7 +371,7 @@ class Journal:
 
     def _tell_mended(self, now: float) -> None:
         new = self._mended - self._mended_told
-        if new and self._mending.is_time(now):
+        if new and self._mending.allows(now):
             self._mended_told = self._mended
             _log.warn(
                 "{count} records of the metrics journal had texts that are no Unicode: they are changed", count=new
@@ -399,21 +400,19 @@ class Journal:
                 self._sealing.over()
 
         def failed(failure: Failure) -> None:
-            self._seal_waits = True
-            wait = self._sealing.add(failure)
-            if self._stopped is None:
-                self._after(wait, self._seal_again)
+            self._due.discard(JournalWork.SEAL)
+            self._timers.after(self._sealing.add(failure), self._seal_again)
 
         self._run(done, failed, self._segments.seal_piece)
 
     def _delete_old(self) -> None:
         def done() -> None:
             if not self._segments.retaining:
-                self._retain_due = False
+                self._due.discard(JournalWork.DELETE)
                 self._retaining.over()
 
         def failed(failure: Failure) -> None:
-            self._retain_due = False
+            self._due.discard(JournalWork.DELETE)
             self._retaining.add(failure)
 
         self._run(done, failed, self._segments.retain_piece, self._clock.seconds())
@@ -421,27 +420,34 @@ class Journal:
     # the end
 
     def _close(self) -> None:
-        def failed(failure: Failure) -> None:
-            tell(failure, "the metrics journal was not closed in good order: {why}")
-            self._end()
+        def done() -> None:
+            self._change(JournalEvent.RELEASED)
 
-        self._run(self._end, failed, self._segments.close)
+        def failed(failure: Failure) -> None:
+            _log_failure(failure, "the metrics journal was not closed in good order: {why}")
+            self._change(JournalEvent.RELEASED)
+
+        self._run(done, failed, self._segments.close)
 
     def _stop_waiting(self) -> None:
         _log.error("the metrics journal was not closed in {most:g} seconds", most=STOP_SECONDS)
-        self._end()
-
-    def _end(self) -> None:
-        if not self._closed:
-            self._closed = True
-            assert self._stopped is not None
-            assert self._patience is not None
-            if self._patience.active():
-                self._patience.cancel()
-            self._stopped.callback(None)
+        self._change(JournalEvent.TIMEOUT)
 
 
-@attrs.frozen
-class _Timer:
-    call: IDelayedCall
-    seconds: float
+def _disk_errors(clock: IReactorTime, text: str) -> DiskErrors:
+    """Failures of the disk at one kind of work; ``text`` says what fails."""
+    return DiskErrors(
+        _log,
+        clock,
+        OSError,
+        f"{text}: {{why}}. It is tried again, and the log says when that succeeds",
+        f"no longer, after {{failures}} failures: {text}",
+    )
+
+
+def _log_failure(failure: Failure, text: str) -> None:
+    """Log a failure: the disk's in a sentence, in which ``{why}`` is the system's reason, any other as a defect."""
+    if failure.check(OSError):
+        _log.error(text, why=failure.value)
+    else:
+        _log.failure("a defect in the metrics journal", failure)

@@ -66,7 +66,7 @@ def boot_name(seconds: float, salt: bytes) -> str:
 
 
 def common(broker: str, boot: str) -> bytes:
-    """How each line of this start of this broker begins."""
+    """Return the members with which each line of this start of this broker begins."""
     named = msgspec.json.encode({"v": VERSION, "broker": broker, "boot": boot})
     return named[:-1] + b',"seq":'
 

@@ -1,4 +1,4 @@
-"""How the journal's thread leaves the interpreter to the reactor.
+"""Pauses in which the journal's thread leaves the interpreter to the reactor.
 
 A thread that works lets go of the interpreter in each call of the system. But most of those take some microseconds,
 and a reactor that waits takes longer to wake up: it finds the interpreter taken again, and waits anew. That can go on
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 REST_SECONDS = 0.0002
-"""How long it sleeps: four times what waking up takes where a core is free, and less than the work before it."""
+"""Seconds of sleep: four times what waking up takes where a core is free, and less than the work before it."""
 
 
 def rest() -> None:

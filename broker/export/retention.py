@@ -1,4 +1,4 @@
-"""What is deleted of the sealed segments of a journal.
+"""Retention: deletion of old sealed segments of a journal.
 
 Rules:
 - Only what has the name of a segment is deleted, or of one that is not finished: files, in the directory of an hour;
@@ -21,13 +21,13 @@ from broker.export.disk import Disk, entries
 from broker.export.rest import rest
 
 SWEPT = 500
-"""How many files and directories a sweep looks at in one piece: some 20 ms in which nothing is appended."""
+"""Files and directories that a sweep looks at in one piece: some 20 ms in which nothing is appended."""
 
 LOOKS = 10
 """After how many of them it rests: some 0.3 ms."""
 
 DELETION = 10
-"""How many of those looks the deletion of one segment takes as long as."""
+"""Cost of the deletion of one segment, in looks."""
 
 _SEALED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl\.gz")
 _UNFINISHED = re.compile(r"\..+\.jsonl\.gz\.tmp")

@@ -1,4 +1,4 @@
-"""How an open file of a journal becomes a sealed segment.
+"""Sealing: compression of an open file of a journal into a segment that never changes.
 
 Rules:
 - A file is sealed a piece at a time, so that the lines of the present need not wait: compressed to a name that begins
@@ -20,25 +20,25 @@ import msgspec
 from broker.export.disk import Disk, about
 
 PIECE = 2 * 1024 * 1024
-"""How much of a file is compressed at a time: some 50 ms in which nothing is appended."""
+"""Bytes of a file that are compressed at a time: some 50 ms in which nothing is appended."""
 
 CHUNK = 128 * 1024
-"""How much is given to zlib at once. It releases the interpreter meanwhile, so this bounds memory, not stalls."""
+"""Bytes that are given to zlib at once. It releases the interpreter meanwhile, so this bounds memory, not stalls."""
 
 LEVEL = 6
 """Of compression. Level 9 takes three times as long for a few percent."""
 
 FIRST_LINE = 64 * 1024
-"""How much of a file is read to find the time of its first record; lines are some hundred bytes long."""
+"""Bytes of a file that are read to find the time of its first record; lines are some hundred bytes long."""
 
 CHECKED = 1024 * 1024
-"""How much of a file is checked at once: some 0.5 ms in which the interpreter is free."""
+"""Bytes of a file that are checked at once: some 0.5 ms in which the interpreter is free."""
 
 TRAILER = 8
 """Bytes at the end of a gzip file: the checksum and the length of what is compressed in it."""
 
 SUFFIX = ".gz"
-"""What a segment's name has in addition when it is sealed."""
+"""Suffix of the name of a sealed segment."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -96,7 +96,7 @@ class Sealing:
             self._compression = None
 
     def _target(self, path: str) -> str:
-        """Where a file goes when it is sealed."""
+        """Return the path of the sealed segment of a file."""
         moment = _first_moment(self._disk, path)
         name = os.path.basename(path) + SUFFIX
         return os.path.join(self._directory, f"date={moment.date()}", f"hour={moment:%H}", name)
@@ -175,7 +175,7 @@ def _first_moment(disk: Disk, path: str) -> datetime:
 
 
 def _is_sealed(disk: Disk, path: str, target: str) -> bool:
-    """Whether the file is sealed there already. Raises FileExistsError if that is another one."""
+    """Return whether the file is sealed there already. Raises FileExistsError if that is another one."""
     try:
         file = disk.open(target, os.O_RDONLY)
     except FileNotFoundError:
@@ -191,7 +191,7 @@ def _is_sealed(disk: Disk, path: str, target: str) -> bool:
 
 
 def _trailer(disk: Disk, path: str) -> bytes:
-    """What a gzip file of that content ends with."""
+    """Return the last bytes of a gzip file with that content."""
     checksum = size = 0
     file = disk.open(path, os.O_RDONLY)
     try:

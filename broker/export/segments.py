@@ -40,24 +40,24 @@ SEGMENT_SECONDS = 3600.0
 """The age at which a file is rotated: the oldest record that a reader of sealed files lacks is not much older."""
 
 KEEP_SECONDS = 35 * 86_400.0
-"""How long sealed segments are kept: a month, and some days in which a job that failed is noticed and repeated."""
+"""Seconds for which sealed segments are kept: a month, and some days to notice and repeat a failed job."""
 
 KEEP_BYTES = 4 * 1024 * 1024 * 1024
-"""How much room sealed segments may take: some 180 million records, a month of 2,000 heartbeats in 30 seconds."""
+"""Bytes that sealed segments may take: some 180 million records, a month of 2,000 heartbeats in 30 seconds."""
 
 QUEUE = 200_000
 """Records that may wait for the thread: some 60 MB, and 200 seconds of 1,000 a second while the disk does not answer.
 As many again may be in the thread's hands."""
 
 CHUNK = 128 * 1024
-"""How much of a file is looked at at once for the end of its last whole line."""
+"""Bytes of a file that are searched at once for the end of its last whole line."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl")
 
 
 @attrs.frozen
-class Limits:
-    """What a journal may take. None: without a limit."""
+class JournalLimits:
+    """Limits of a journal. None: without a limit."""
 
     queue: int = QUEUE
     segment_bytes: int = SEGMENT_BYTES
@@ -72,7 +72,7 @@ class Segments:
     All methods raise OSError with the path that it is about, and can be tried again after that.
     """
 
-    def __init__(self, directory: str, broker: str, boot: str, limits: Limits, disk: Disk | None = None) -> None:
+    def __init__(self, directory: str, broker: str, boot: str, limits: JournalLimits, disk: Disk | None = None) -> None:
         for name in (broker, boot):
             if not BROKER_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be part of a file name: letters, digits, dots, dashes and _ only")
@@ -202,7 +202,7 @@ class Segments:
         return self._file is not None and self._synced[0] != self._good
 
     def due(self, now: float) -> bool:
-        """Whether the open file is to be rotated: it is large, or old, or the clock was set back since it was begun."""
+        """Return whether to rotate the open file: it is large or old, or the clock was set back since its start."""
         if self._file is None or not self._good:
             return False
         age = now - self._opened
@@ -335,7 +335,7 @@ class Segments:
 
 
 def _end_of_lines(file: int, size: int) -> int:
-    """How much of a file is whole lines."""
+    """Return the number of bytes of a file that are whole lines."""
     end = size
     while end > 0:
         begin = max(0, end - CHUNK)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from operator import methodcaller
 from typing import Protocol as TypingProtocol
 
-import attrs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
@@ -13,34 +12,13 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import StreamConnection
-from broker.net.limits import Complaints, Deadlines, Rates
-from broker.net.turns import Turns
-from broker.net.unfinished import UnfinishedInput
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.rate_limits import Complaints, Deadlines, Rates
+from broker.net.scheduler import Turns
+from broker.net.unfinished_input import UnfinishedInput
 
 STOP_WITHIN = 5.0
 """Seconds that all connections together may take to close when the listener stops."""
-
-
-@attrs.frozen
-class Limits:
-    """The limits on the peers of one listener; see the configuration for meanings and units.
-
-    ``connections_per_address`` is the number of connections that one address may have, or 0 for no such limit. It
-    counts for the addresses of this machine as well, and all peers of a unix socket are one address.
-    """
-
-    connections: int = 20_000
-    connections_per_address: int = 0
-    rate: float = 100.0
-    burst: float = 1_000
-    authenticate_within: float = 0.0
-    write_buffer: int = 4 * 1024 * 1024
-    stalled_after: float = 30.0
-    http_timeout: float = 15.0
-    http_select_wait: float = 60.0
-    rtcp_timeout: float = 60.0
-    rtcp_disconnected: float = 30.0
-    rtcp_backlog: int = 64_000
 
 
 class ConnectionFactory(Factory):
@@ -55,7 +33,7 @@ class ConnectionFactory(Factory):
     def __init__(
         self,
         wire: str,
-        limits: Limits,
+        limits: ConnectionLimits,
         turns: Turns,
         complaints: Complaints,
         clock: IReactorTime,
@@ -144,7 +122,7 @@ class ConnectionFactory(Factory):
         else:
             del self._by_address[host]
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: ConnectionLimits) -> None:
         """Other limits from now on."""
         self.limits = limits
         self._accept_again()

@@ -4,7 +4,7 @@
 ``reader.feed`` → `receive` → the session → `write`.
 
 Rules:
-- Input is handled by the scheduler (`turns.py`), a quantum of time at a go.
+- Input is handled by the scheduler (`scheduler.py`), a quantum of time at a go.
 - Output is gathered while input is handled, and written at once when that is done. What another connection must receive
   first (`write_first`) is written before.
 - While a peer does not read, nothing more of it is handled or read. What it must be told meanwhile (notices) is kept up
@@ -18,7 +18,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
@@ -28,12 +27,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.direct import nothing_waits, plain_socket, send_now, unsent
-from broker.net.limits import Bucket
-from broker.net.scheduled import STRIKES, Scheduled
-from broker.net.streams import TcpStream
-from broker.net.unfinished import SHORT
-from broker.session.peer import Reader
+from broker.net.connection_output import ConnectionOutput
+from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, OPEN, OPENING, SERVING, STRANGER, ReadState
+from broker.net.epoll_streams import TcpStream
+from broker.net.fast_write import nothing_waits, plain_socket, unsent
+from broker.net.interfaces.peer import Reader
+from broker.net.rate_limits import Bucket
+from broker.net.scheduled_input import STRIKES
+from broker.net.unfinished_input import SHORT
 
 if TYPE_CHECKING:
     from broker.net.admission import ConnectionFactory
@@ -50,9 +51,6 @@ class NoReader:
 
 
 NO_READER = NoReader()
-
-BATCH = 65_536
-"""Bytes of output after which it is written, and a quantum ends: one full send, and no more than a few ms of work."""
 
 READ, BULK_READ = Connection.bufferSize, 4 * Connection.bufferSize
 """Bytes of a read from a peer that has authenticated, and from one that fills its reads while no other has to wait."""
@@ -73,7 +71,7 @@ REFUSALS_A_SECOND = 10.0
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
-class StreamConnection(Scheduled, Protocol):
+class StreamConnection(ConnectionOutput, Protocol):
     """One connection, whose protocol is spoken by a subclass.
 
     A subclass sets ``reader`` and ``receive`` in its constructor (or has a method ``receive``), and overrides the
@@ -97,19 +95,7 @@ class StreamConnection(Scheduled, Protocol):
     stays, while ``host`` may become another name for the peer. Empty where the factory does not count it."""
 
     # Class attributes: most connections never change them, which makes an idle one small.
-    _out_size = 0
-    _direct = False  # a plain socket: output may be given to the kernel at once
-    _serving = False  # handling messages: output is gathered
-    _enough = False  # this quantum wrote a batch, and ends
-    _flushing = False  # will be flushed in the next turn
-    _first = False  # will be flushed before anything else is written
-    _authenticated = False
-    _paused = False  # the peer does not read
-    _bulk = False  # the last read was full: larger ones are made
-    _input_ended = False
-    _lingering = False  # for answers, after the end of input
-    _closing = False
-    _begun = True  # the first input is known to be of this protocol, see `opened`
+    reads: ReadState = STRANGER
     _socket: Connection | None = None  # the connection below everything else
     _unsent = 0  # bytes that were unsent when its time to read or to close began
     _pending = 0  # bytes of an unfinished message, as accounted
@@ -118,22 +104,23 @@ class StreamConnection(Scheduled, Protocol):
     def __init__(
         self, factory: ConnectionFactory, host: str, port: int, local: bool, turned_away: Refusal | None
     ) -> None:
+        super().__init__()
         self.factory = factory
         self.host = host
         self.port = port
         self.local = local
         self.turned_away = turned_away
         """The reason for which the factory refused this connection when it was accepted."""
-        self._out: list[bytes] = []
 
     # given by a subclass
 
     def opened(self, data: bytes) -> bytes:
         """All that was read since the beginning, once it is known to be of this protocol; nothing before, nor if not.
 
-        Called for each read until it sets ``_begun``; a protocol that wants this begins with ``_begun = False``.
+        Called for each read in the state `OPENING`, in which a protocol begins that sets ``life`` so in its class. The
+        event `IDENTIFIED` ends that state.
         """
-        self._begun = True
+        self.life = self.life.on_identified
         return data
 
     def connection_ready(self) -> None:
@@ -166,25 +153,28 @@ class StreamConnection(Scheduled, Protocol):
         self._direct = self._socket is self.transport
         if isinstance(self._socket, TcpStream):
             self._socket.crowd = self.factory.turns
-        if self._direct and not self._authenticated:
+        authenticated = self.reads is not STRANGER
+        if self._direct and not authenticated:
             self.transport.bufferSize = SHORT  # a peer has little to send before it authenticates
-        self.factory.connected(self, self._authenticated)
+        self.factory.connected(self, authenticated)
         if self.turned_away is not None:
             self.refuse(self.turned_away)
         else:
             self.connection_ready()
 
     def dataReceived(self, data: bytes) -> None:
-        if len(data) >= READ or self._bulk:
+        if len(data) >= READ or self.reads is BULK:
             self._adapt(len(data))
-        if self._closing:
-            self._throw_away()
-            return
-        if not self._begun:
-            data = self.opened(data)
-            if not data:
+        life = self.life
+        if life is not OPEN:
+            if life.closing:
+                self._throw_away()
                 return
-        if self._rest is not None or self._paused:
+            if life is OPENING:
+                data = self.opened(data)
+                if not data:
+                    return
+        if self._rest is not None or self.output is BLOCKED:
             self.take(data)
             return
         # As `take`, without its calls: this is done for each read.
@@ -194,13 +184,13 @@ class StreamConnection(Scheduled, Protocol):
         if self._refusals is not None:
             ordinary = ordinary and self._forgiven()
         # An ordinary peer sends little, causes little work, and was not refused anything of late.
-        self.factory.turns.serve(self, ordinary, not self._authenticated)
+        self.factory.turns.serve(self, ordinary, self.reads is STRANGER)
         if self._rest is not None:
             self._stop_reading()
 
     def readConnectionLost(self) -> None:
-        self._input_ended = True
-        if self._closing:
+        self.life = self.life.on_end_of_input
+        if self.life.closing:
             self.transport.loseConnection()
         elif self._rest is None:
             self._end_of_input()
@@ -210,7 +200,8 @@ class StreamConnection(Scheduled, Protocol):
         self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._closing = True
+        self.life = self.life.on_lose
+        self.quantum = self.quantum.on_stop
         self.drop()
         self._out.clear()
         self.lost()
@@ -218,15 +209,17 @@ class StreamConnection(Scheduled, Protocol):
         self.factory.disconnected(self)
 
     def pauseProducing(self) -> None:
-        self._paused = True
+        self.output = self.output.on_pause
+        self.quantum = self.quantum.on_stop
         self._watch_progress()
         self._stop_reading()
 
     def resumeProducing(self) -> None:
-        self._paused = False
+        self.output = self.output.on_resume
         self.factory.stalls.discard(self)
         self.flush()
-        if not self._paused and not self._closing and not self._serving:
+        # The flush may have blocked the output again, and a quantum that goes on ends with the same steps.
+        if self.output is not BLOCKED and not self.life.closing and self.quantum is IDLE:
             self.go_on()
 
     def stopProducing(self) -> None:
@@ -240,18 +233,17 @@ class StreamConnection(Scheduled, Protocol):
 
     def held_up(self) -> bool:
         """True if the peer does not read."""
-        return self._paused
+        return self.output is BLOCKED
 
     def serve(self) -> bool:
         """Handle input until the quantum is over. Returns True if there is more."""
         rest = self._rest
-        if rest is None or self._paused:
+        if rest is None or self.output is BLOCKED:
             self._queued = False
-            if self._closing:
+            if self.life.closing:
                 self.transport.resumeProducing()
             return False
-        self._serving = True
-        self._enough = False
+        self.quantum = self.quantum.on_begin
         receive, turns = self.receive, self.factory.turns
         left = turns.left
         before, step, unwatched = turns.given, 1, 1
@@ -265,10 +257,10 @@ class StreamConnection(Scheduled, Protocol):
                         receive(item)
                 except Exception:
                     self.failed()
-                    if not self._closing:
+                    if not self.life.closing:
                         self.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
                 completed = True
-            if self._enough or self._paused or self._closing:
+            if self.quantum is not SERVING:
                 break
             unwatched -= 1
             if not unwatched:
@@ -280,7 +272,7 @@ class StreamConnection(Scheduled, Protocol):
         else:
             self._rest = self.reader.feed(self._held) if self._held else None
             self._held = b""
-        self._serving = False
+        self.quantum = self.quantum.on_end
         if self._out or turns.first:
             self.flush()
         pending = self.reader.pending
@@ -288,28 +280,13 @@ class StreamConnection(Scheduled, Protocol):
             self._account(pending, completed)
         if self._rest is None:
             self._queued = False
-            if (self._stopped_reading or self._input_ended) and not self._closing and not self._paused:
+            life = self.life
+            if (self._stopped_reading or life.input_ended) and not life.closing and self.output is not BLOCKED:
                 self._read_on()
             return False
         self._stop_reading()
-        self._queued = not self._paused
+        self._queued = self.output is not BLOCKED
         return self._queued
-
-    def flush(self) -> None:
-        """Write gathered output, unless the peer does not read. Output that others must receive first goes before."""
-        hurried, self._first, self._flushing = self._first, False, False
-        if self.factory.turns.first:
-            self.factory.turns.flush_first()
-        while self._out and not self._paused and not self._closing:
-            data = self._take()
-            if self._direct:
-                data = send_now(self.transport, data)
-            if data:
-                self.transport.write(data)
-        if hurried and not self._direct:
-            push = getattr(self.transport, "push", None)
-            if push is not None:
-                push()
 
     # from the session, or the subclass itself
 
@@ -318,46 +295,23 @@ class StreamConnection(Scheduled, Protocol):
         """The address of the peer, with its port if it has one."""
         return f"{self.host}:{self.port}" if self.port else self.host
 
-    @property
-    def behind(self) -> bool:
-        """True if the peer has still to read much of its output."""
-        return self._paused or self._out_size >= BATCH or getattr(self.transport, "behind", False)
-
-    def write(self, data: bytes) -> None:
-        """Send one encoded message."""
-        self._out.append(data)
-        self._out_size += len(data)
-        if self._serving and self._out_size < BATCH:
-            return
-        if self._closing:
-            self._out.clear()
-        elif self._paused:
-            if self._out_size > self.factory.limits.write_buffer:
-                self.not_reading()
-        elif self._serving:
-            self._enough = True
-            self.flush()
-        elif not self._flushing:
-            self._flushing = True
-            self.factory.turns.flush_later(self)
-
-    def write_first(self, data: bytes) -> None:
-        """Send one encoded message before all that any connection is sent from now on."""
-        self.write(data)
-        if self._out and not self._first and not self._paused:
-            self._first = True
-            self.factory.turns.flush_before(self)
-
     def close(self) -> None:
         """Send output that waits, and close in good order."""
-        if self._closing:
+        if self.life.closing:
             return
         if self._out:
             self.factory.turns.flush_first()
+            if self.life.closing:
+                return  # its own output was among that, and its transport gave it up
+        input_ended = self.life.input_ended
+        # Before the last write, in which a transport may abort.
+        self.life = self.life.on_close
+        self.quantum = self.quantum.on_stop
+        if self._out:
             self.transport.write(b"".join(self._out))
-        self._closing = True
         self.lost()
-        if self._input_ended and self._direct and nothing_waits(self.transport):
+        if input_ended and self._direct and nothing_waits(self.transport):
+            # All is said in both directions: a close by the reactor would take another turn.
             self.transport.connectionLost(connectionDone)
             return
         self._out.clear()
@@ -365,11 +319,11 @@ class StreamConnection(Scheduled, Protocol):
         self._let_go()
         self.factory.logins.discard(self)
         self.transport.unregisterProducer()
-        if self._input_ended or not self.factory.half_close:
+        if input_ended or not self.factory.half_close:
             self.transport.loseConnection()
         else:
             self.transport.loseWriteConnection()
-        if self._stopped_reading and not self._input_ended:
+        if self._stopped_reading and not input_ended:
             self.transport.resumeProducing()  # to see the end of input
         self._close_in_time()
 
@@ -383,7 +337,7 @@ class StreamConnection(Scheduled, Protocol):
 
     def authenticated(self) -> None:
         """The peer has authenticated: it may stay, and larger reads are made. May be called before `connectionMade`."""
-        self._authenticated = True
+        self.reads = self.reads.on_authenticate
         self.factory.logins.discard(self)
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
@@ -402,7 +356,8 @@ class StreamConnection(Scheduled, Protocol):
         """Disconnect it, since it does not read."""
         refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
-        self._closing = True
+        self.life = self.life.on_abort
+        self.quantum = self.quantum.on_stop
         self._out.clear()
         self._let_go()
         self.abort()
@@ -427,25 +382,12 @@ class StreamConnection(Scheduled, Protocol):
 
     # inside
 
-    def _take(self) -> bytes:
-        """Take a batch of gathered output, or all of it: a peer that reads slowly costs no copies of the rest."""
-        out = self._out
-        if self._out_size <= 2 * BATCH:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            out.clear()
-        else:
-            sizes = accumulate(len(part) for part in out)
-            count = next((i for i, size in enumerate(sizes, 1) if size >= BATCH), len(out))
-            data = b"".join(out[:count])
-            del out[:count]
-        self._out_size -= len(data)
-        return data
-
     def _adapt(self, size: int) -> None:
         """Make larger reads while a peer fills them, and no other waits: a read costs as much as ten messages."""
-        self._bulk = self._direct and self._authenticated and size >= READ and not self.factory.turns.busy
-        if self._direct and self._authenticated:
-            self.transport.bufferSize = BULK_READ if self._bulk else READ
+        if self._direct and self.reads is not STRANGER:
+            full = size >= READ and not self.factory.turns.busy
+            self.reads = self.reads.on_full_read if full else self.reads.on_partial_read
+            self.transport.bufferSize = BULK_READ if self.reads is BULK else READ
 
     def _throw_away(self) -> None:
         """Read no more until the next turn: input after a close costs time, too."""
@@ -455,13 +397,13 @@ class StreamConnection(Scheduled, Protocol):
             self.turns.serve_later(self)
 
     def _end_of_input(self) -> None:
-        if self._lingering:
+        if self.life is not ENDED:
             return
-        if self.input_ended():
-            self._lingering = True
-            self.factory.lingering.add(self, HALF_CLOSED)
-        else:
+        if not self.input_ended():
             self.close()
+        elif not self.life.closing:
+            self.life = self.life.on_linger
+            self.factory.lingering.add(self, HALF_CLOSED)
 
     def _watch_progress(self) -> None:
         self._unsent = unsent(self._socket)
@@ -493,7 +435,7 @@ class StreamConnection(Scheduled, Protocol):
 
     def pause_reading(self) -> None:
         """Tell the transport to read no more for now."""
-        if not self._closing:
+        if not self.life.closing:
             self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
@@ -502,5 +444,4 @@ class StreamConnection(Scheduled, Protocol):
 
     def _read_on(self) -> None:
         super()._read_on()
-        if self._input_ended:
-            self._end_of_input()
+        self._end_of_input()

@@ -21,11 +21,11 @@ from twisted.internet.interfaces import IAddress, IConnector
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from broker.net.direct import send_now
-from broker.net.scheduled import Scheduled
-from broker.net.unfinished import SHORT
+from broker.net.fast_write import send_now
+from broker.net.scheduled_input import Scheduled
+from broker.net.unfinished_input import SHORT
 from broker.net.zmtp.errors import ZmtpError
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
@@ -33,7 +33,7 @@ from broker.net.zmtp.null import Null
 MAX_ANSWER = 64 * 1024
 """Bytes of one frame of an answer. Those of DBP have some ten."""
 
-LIMITS = Limits.of_frame(MAX_ANSWER)
+LIMITS = FrameLimits.of_frame(MAX_ANSWER)
 """Bounds on an answer. ``message`` also bounds all input of the connection, handshake and heartbeats included."""
 
 PEERS = frozenset([b"DEALER", b"REP", b"ROUTER"])

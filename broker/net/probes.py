@@ -26,9 +26,9 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime
 from twisted.logger import Logger
 
-from broker.net.limits import Complaints
 from broker.net.probe_connection import ProbeConnection
-from broker.net.turns import Turns
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
 
 MOST = 200
 """Questions that are open at a time. Each takes a descriptor, and at most 576 KiB of an answer that is not complete; a

@@ -1,7 +1,8 @@
 """TLS on a listener, with certificates that can be exchanged while it runs.
 
 Rules:
-- Records are decrypted in turns (`scheduled.py`): a handshake costs a millisecond of CPU, and waits for the rounds.
+- Records are decrypted in turns (`scheduled_input.py`): a handshake costs a millisecond of CPU, and waits for the
+  rounds.
 - What a record holds is handed to the protocol above within the same quantum. While that protocol reads no more,
   nothing is decrypted for it.
 """
@@ -19,10 +20,10 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TL
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.net.direct import push
-from broker.net.limits import Complaints
-from broker.net.scheduled import Scheduled, sliced
-from broker.net.turns import Turns
+from broker.net.fast_write import push
+from broker.net.rate_limits import Complaints
+from broker.net.scheduled_input import Scheduled, sliced
+from broker.net.scheduler import Turns
 
 READ = 4_096
 """Bytes of one read: a handshake takes three of them at most, and a peer waits with as little as this."""
@@ -56,7 +57,7 @@ class Certificates:
         return SSL.Connection(self._context, None)
 
     def read(self) -> SSL.Context:
-        """What is in the files now. Raises as the constructor does."""
+        """Read the files again. Raises as the constructor does."""
         context = SSL.Context(SSL.TLS_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
         context.set_session_id(SESSIONS)

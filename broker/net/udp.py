@@ -1,7 +1,7 @@
 """A UDP socket in the reactor: whatever comes in is read in bounded pieces, and what goes wrong is counted.
 
 Rules:
-- It takes its turns like the other sockets that many peers share (`broker.net.turns`).
+- It takes its turns like the other sockets that many peers share (`broker.net.scheduler`).
 - Nothing but `UdpSocket.close` ends it: an error that the network told of costs nothing, a failing datagram costs that
   datagram, and after any other error it is read again after `RETRY`.
 - A datagram that is too long is given on like the others, cut to one byte more than the longest: who receives it sees
@@ -26,8 +26,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.net.limits import Seldom
-from broker.net.turns import Turns
+from broker.net.rate_limits import Seldom
+from broker.net.scheduler import Turns
 
 BUFFER = 4 * 1024 * 1024
 """Bytes asked of the kernel for what was not read yet. Linux grants twice that, and takes some 830 for a small one: so
@@ -59,14 +59,14 @@ _TOLD = frozenset(
         errno.EPERM, errno.EPROTO,
     }
 )  # fmt: skip
-"""What a read may say of something that was sent before. There may be datagrams behind it."""
+"""Errors of a read that concern an earlier datagram of the broker. There may be datagrams behind them."""
 
 _Receive = Callable[[bytes, tuple[str, int]], object]
 
 
 @implementer(IReadDescriptor)
 class UdpSocket:
-    """One socket, over IPv4. Nothing comes in before it is bound, and then goes to who was named there.
+    """One socket, over IPv4 or IPv6. Nothing comes in before it is bound, and then goes to who was named there.
 
     ``longest`` is how many bytes a datagram may have; ``wanted`` is the receive buffer to ask for, in bytes.
     """
@@ -91,7 +91,7 @@ class UdpSocket:
         self._dropped: int | None = None
         """None where the kernel does not tell."""
         self._told = 0
-        """What the kernel's own count of drops was last."""
+        """The kernel's count of dropped datagrams at the last look."""
         self._logged: Seldom[str] = Seldom(reactor)
         self._warned = False
         """The receive buffer is a small one, and the log has it: it may be bound more than once."""
@@ -99,9 +99,9 @@ class UdpSocket:
     # opening and closing
 
     def bind(self, host: str, port: int, receive: _Receive) -> int:
-        """Listen at that IPv4 address. Returns the port that it got. Raises OSError."""
+        """Listen at that IPv4 or IPv6 address. Returns the port that it got. Raises OSError."""
         assert self._socket is None
-        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        opened = socket.socket(_family(host), socket.SOCK_DGRAM)
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -143,7 +143,7 @@ class UdpSocket:
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """What the reactor calls it in the log."""
+        """The name of the socket in the reactor's log lines."""
         return self._name
 
     def doRead(self) -> None:
@@ -218,7 +218,7 @@ class UdpSocket:
             self.log.failure("a datagram to {name} made the broker fail", name=self._name)
 
     def took(self, seconds: float) -> None:
-        """How long that took says nothing: many peers share it."""
+        """Ignore the time: many peers share the socket."""
 
     def flush(self) -> None:
         """Nothing is gathered."""
@@ -241,18 +241,22 @@ class UdpSocket:
     # sending
 
     def send(self, data: bytes, to: tuple[str, int]) -> bool:
-        """Send one datagram to an IPv4 address and a port. Returns whether it is on its way; nobody knows more."""
+        """Send one datagram to an address of the socket's family and a port, as `bind`'s function was given them.
+
+        Returns True if the kernel took it; more is not known.
+        """
         if self._socket is None:
             self._unsent["closed"] += 1
             return False
         try:
-            socket.inet_pton(socket.AF_INET, to[0])  # a name would be looked up, and everything would wait for that
+            # A name would be looked up, and everything would wait for that. A link-local address has a scope behind it.
+            socket.inet_pton(self._socket.family, to[0].partition("%")[0])
             self._socket.sendto(data, to)
         except OSError as error:
             kind = "address" if error.errno is None else errno.errorcode.get(error.errno, str(error.errno))
             self._unsent[kind] += 1
             if self._logged.due(f"send {kind}"):
-                host, port = to
+                host, port = to[:2]
                 self.log.warn(
                     "{name} could not send to {host}:{port}: {error}; more of the kind within a minute is only counted",
                     name=self._name, host=host, port=port, error=error.strerror or str(error),
@@ -264,7 +268,7 @@ class UdpSocket:
     # counts
 
     def counts(self) -> Mapping[str, int]:
-        """What is too frequent to be counted elsewhere."""
+        """Counters of events that are too frequent to be counted elsewhere."""
         datagrams = {
             "received": self._received,
             "oversized": self._oversized,
@@ -288,6 +292,10 @@ def risen(before: int, now: int) -> int:
     full = 1 << 8 * _DROPS
     by = (now - before) % full
     return by if by < full // 2 else 0
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _enlarge(opened: socket.socket, wanted: int) -> int:
@@ -319,4 +327,4 @@ def _tells_drops(opened: socket.socket) -> bool:
 
 
 def _lose(data: bytes, source: tuple[str, int]) -> None:
-    """What comes in before anybody wants it: there is none."""
+    """Discard a datagram that arrives before the receiver is set: there is none."""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.commands import WIDTH
 from broker.admin.console import ConsoleSession, Shown
-from broker.admin.reader import MAX_LINE, ConsoleReader, Line
+from broker.admin.telnet import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
-from broker.session.backoff import FREE, STEPS
-from broker.wire.elko.broker import VOCABULARY
-from tests.session.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
+from broker.wires.common.password_backoff import BACKOFF, FREE
+from broker.wires.counter import Counter, Documentation
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.commands import WIDTH, broker_dialect
+from broker.wires.views import Column, View
+from tests.wires.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 NOP, ARE_YOU_THERE, INTERRUPT, TIMING_MARK, NAWS, ECHO = 241, 246, 244, 6, 31, 1
@@ -27,7 +30,7 @@ OPS = sorted({str(message.__struct_config__.tag) for message in VOCABULARY.messa
 
 
 class Operator(Client):
-    """Somebody at the console."""
+    """A user of the console."""
 
     def type(self, *lines: str) -> str:
         """Type lines, and read what comes, as text with plain newlines."""
@@ -71,8 +74,23 @@ def enter(
     **shown: Any,
 ) -> Operator:
     return Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(farm.wiring, Shown(**shown), password, farm.guesses, to)),
+        lambda to: (
+            ConsoleReader(),
+            ConsoleSession([broker_dialect(farm.wiring)], Shown(**shown), password, farm.guesses, to),
+        ),
         RecordingPeer(True, address, patience),
+    )
+
+
+def listed(names: Callable[[], list[str]]) -> View[str]:
+    """A view of names."""
+    return View(
+        "farm names",
+        "Shows names.",
+        [Column("name", "Name of a thing")],
+        names,
+        lambda name: {"name": name},
+        lambda name: (name,),
     )
 
 
@@ -269,7 +287,7 @@ def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> Non
 
 @pytest.mark.parametrize("words", ["dance", "watch me", "auth", "director", "director find", "farm", "farm sizes"])
 def test_help_for_what_there_is_not_is_an_error(farm: Farm, words: str) -> None:
-    operator = enter(farm, views={"farm names": str})
+    operator = enter(farm, views={"farm names": listed(lambda: ["bank"])})
     operator.read()
     assert operator.type(f"help {words}") == f"error: there is no command {words!r}; help alone shows all\n"
     assert operator.reasons == ["unknown-op"]
@@ -283,8 +301,23 @@ def test_help_for_the_other_commands(operator: Operator, word: str) -> None:
     assert about.endswith(".")
 
 
+def test_help_for_counters_says_what_each_counts(farm: Farm) -> None:
+    documentation = Documentation(
+        [Counter("a", "All of a", "things"), Counter("a.x", "One of a", "things", gauge=True), Counter("b", "All of b")]
+    )
+    counts = {"a.x": 1, "a.y": 2, "b.z": 3, "unknown": 4}
+    operator = enter(farm, counts=lambda: counts, documentation=documentation)
+    operator.read()
+    assert operator.type("help counters").split("\n")[2:] == [
+        "  a.x: One of a (things, now).",
+        "  a.y: All of a (things).",
+        "  b.z: All of b.",
+        "",
+    ]
+
+
 def test_help_for_a_view(farm: Farm) -> None:
-    operator = enter(farm, views={"farm names": str})
+    operator = enter(farm, views={"farm names": listed(lambda: ["bank"])})
     operator.read()
     assert operator.type("help farm names").startswith("farm names [PATTERN]\n  Shows")
 
@@ -347,19 +380,24 @@ def test_no_op_without_parameters_harms(operator: Operator, op: str) -> None:
 
 
 def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: Farm) -> None:
-    operator = enter(farm, views={"farm names": lambda pattern: {"names": [pattern]}, "farm size": len})
+    shown = ["a b", "abc", "", "my service 1", "bank"]
+    operator = enter(farm, views={"farm names": listed(lambda: shown), "farm size": listed(lambda: ["5"])})
     operator.read()
-    assert operator.type("farm names") == '{\n  "names": [\n    "*"\n  ]\n}\n'
-    assert operator.get("farm names a*", "farm  names 'a b'", 'farm names ""') == [
-        {"names": [pattern]} for pattern in ("a*", "a b", "")
-    ]
-    assert operator.get("farm names my  service*") == [{"names": ["my service*"]}]
-    assert operator.type("farm size abc") == "3\n"
+
+    def names(line: str) -> list[str]:
+        return [each["name"] for each in json.loads(operator.type(line))]
+
+    assert operator.type("farm size") == '[\n  {\n    "name": "5"\n  }\n]\n'
+    assert names("farm names") == shown
+    assert names("farm names a*") == ["a b", "abc"]
+    assert names("farm  names 'a b'") == ["a b"]
+    assert names('farm names ""') == [""]
+    assert names("farm names my  service*") == ["my service 1"]
     assert operator.peer.refusals == []
 
 
 def test_a_view_is_found_by_both_words_only(farm: Farm) -> None:
-    operator = enter(farm, views={"farm names": lambda pattern: pattern})
+    operator = enter(farm, views={"farm names": listed(lambda: ["bank"])})
     operator.read()
     for line in ("farm", "farm name", "names", "names farm", "Farm names"):
         assert operator.type(line).startswith("error: there is no command")
@@ -384,11 +422,11 @@ def test_a_view_is_for_those_who_gave_the_password(farm: Farm) -> None:
 
 
 def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> None:
-    operator = enter(farm, views={"farm names": lambda pattern: "\x1b[2J\x9b1m\x7f"})
+    operator = enter(farm, views={"farm names": listed(lambda: ["\x1b[2J\x9b1m\x7f"])})
     operator.read()
     text = operator.type("farm names")
-    assert text.rstrip("\n").isprintable()
-    assert json.loads(text) == "\x1b[2J\x9b1m\x7f"
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert json.loads(text) == [{"name": "\x1b[2J\x9b1m\x7f"}]
 
 
 # what is wrong
@@ -533,7 +571,7 @@ def test_guesses_are_held_up_by_address(farm: Farm) -> None:
     assert "too many wrong passwords" in attempt("wrong", "192.0.2.1:9")
     assert "too many wrong passwords" in attempt("figleaf", "192.0.2.1:9")
     assert "help" in attempt("figleaf", "192.0.2.2:9")
-    farm.clock.advance(STEPS[0])
+    farm.clock.advance(BACKOFF.first)
     assert "help" in attempt("figleaf", "192.0.2.1:9")
 
 

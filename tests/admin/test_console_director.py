@@ -1,4 +1,4 @@
-"""What operators can do with the director in the console."""
+"""The director's commands in the console."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.admin.commands import DIRECTOR, WIDTH
 from broker.admin.console import PRETTY, ConsoleSession, Shown
-from broker.admin.reader import ConsoleReader
-from broker.wire.elko.director import ADMIN
+from broker.admin.telnet import ConsoleReader
+from broker.wires.dialect import Dialect
+from broker.wires.elko.codec.director import ADMIN
+from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect
 from tests.admin.test_console import Operator, enter
-from tests.session.director_recording import DirectorFarm, opens, reserve
-from tests.session.recording import Farm, RecordingPeer
+from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
+from tests.wires.recording import Farm, RecordingPeer
 
 
 @pytest.fixture
@@ -25,11 +26,15 @@ def operator(farm: DirectorFarm) -> Operator:
     return at_the_console(farm)
 
 
+def both(broker: Farm, farm: DirectorFarm) -> list[Dialect]:
+    return [broker_dialect(broker.wiring), director_dialect(farm.wiring)]
+
+
 def at_the_console(farm: DirectorFarm, password: str | None = None) -> Operator:
     """An operator of a broker that has this director."""
     broker = Farm()
     operator = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(broker.wiring, Shown(), password, broker.guesses, to, farm.wiring)),
+        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), password, broker.guesses, to)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     operator.read()
@@ -150,7 +155,7 @@ def test_help_names_what_operators_can_say(operator: Operator) -> None:
     assert not any(line.startswith("director willserve") for line in lines)
 
 
-@pytest.mark.parametrize("op", DIRECTOR.messages)
+@pytest.mark.parametrize("op", DIRECTOR.ops)
 def test_help_for_each_op(operator: Operator, op: str) -> None:
     text = operator.type(f"help director {op}")
     assert text.startswith(f"director {op}")
@@ -158,7 +163,7 @@ def test_help_for_each_op(operator: Operator, op: str) -> None:
     assert all(line.startswith("  ") and len(line) <= WIDTH for line in text.splitlines()[1:])
 
 
-@pytest.mark.parametrize("op", DIRECTOR.messages)
+@pytest.mark.parametrize("op", DIRECTOR.ops)
 def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> None:
     about = operator.type(f"help director {op}").partition("\n")[2].strip()
     assert about[0].isupper()
@@ -167,7 +172,7 @@ def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> Non
 
 def test_help_for_the_director_is_its_part_of_the_help(operator: Operator) -> None:
     lines = operator.type("help director").splitlines()
-    assert [line.split()[:2] for line in lines] == [["director", op] for op in sorted(DIRECTOR.messages)]
+    assert [line.split()[:2] for line in lines] == [["director", op] for op in sorted(DIRECTOR.ops)]
     assert "\n  ".join(lines) in operator.type("help")
 
 
@@ -229,7 +234,7 @@ def test_a_large_dump_is_shown_as_it_is(farm: DirectorFarm, operator: Operator) 
 def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
     farm, broker = DirectorFarm(), Farm()
     operator: Any = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(broker.wiring, Shown(), None, broker.guesses, to, farm.wiring)),
+        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), None, broker.guesses, to)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     crowded(farm)

@@ -1,7 +1,7 @@
-"""A broker that does as it is told: real ROUTER sockets, and a record of all that came.
+"""Scripted broker: real ROUTER sockets, answers that a test sets, and a record of all requests and commands.
 
-It also is a judge: what a client must not do (a request before Open, a lease without a profile, a command before the
-lease, what is ill-formed, a Content for what is not in the lease) is written down in ``wrong``.
+It also checks the client: violations of the protocol (a request before Open, a lease without a profile, a command
+before the lease, an ill-formed message, a Content outside of the lease) are recorded in ``wrong``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker.client.mtl import Client, Settings
-from broker.wire.mtl import data
-from broker.wire.mtl.table import EMPTY, encode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.table import EMPTY, encode
 from tests.patience import PATIENCE
 
 LOOK_EVERY = 0.002
 
 QUICK = Settings(
-    timeout=20.0, heartbeat=1.0, dead_after=3, least_pause=0.01, most_pause=0.1, least_again=0.01, most_again=0.05
+    timeout=20.0,
+    heartbeat=1.0,
+    dead_after=3,
+    least_pause=0.01,
+    most_pause=0.1,
+    least_resend_pause=0.01,
+    most_resend_pause=0.05,
 )
 """How clients behave in tests: a broker that is away is looked for often."""
 

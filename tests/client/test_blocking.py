@@ -1,4 +1,4 @@
-"""The blocking face: everything waits, in any thread, and nothing waits for ever once the client is closed."""
+"""The blocking client: calls from any thread, handlers in threads of the program, and the end of all calls at close."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from broker.client.blocking import Client, Content, Reader
+from broker.client.blocking import Change, Client, Content, Reader, Request, Watch
 from broker.client.credentials import Password
 from broker.client.errors import Closed, NotTaken, Refused, Rejected
-from broker.client.loop import Loop
 from broker.client.profiles import registry, service
-from broker.wire.mtl import data
+from broker.client.reactor_thread import ReactorThread
+from broker.client.testing import FakeBroker
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.table import decode
 from tests.client.scripted import FORBIDDEN, QUICK, ScriptedBroker, unauthorized
-from tests.client.test_control import Scram
+from tests.client.test_control_flow import Scram
 from tests.patience import PATIENCE
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
@@ -32,7 +34,7 @@ class Stand:
     """A scripted broker in a thread of its own, and clients of it."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = ReactorThread()
         self.loop.start()
         self.broker: ScriptedBroker = self.loop.call(ScriptedBroker, self.loop.reactor)
 
@@ -172,7 +174,7 @@ def test_many_that_are_not_taken_are_not_received(stand: Stand) -> None:
 
 def test_a_restart_in_the_middle_is_not_noticed_but_for_what_comes_twice(stand: Stand) -> None:
     events: list[str] = []
-    with jobs(stand, told=lambda event, why: events.append(event.value)) as (client, reader):
+    with jobs(stand, on_event=lambda event, why: events.append(event.value)) as (client, reader):
         stand.give(b"1", b"2")
         first = reader.take(PATIENCE)
         stand.loop.call(stand.broker.restart)
@@ -253,6 +255,112 @@ def test_a_restart_in_the_middle_loses_nothing(stand: Stand) -> None:
         bodies = [bytes(content.body) for content in stand.broker.of(data.Content)]
         # the second one may have been on its way already when the broker came back, without a lease
         assert (bodies[0], bodies[-2:]) == (b"x", [b"x", b"y"])
+
+
+# services
+
+
+def test_a_handler_may_block_for_longer_than_the_limit_of_silence(stand: Stand) -> None:
+    events: list[str] = []
+    with stand.client() as client:
+        worker = client.serve("bank", on_event=lambda event, why: events.append(event.value), timeout=PATIENCE)
+
+        def serve(request: Request) -> bytes:
+            # The broker hears the heartbeats of several times the limit while the handler blocks its thread.
+            before = len(stand.broker.of(data.Ping))
+            until(lambda: len(stand.broker.of(data.Ping)) - before > 4 * FAST.dead_after)
+            worker.drain()
+            return b"late"
+
+        stand.broker.answers["Content"] = lambda identity, command: stand.broker.say(
+            identity, data.confirm(command.sequence)
+        )
+        stand.loop.call(stand.broker.give, "service/bank", b"", reply_to="reply/x")
+        worker.work(serve)
+        assert events == []
+        assert client.client.sessions == 1
+
+
+def test_requests_are_replied_to_rejected_and_returned(stand: Stand) -> None:
+    replies: list[tuple[bytes, Any]] = []
+
+    def content(identity: bytes, command: data.Content) -> None:
+        replies.append((bytes(command.body), decode(command.table)["reply-to"]))
+        stand.broker.say(identity, data.confirm(command.sequence))
+
+    stand.broker.answers["Content"] = content
+    with stand.client() as client:
+        worker = client.serve("bank", window=7, timeout=PATIENCE)
+        for number in range(5):
+            stand.loop.call(stand.broker.give, "service/bank", b"%d" % number, reply_to="reply/x")
+        requests = [worker.take(PATIENCE) for _ in range(5)]
+        requests[0].reply(b"zero")
+        requests[0].reply(b"again")
+        requests[1].reject(recycle=True)
+        requests[2].reject(recycle=False)
+        requests[3].confirm()
+        answers = stand.answers(4)
+        assert answers[:2] == [data.Reject(2, False, True), data.Reject(3, False, False)]
+        assert set(answers[2:]) == {data.Confirm(1, False), data.Confirm(4, False)}
+        assert replies == [(b"zero", "reply/x"), (b"", "reply/x")]
+    # the last one was never answered
+    assert stand.answers(5)[4] == data.Reject(5, True, True)
+    asked = [members for command, members in stand.broker.requests if command == "Connection.Reader"]
+    assert asked[0]["window"] == 7
+
+
+def test_several_threads_serve_one_service(stand: Stand) -> None:
+    inside = threading.Barrier(3)
+
+    def serve(request: Request) -> bytes:
+        inside.wait(PATIENCE)  # passed only if three requests are served at the same time
+        return b""
+
+    stand.broker.answers["Content"] = lambda identity, command: stand.broker.say(
+        identity, data.confirm(command.sequence)
+    )
+    with ThreadPoolExecutor(3) as threads, stand.client() as client:
+        worker = client.serve("bank", timeout=PATIENCE)
+        working = [threads.submit(worker.work, serve) for _ in range(3)]
+        for _ in range(3):
+            stand.loop.call(stand.broker.give, "service/bank", b"", reply_to="reply/x")
+        assert set(stand.answers(3)) == {data.Confirm(number, False) for number in (1, 2, 3)}
+        worker.close()
+        for each in working:
+            each.result(PATIENCE)
+
+
+# watches
+
+
+def test_changes_that_wait_are_merged() -> None:
+    watch = Watch(ReactorThread())
+    one, two, moved = (registry.Service("bank", place, "tcp", 1) for place in ("h:1", "h:2", "h:3"))
+    other = registry.Service("shop", "h:1", "tcp", 2)
+    watch.changed("up", one)
+    watch.changed("up", other)
+    watch.changed("update", two)
+    assert watch.take() == Change("up", two)
+    watch.changed("down", other)
+    watch.changed("down", two)
+    watch.changed("up", moved)
+    assert watch.take() == Change("update", moved)
+    with pytest.raises(TimeoutError):
+        watch.take(0)
+
+
+def test_a_watch_ends_with_its_client() -> None:
+    with FakeBroker().blocking_client() as client:
+        watch = client.watch(timeout=PATIENCE)
+        changes: list[Any] = []
+        thread = threading.Thread(target=lambda: changes.extend(watch))
+        thread.start()
+        client.offer("bank", "h:1", timeout=PATIENCE)
+        until(lambda: changes)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    # The offer of the same client may go before the watch, or after it.
+    assert [change.event for change in changes] in (["up"], ["up", "down"])
 
 
 # everything else
@@ -351,14 +459,14 @@ def test_a_client_leaves_no_descriptors_and_no_threads_behind(stand: Stand) -> N
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop()
+def loop() -> Iterator[ReactorThread]:
+    loop = ReactorThread()
     loop.start()
     yield loop
     loop.stop()
 
 
-def test_a_call_gives_what_the_function_the_deferred_or_the_coroutine_gives(loop: Loop) -> None:
+def test_a_call_gives_what_the_function_the_deferred_or_the_coroutine_gives(loop: ReactorThread) -> None:
     async def coroutine(value: int) -> int:
         await deferLater(loop.reactor, 0)
         return value
@@ -371,14 +479,14 @@ def test_a_call_gives_what_the_function_the_deferred_or_the_coroutine_gives(loop
     assert loop.call(threading.get_ident) != threading.get_ident()
 
 
-def test_what_takes_too_long_is_cancelled(loop: Loop) -> None:
+def test_what_takes_too_long_is_cancelled(loop: ReactorThread) -> None:
     cancelled = threading.Event()
     with pytest.raises(TimeoutError, match="more than"):
         loop.call(lambda: Deferred(lambda _: cancelled.set()), timeout=0.01)
     assert cancelled.is_set()
 
 
-def test_a_timeout_of_the_function_itself_is_its_own(loop: Loop) -> None:
+def test_a_timeout_of_the_function_itself_is_its_own(loop: ReactorThread) -> None:
     def late() -> None:
         raise TimeoutError("its own")
 
@@ -386,12 +494,12 @@ def test_a_timeout_of_the_function_itself_is_its_own(loop: Loop) -> None:
         loop.call(late, timeout=PATIENCE)
 
 
-def test_a_result_that_comes_in_the_last_moment_counts(loop: Loop) -> None:
+def test_a_result_that_comes_in_the_last_moment_counts(loop: ReactorThread) -> None:
     result: Deferred[str] = Deferred(lambda deferred: deferred.callback("just so"))
     assert loop.call(lambda: result, timeout=0.01) == "just so"
 
 
-def test_nothing_is_called_after_the_end(loop: Loop) -> None:
+def test_nothing_is_called_after_the_end(loop: ReactorThread) -> None:
     loop.stop()
     called: list[int] = []
     loop.soon(called.append, 1)

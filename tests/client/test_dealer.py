@@ -1,4 +1,4 @@
-"""The socket of a client in the reactor: nothing is overlooked, nobody is kept waiting, and keys are used."""
+"""The DEALER socket in the reactor: no message is missed, other events have their turn, and CURVE keys are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that sends anything at all: the client drops it, starts over where it must, and goes on."""
+"""A broker that sends arbitrary messages: the client drops them, recovers where it must, and continues."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import attrs
 from twisted.internet.task import deferLater
 
 from broker.client.mtl import Delivery
-from broker.wire.mtl import data
-from broker.wire.mtl.table import encode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.table import encode
 from tests.client.scripted import QUICK, READY, Stage
 
 MESSAGES = 1_500
@@ -53,7 +53,7 @@ class Noise(Stage):
         taken: list[Delivery] = []
         client = self.client(settings=attrs.evolve(QUICK, heartbeat=0.2))
         reader, writer = await client.both(
-            "queue", ["jobs"], ["jobs"], taken.append, read_confirm="full", write_confirm="full", again=True
+            "queue", ["jobs"], ["jobs"], taken.append, read_confirm="full", write_confirm="full", resend=True
         )
         await reader.summon("jobs")
         for count, frames in enumerate(messages(chance)):

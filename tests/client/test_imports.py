@@ -1,4 +1,4 @@
-"""What a program gets with a client: no reactor that it did not choose, and nothing of the broker's inside."""
+"""Modules that a program loads with the client: no global reactor, and nothing of the daemon but the codec of MTL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.patience import PATIENCE
 
 SCRIPT = """
 import sys
-import broker.client.blocking, broker.client.mtl
+import broker.client.asyncio_client, broker.client.blocking, broker.client.mtl, broker.client.testing
 from broker.client.profiles import queue, registry, service, test, topic
 print(*sorted(sys.modules), sep="\\n")
 """
@@ -24,5 +24,7 @@ def test_a_client_installs_no_reactor_and_brings_nothing_of_the_broker() -> None
     assert "broker.client.blocking" in modules, done.stderr
     assert not {"twisted.internet.reactor", "txzmq", "sqlite3"} & set(modules)
     ours = {name.split(".")[1] for name in modules if name.startswith("broker.")}
-    assert ours == {"client", "core", "wire"}
+    assert ours == {"client", "core", "wires"}
     assert [name for name in modules if name.startswith("broker.core.")] == ["broker.core.errors"]
+    wires = [name for name in modules if name.startswith("broker.wires.")]
+    assert [name for name in wires if not name.startswith("broker.wires.mtl.codec")] == ["broker.wires.mtl"]

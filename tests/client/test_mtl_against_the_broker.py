@@ -1,4 +1,4 @@
-"""The client and the real broker: logins, every profile, restarts in the middle, keys, and the examples."""
+"""The client and the real broker: authentication, every profile, restarts, CURVE keys, and the examples."""
 
 from __future__ import annotations
 
@@ -8,90 +8,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
-from broker.client.blocking import Client, Content
+from broker.client.blocking import Content, Request
 from broker.client.credentials import Anonymous, External, Password
-from broker.client.errors import NotLetIn, NotTaken, Refused
-from broker.client.flow import Event
-from broker.client.mtl import Delivery, Keys, Settings
+from broker.client.errors import AuthenticationFailed, NotTaken, Refused
+from broker.client.events import Event
+from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service, test, topic
-from broker.client.profiles.service import Unserved
-from broker.wire.mtl.control import Confirm
-from tests.integration.daemon import ROOT, Daemon, environment
+from broker.client.profiles.service import RequestFailed
+from broker.wires.mtl.codec.control import Confirm
+from tests.client.farm import Farm, until
+from tests.integration.daemon import ROOT, environment
 from tests.patience import PATIENCE
-
-QUICK = Settings(timeout=20.0, heartbeat=1.0, least_pause=0.05, most_pause=0.5)
-
-CONFIGURATION = """
-[[elko.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-heartbeat = 0.5
-"""
-
-
-@attrs.define
-class Farm:
-    """A broker that can be started again at the same place, and clients of it."""
-
-    directory: Path
-    mtl: str
-    daemon: Daemon = attrs.field(init=False)
-    places: tuple[str, str] = ("tcp://127.0.0.1:0", "")
-
-    def start(self) -> None:
-        """Start the broker; the first time at any free ports."""
-        place, data = self.places
-        keys = f'endpoint = "{place}"\n' if "endpoint =" not in self.mtl else ""
-        if data:
-            keys += f"data_port = {data.rpartition(':')[2]}\n"
-        path = self.directory / "elkobroker.toml"
-        path.write_text(f"{CONFIGURATION}{keys}{self.mtl}\n")
-        self.daemon = Daemon(self.directory, "--config", str(path))
-        found = self.daemon.wait_for(r"mtl on (\S+) \((?:data (\S+);)?")
-        if found[1].startswith("tcp"):
-            self.places = (found[1], found[2])
-        else:
-            self.places = (found[1], "")
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.daemon.signal(how)
-        self.daemon.ended()
-        with self.daemon:
-            pass
-
-    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.stop(how)
-        self.start()
-
-    def client(self, *arguments: Any, **more: Any) -> Client:
-        return Client(self.places[0], *arguments, settings=QUICK, **more)
-
-    def run(self, command: str, *arguments: str, says: str = "") -> str:
-        """Run one of the broker's commands."""
-        ended = subprocess.run(
-            [sys.executable, "-m", f"broker.{command}", *arguments],
-            cwd=self.directory,
-            env=environment(),
-            input=says,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
 
 
 @pytest.fixture
@@ -133,13 +67,6 @@ def keys_of(farm: Farm, name: str) -> Keys:
     return Keys(key("broker.public"), key(f"{name}.public"), key(f"{name}.private"))
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)
-
-
 USERS = 'users = "users"'
 
 
@@ -155,7 +82,7 @@ def test_logging_in_by_scram_as_a_user(farm: Farm) -> None:
         work = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
         assert work.properties["user-id"] == "anna"
     for credentials in (Password("anna", "pen"), Password("nobody", "pencil"), Anonymous(), External(), None):
-        with farm.client(credentials) as client, pytest.raises(NotLetIn):
+        with farm.client(credentials) as client, pytest.raises(AuthenticationFailed):
             client.open(PATIENCE)
 
 
@@ -164,9 +91,9 @@ def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_pa
     with farm.client(Password("ben", "pencil")) as client:
         reader = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
         farm.run("brokerusers", "add", "--force", "users", "ben", says="crayon\n")
-        with pytest.raises(NotLetIn):
+        with pytest.raises(AuthenticationFailed):
             reader.take(PATIENCE)
-        with pytest.raises(NotLetIn):
+        with pytest.raises(AuthenticationFailed):
             client.open(PATIENCE)
         client.wait(setattr, client.client, "credentials", Password("ben", "crayon"))
         client.open(PATIENCE)
@@ -314,12 +241,33 @@ def test_calls_and_what_becomes_of_those_that_fail(farm: Farm) -> None:
         client.wait(worker.load, 0.75, timeout=PATIENCE)
         assert client.wait(caller.call, "echo", b"hello").body == b"HELLO"
         assert [each.protocol for each in client.services("echo", PATIENCE)] == ["mtl"]
-        with pytest.raises(Unserved) as caught:
+        with pytest.raises(RequestFailed) as caught:
             client.wait(caller.call, "echo", b"bad")
         assert caught.value.code == 500
         client.wait(worker.drain, timeout=PATIENCE)
-        with pytest.raises((Unserved, TimeoutError)):
+        with pytest.raises((RequestFailed, TimeoutError)):
             client.wait(partial(caller.call, timeout=0.3), "echo", b"nobody")
+
+
+def test_a_blocking_handler_outlasts_the_brokers_limit_of_silence(farm: Farm) -> None:
+    limit = 3 * 0.5  # `CONFIGURATION` sets the heartbeat, and three of them are the limit
+    events: list[Event] = []
+
+    def serve(request: Request) -> bytes:
+        end = time.monotonic() + 1.5 * limit
+        until(lambda: time.monotonic() > end)
+        worker.drain()
+        return b"slow"
+
+    with farm.client() as client, farm.client() as other:
+        worker = client.serve("slow", on_event=lambda event, why: events.append(event), timeout=PATIENCE)
+        caller = other.caller(timeout=PATIENCE)
+        replies: list[bytes] = []
+        calling = threading.Thread(target=lambda: replies.append(caller.call("slow", b"", timeout=PATIENCE).body))
+        calling.start()
+        worker.work(serve)
+        calling.join(PATIENCE)
+    assert (replies, events) == ([b"slow"], [])
 
 
 def test_many_pieces_of_work(farm: Farm) -> None:
@@ -357,7 +305,7 @@ def test_a_restart_in_the_middle_is_survived_by_everything(farm: Farm, how: sign
 
     with farm.client() as client, farm.client() as other:
         client.wait(
-            partial(queue.worker, told=told), client.client, ["jobs"], lambda piece: done.append(piece.body),
+            partial(queue.worker, on_event=told), client.client, ["jobs"], lambda piece: done.append(piece.body),
             timeout=PATIENCE,
         )  # fmt: skip
         writer = other.write("queue", ["jobs"], timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""The helpers for the profiles, against a broker that does as it is told."""
+"""Functions of the profiles, against a scripted broker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred
 from broker.client.errors import Closed, Full, NotTaken, Refused, Rejected, Unsettled
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.registry import Load, Service
-from broker.client.profiles.service import Unserved
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Confirm, Content, Dismiss, Reject, Summon
-from broker.wire.mtl.table import decode
+from broker.client.profiles.service import RequestFailed
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Confirm, Content, Dismiss, Reject, Summon
+from broker.wires.mtl.codec.table import decode
 from tests.client.scripted import QUICK, Stage
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
@@ -124,7 +124,7 @@ class Views(Helpers):
     async def view(self, *names: str, settings: Any = FAST) -> registry.View[Service]:
         """A view whose snapshot has these."""
         client = self.client(settings=settings)
-        view = Deferred.fromCoroutine(registry.services(client, changed=self.changed, told=self.told))
+        view = Deferred.fromCoroutine(registry.services(client, on_change=self.changed, on_event=self.told))
         await self.until(lambda: self.broker.of(Summon))
         for name in names:
             self.tell("snapshot", name)
@@ -154,7 +154,7 @@ class Views(Helpers):
 
     async def test_what_changes_while_the_snapshot_comes_belongs_to_it(self) -> None:
         client = self.client()
-        view = Deferred.fromCoroutine(registry.services(client, changed=self.changed))
+        view = Deferred.fromCoroutine(registry.services(client, on_change=self.changed))
         await self.until(lambda: self.broker.of(Summon))
         for event, name in (("snapshot", "a"), ("snapshot", "b"), ("down", "a"), ("up", "c"), ("down", "d")):
             self.tell(event, name)
@@ -207,7 +207,7 @@ class Views(Helpers):
         def fail(event: str, entry: Any) -> None:
             raise RuntimeError(event)
 
-        view._changed = fail
+        view._on_change = fail
         self.tell("up", "b")
         await self.until(lambda: len(view.entries) == 2)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
@@ -250,7 +250,9 @@ class Offers(Helpers):
         ]
 
     async def test_an_offer_is_made_again_by_each_flow_with_its_latest_load(self) -> None:
-        offer = await registry.offer(self.client(settings=FAST), "bank", "h:1", label="Bank", load=0.25, told=self.told)
+        offer = await registry.offer(
+            self.client(settings=FAST), "bank", "h:1", label="Bank", load=0.25, on_event=self.told
+        )
         service = {"service": "bank", "hostport": "h:1", "protocol": "tcp", "label": "Bank"}
         self.assertEqual(self.offers(), [("service/bank", "offer", service), ("load", None, {"load": 0.25})])
         await offer.load(0.5)
@@ -407,7 +409,7 @@ class Callers(Helpers):
         return ...
 
     async def caller(self, *names: str, settings: Any = FAST) -> service.Caller:
-        return await service.caller(self.client(settings=settings), names, told=self.told)
+        return await service.caller(self.client(settings=settings), names, on_event=self.told)
 
     async def asked(self, count: int) -> list[dict[str, Any]]:
         return [decode(content.table) for content in await self.contents(count)]
@@ -437,15 +439,15 @@ class Callers(Helpers):
         waiting = caller.call("bank", b"")
         await self.contents(1)
         self.broker.give("reply", b"", event="error", code=503, reason="nobody", correlation_id="1")
-        error = await self.fails(waiting, Unserved)
+        error = await self.fails(waiting, RequestFailed)
         self.assertEqual((error.code, error.reason), (503, "nobody"))
 
     async def test_what_the_broker_does_not_take(self) -> None:
-        for recycle, reason in ((True, "no worker has room"), (False, "the broker does not take the request")):
+        for recycle, reason in ((True, "no worker has room"), (False, "the broker refused the request")):
             self.broker.answers["Content"] = lambda identity, command, recycle=recycle: self.broker.say(
                 identity, data.reject(command.sequence, recycle=recycle)
             )
-            error = await self.fails((await self.caller()).call("bank", b""), Unserved)
+            error = await self.fails((await self.caller()).call("bank", b""), RequestFailed)
             self.assertEqual((error.code, error.reason), (503, reason))
         error = await self.fails((await self.caller("bank")).call("other", b""), ValueError)
 

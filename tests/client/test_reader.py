@@ -1,4 +1,4 @@
-"""Flows to a client: what it summons, what it does with Contents, and that none of them stays without an answer."""
+"""Readers: Summons, answers to each Content, and backpressure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from broker.client.errors import Closed, NotTaken, Refused
 from broker.client.mtl import Delivery, Reader
 from broker.client.reader import MOST_PENDING
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Confirm, Dismiss, Lease, Reject, Summon
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Confirm, Dismiss, Lease, Reject, Summon
 from tests.client.scripted import QUICK, Stage
 
 
@@ -272,7 +272,7 @@ class Busy(Flows):
         settings = attrs.evolve(QUICK, pending=4, heartbeat=0.1, high_water=10)
         self.results = [Deferred[None]() for _ in range(50)]
         waiting = list(self.results)
-        reader = await self.reader(confirm="none", settings=settings, told=self.told)
+        reader = await self.reader(confirm="none", settings=settings, on_event=self.told)
         for number in range(50):
             self.broker.give("jobs", b"%d" % number)
         await self.came(5)
@@ -313,7 +313,7 @@ class Busy(Flows):
     async def test_a_command_is_not_late_while_the_client_does_not_listen(self) -> None:
         settings = attrs.evolve(QUICK, pending=1, timeout=0.1, heartbeat=0.1)
         self.results = [first := Deferred[None](), second := Deferred[None]()]
-        reader = await self.reader(confirm="none", settings=settings, told=self.told)
+        reader = await self.reader(confirm="none", settings=settings, on_event=self.told)
         self.broker.give("jobs")
         self.broker.give("jobs")
         await self.came(2)

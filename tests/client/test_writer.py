@@ -1,4 +1,4 @@
-"""Flows from a client: what becomes of Contents, how many may wait, and what is sent again."""
+"""Writers: confirms, limits of unconfirmed Contents, and resending."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
 
-from broker.client.errors import Closed, Down, Full, Refused, Rejected, Unsettled
+from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
 from broker.client.mtl import Writer
 from broker.client.writer import MAX_FLOWS
-from broker.wire.mtl import data
-from broker.wire.mtl.data import Content
-from broker.wire.mtl.table import decode
+from broker.wires.mtl.codec import data
+from broker.wires.mtl.codec.data import Content
+from broker.wires.mtl.codec.table import decode
 from tests.client.scripted import QUICK, Stage
 
 
 class Flows(Stage):
     """A writer of the queue "jobs", to a broker that says nothing to Contents until it is told."""
 
-    async def writer(self, *resources: str, confirm: Any = "full", again: bool = False, **settings: Any) -> Writer:
+    async def writer(self, *resources: str, confirm: Any = "full", resend: bool = False, **settings: Any) -> Writer:
         client = self.client(settings=attrs.evolve(QUICK, **settings))
         self.broker.answers["Content"] = lambda identity, command: None
-        return await client.writer("queue", resources or ["jobs"], confirm=confirm, again=again, told=self.told)
+        return await client.writer("queue", resources or ["jobs"], confirm=confirm, resend=resend, on_event=self.told)
 
     async def contents(self, count: int) -> list[Content]:
         await self.until(lambda: len(self.broker.of(Content)) >= count)
@@ -214,7 +214,7 @@ class Unconfirmed(Flows):
         sent = await self.contents(1)
         self.say(data.response(sent[0].sequence, b"400"))
         await self.until(lambda: self.events)
-        self.assertEqual(self.events, [("refused", "400 the broker does not take the Content")])
+        self.assertEqual(self.events, [("refused", "400 the broker refused the Content")])
         self.assertTrue(writer.up)
 
     async def test_while_there_is_no_flow_nothing_is_taken(self) -> None:
@@ -222,7 +222,7 @@ class Unconfirmed(Flows):
         self.broker.stop()
         self.broker.leased.clear()
         await self.until(lambda: not writer.up)
-        await self.fails(writer.send(b"x"), Down)
+        await self.fails(writer.send(b"x"), NotConnected)
         room = writer.room()
         await self.broker.start()
         await room
@@ -232,7 +232,7 @@ class Unconfirmed(Flows):
 
 class Again(Flows):
     async def test_what_there_was_no_room_for_is_sent_again_after_a_pause_that_grows(self) -> None:
-        writer = await self.writer(again=True, least_again=0.02, most_again=0.08)
+        writer = await self.writer(resend=True, least_resend_pause=0.02, most_resend_pause=0.08)
         sent = writer.send(b"x")
         times: list[float] = []
 
@@ -253,7 +253,7 @@ class Again(Flows):
         self.assertEqual(numbers, sorted(set(numbers)))
 
     async def test_what_pauses_counts(self) -> None:
-        writer = await self.writer(again=True, window=2, least_again=30.0, most_again=30.0)
+        writer = await self.writer(resend=True, window=2, least_resend_pause=30.0, most_resend_pause=30.0)
         waiting = [writer.send(b""), writer.send(b"")]
         await self.contents(2)
         self.say(data.reject(3, multiple=True, recycle=True))
@@ -266,14 +266,14 @@ class Again(Flows):
             await self.fails(each, Closed)
 
     async def test_what_was_refused_for_good_is_not_sent_again(self) -> None:
-        writer = await self.writer(again=True)
+        writer = await self.writer(resend=True)
         sent = writer.send(b"")
         await self.contents(1)
         self.say(data.reject(2))
         await self.fails(sent, Rejected)
 
     async def test_a_restart_settles_nothing_and_what_was_unconfirmed_goes_out_first_in_its_order(self) -> None:
-        writer = await self.writer(again=True, heartbeat=0.2)
+        writer = await self.writer(resend=True, heartbeat=0.2)
         waiting = [writer.send(b"%d" % number) for number in range(5)]
         await self.contents(5)
         self.say(data.confirm(3))
@@ -291,7 +291,7 @@ class Again(Flows):
         self.assertEqual([event for event, _ in self.events], ["lost", "back"])
 
     async def test_what_had_found_no_room_yet_goes_out_behind_what_had(self) -> None:
-        writer = await self.writer(again=True, high_water=5, window=40, window_bytes=1 << 30)
+        writer = await self.writer(resend=True, high_water=5, window=40, window_bytes=1 << 30)
         self.broker.data.deaf = True
         waiting = [writer.send(b"%d" % number + bytes(1_000_000)) for number in range(40)]
         self.assertTrue(writer._unconfirmed)
@@ -316,7 +316,7 @@ class Again(Flows):
         self.assertEqual(len(self.broker.of(Content)), 1)
 
     async def test_a_content_that_no_flow_survives_is_given_up(self) -> None:
-        writer = await self.writer(again=True, most_pause=0.02)
+        writer = await self.writer(resend=True, most_pause=0.02)
 
         def die(identity: bytes, command: Content) -> None:
             self.broker.leased.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.config.values import Config
+from broker.app.configuration import Config
 from broker.tap import Options
 
 

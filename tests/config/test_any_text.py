@@ -8,10 +8,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.config.check import report
+from broker.app.configuration import Config, parse, read, report
 from broker.config.errors import BadConfig
-from broker.config.load import parse, read
-from broker.config.values import Config
 
 VALID = """\
 [broker]

@@ -1,4 +1,4 @@
-"""What an operator is told of a good configuration."""
+"""The report on a valid configuration."""
 
 from __future__ import annotations
 
@@ -6,23 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.check import report, resolves
-from broker.config.values import (
-    Config,
-    Console,
-    Dbp,
-    Elko,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Listener,
-    Mc0,
-    Mc0Rule,
-    Mtl,
-    MtlQueue,
-    MtlRule,
-)
+from broker.app.configuration import Config, report
+from broker.config.check import resolves
+from broker.config.values import Console, FullLoad, Journal, LauncherEntry, Launchers
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import BrokerListener, Elko
+from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
 MTL = "mtl: bound to tcp 127.0.0.1:5975, data 127.0.0.1:5976, auth open, hosts /; rules none; queues none"
@@ -37,7 +27,7 @@ ON_SIX = r"tls:1:certificate=/c:key=/k:interface=\:\:1"
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
 
-def lines(*listeners: Listener) -> list[str]:
+def lines(*listeners: BrokerListener) -> list[str]:
     """The report on listeners, without the lines on anything else. Names with a dot resolve."""
     shown = report(Config(elko=Elko(listeners), journal=FULL), resolves=lambda host: "." in host).split("\n")
     after = len(listeners)
@@ -47,7 +37,7 @@ def lines(*listeners: Listener) -> list[str]:
 
 def warnings(**keys: object) -> list[str]:
     """The warnings on one listener."""
-    found = [line for line in lines(Listener(**keys)) if line.startswith("warning: ")]  # type: ignore[arg-type]
+    found = [line for line in lines(BrokerListener(**keys)) if line.startswith("warning: ")]  # type: ignore[arg-type]
     assert all(line.startswith("warning: elko.listeners[main]: ") for line in found)
     return [line.removeprefix("warning: elko.listeners[main]: ") for line in found]
 
@@ -64,11 +54,11 @@ def test_the_defaults_warn_only_of_the_capacity_that_nobody_knows() -> None:
 
 def test_a_line_for_each_listener() -> None:
     shown = lines(
-        Listener("a", "unix:/run/a"),
-        Listener("b", ON_SIX, allow=("admin",), auth="password", code="x", publish="h.x:2"),
-        Listener("c", "tcp:9000:interface=192.0.2.1", allow=("client",), auth="open"),
-        Listener("d", offer=("x-*", "y")),
-        Listener("e", offer=(), allow=("client",)),
+        BrokerListener("a", "unix:/run/a"),
+        BrokerListener("b", ON_SIX, allow=("admin",), auth="password", code="x", publish="h.x:2"),
+        BrokerListener("c", "tcp:9000:interface=192.0.2.1", allow=("client",), auth="open"),
+        BrokerListener("d", offer=("x-*", "y")),
+        BrokerListener("e", offer=(), allow=("client",)),
     )
     assert [line for line in shown if not line.startswith("warning: ")] == [
         "listener a: bound to unix /run/a, published as unix /run/a, allow client admin, auth open, offer *",
@@ -81,7 +71,7 @@ def test_a_line_for_each_listener() -> None:
 
 def test_no_secret_is_shown() -> None:
     config = Config(
-        elko=Elko((Listener(auth="password", code="hunter2"),)),
+        elko=Elko((BrokerListener(auth="password", code="hunter2"),)),
         mc0=Mc0(auth="curve", secret_key=SECRET, any_key=True),
         mtl=Mtl(secret_key=SECRET, any_key=True, users="/u"),
         journal=FULL,
@@ -116,10 +106,10 @@ def test_without_a_console_or_listeners() -> None:
     )
 
 
-STEER = "open: anybody who reaches 0.0.0.0:9000 may find every service"
+STEER = "open: any peer that reaches 0.0.0.0:9000 may find every service"
 ADMIN = ", and may watch, steer and shut down all of them, since admin is allowed"
-NOBODY = "0.0.0.0:9000 is published, which is an address for nobody"
-ANY = "open: anybody may offer a service of any name, and collect what others send to it"
+NOBODY = "0.0.0.0:9000 is published, which is not an address that peers can use"
+ANY = "open: any peer may offer a service of any name, and receive the messages of its clients"
 CLEAR = "the password crosses the network in the clear; tls: would hide it"
 TLS = "tls:9000:certificate=/c:key=/k"
 
@@ -138,11 +128,11 @@ TLS = "tls:9000:certificate=/c:key=/k"
         ({"endpoint": TLS, "auth": "password", "code": "x", "publish": "a.b:1"}, []),
         (
             {"endpoint": TLS, "auth": "password", "code": "x", "publish": "a.b:1", "allow_before_auth": True},
-            ["allow_before_auth: anybody who reaches it may find services without the password"],
+            ["allow_before_auth: any peer that reaches it may find services without the password"],
         ),
         ({"auth": "password", "code": "x", "allow_before_auth": True}, []),
         ({"publish": "nowhere:1"}, ["nowhere is published, but does not resolve on this machine"]),
-        ({"publish": "[::]:1"}, ["[::]:1 is published, which is an address for nobody"]),
+        ({"publish": "[::]:1"}, ["[::]:1 is published, which is not an address that peers can use"]),
     ],
 )
 def test_warnings(keys: dict[str, object], expected: list[str]) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.values import Config, Console, Dbp, Mc0
+from broker.app.configuration import Config
+from broker.config.values import Console
+from broker.wires.dbp.config import Dbp
+from broker.wires.mc0.config import Mc0
 from tests.config.command_line import configured
 
 
@@ -76,7 +79,7 @@ def test_the_port_of_dbp_goes_before_both_ports_in_the_file_which_keeps_the_rest
         ),
         (
             ("--mc0-port", "9001"),
-            "command line: mc0.endpoint: 127.0.0.1:9001 is taken by console.endpoint\n",
+            "command line: console.endpoint: 127.0.0.1:9001 is taken by mc0.endpoint\n",
         ),
         (
             ("--port", "61616"),

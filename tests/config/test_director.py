@@ -8,12 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.config.check import report
+from broker.app.configuration import Config, changes, parse, problems, refused, report
 from broker.config.errors import BadConfig
-from broker.config.load import parse
-from broker.config.reload import changes, refused
-from broker.config.validate import DIRECTOR_LIMITS, DIRECTOR_RANGES, problems
-from broker.config.values import Config, Director, DirectorLimits, DirectorListener, FullLoad, Journal
+from broker.config.values import FullLoad, Journal
+from broker.wires.elko.config import Director, DirectorLimits, DirectorListener
+from broker.wires.elko.validation import DIRECTOR_LIMITS, DIRECTOR_RANGES
 from tests.config.command_line import configured
 
 OPEN = "[[director.listeners]]\n"
@@ -87,7 +86,7 @@ BAD = [
     ("[director]\nreservation = 0.5", 2, "director.reservation", "must be between 1 and 3600"),
     ("[director]\nuser_reservations = 0", 2, "director.user_reservations", "must be between 1 and 100"),
     ('[director]\nport = "9010"', 2, "director.port", "unknown key"),
-    (OPEN + "allow = []", 2, "director.listeners[0].allow", "allows nobody; name user, provider or admin"),
+    (OPEN + "allow = []", 2, "director.listeners[0].allow", "allows no role; name user, provider or admin"),
     (OPEN + 'allow = ["client"]', 2, "director.listeners[0].allow[0]", 'must be "user" or "provider" or "admin"'),
     (OPEN + 'offer = ["*"]', 2, "director.listeners[0].offer", "unknown key"),
     (OPEN + "limits = { waits = 1 }", 2, "director.listeners[0].limits.waits", "unknown key"),
@@ -103,7 +102,7 @@ BAD = [
         OPEN + 'endpoint = "tcp:9010"',
         1,
         "director.listeners[0].auth",
-        "must be said, since 0.0.0.0:9010 can be reached",
+        "is required, since 0.0.0.0:9010 can be reached",
     ),
     (OPEN + 'auth = "password"', 2, "director.listeners[0].auth", "needs a code, or a code_file"),
     (OPEN + 'code_file = "none"', 2, "director.listeners[0].code_file", "none"),
@@ -183,7 +182,7 @@ def test_a_port_does_not_replace_listeners_of_the_file(tmp_path: Path, capsys: p
 
 
 def shown(*listeners: DirectorListener) -> list[str]:
-    """What an operator is told of these. Names with a dot resolve."""
+    """The report on these, as an operator reads it. Names with a dot resolve."""
     config = Config(director=Director(listeners=listeners), journal=Journal(full_load=(FullLoad(("*",), 1.0),)))
     lines = report(config, resolves=lambda host: "." in host).split("\n")
     told = [line.removeprefix("warning: ") for line in lines]
@@ -212,8 +211,8 @@ HERE = "director.listeners[main]: "
         (
             {"auth": "open"},
             [
-                "open: anybody who reaches 0.0.0.0:9010 may serve contexts, and is sent users",
-                "open: anybody who reaches 0.0.0.0:9010 may steer and shut down all Context Servers",
+                "open: any peer that reaches 0.0.0.0:9010 may serve contexts, and receives users",
+                "open: any peer that reaches 0.0.0.0:9010 may steer and shut down all Context Servers",
             ],
         ),
         (
@@ -222,7 +221,7 @@ HERE = "director.listeners[main]: "
         ),
         (
             {"allow": ("user",), "auth": "open", "publish": None},
-            ["0.0.0.0:9010 is published, which is an address for nobody; set publish"],
+            ["0.0.0.0:9010 is published, which is not an address that peers can use; set publish"],
         ),
     ],
 )
@@ -232,7 +231,7 @@ def test_warnings(keys: dict[str, Any], expected: list[str]) -> None:
 
 
 def test_without_listeners() -> None:
-    assert shown() == ["director.listeners is empty: nobody can reach the director"]
+    assert shown() == ["director.listeners is empty: no peer can connect to the director"]
 
 
 def test_its_secrets_are_not_shown() -> None:

@@ -8,31 +8,19 @@ from textwrap import dedent
 
 import pytest
 
+from broker.app.configuration import Config, parse, read
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
-from broker.config.load import parse, read
-from broker.config.values import (
-    Broker,
-    Config,
-    Console,
-    Dbp,
-    Elko,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Limits,
-    Listener,
-    Log,
-    Mc0,
-    Mc0Rule,
-)
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
+from broker.wires.mc0.config import Mc0, Mc0Rule
 
 LOOPBACK = "tcp:9000:interface=127.0.0.1"
 
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:
-    """What is wrong with ``text``: line, key and text of each error."""
+    """The problems of ``text``: line, key and text of each error."""
     with pytest.raises(BadConfig) as caught:
         parse(dedent(text), "broker.toml")
     return [(error.line, error.key, error.text) for error in caught.value.errors]
@@ -197,8 +185,8 @@ def test_every_key_arrives() -> None:
         ),
         elko=Elko(
             (
-                Listener(limits=Limits(waits=3, rate=2.0)),
-                Listener(
+                BrokerListener(limits=BrokerLimits(waits=3, rate=2.0)),
+                BrokerListener(
                     name="lan",
                     endpoint="tcp:9002",
                     allow=("admin",),
@@ -208,7 +196,17 @@ def test_every_key_arrives() -> None:
                     publish="[2001:db8::1]:9002",
                     label="Lan",
                     offer=("a-*",),
-                    limits=Limits(1, 4, 0.5, 2, 0.0, 65_536, 1.5, waits=0, services=7),
+                    limits=BrokerLimits(
+                        connections=1,
+                        connections_per_address=4,
+                        rate=0.5,
+                        burst=2,
+                        authenticate_within=0.0,
+                        write_buffer=65_536,
+                        stalled_after=1.5,
+                        waits=0,
+                        services=7,
+                    ),
                 ),
             )
         ),

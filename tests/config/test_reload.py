@@ -8,24 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.config.reload import RELOADABLE, changes, refused
-from broker.config.values import (
-    Broker,
-    Config,
-    Console,
-    Dbp,
-    Elko,
-    ElkoListener,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Limits,
-    Listener,
-    Log,
-    Mc0,
-    Mc0Rule,
-)
+from broker.app.configuration import SCHEMA, Config, changes, refused
+from broker.config.reload import reloadable
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.wires.dbp.config import Dbp
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
+from broker.wires.mc0.config import Mc0, Mc0Rule
 
 NOW = {
     "broker.diagnostics",
@@ -92,6 +80,15 @@ NOW = {
     "dbp.connections",
     "dbp.connections_per_address",
     "dbp.services",
+    "dns.domain",
+    "dns.ttl",
+    "dns.response_rate",
+    "dns.response_burst",
+    "dns.limit_loopback",
+    "dns.connections",
+    "dns.connections_per_address",
+    "dns.idle",
+    "dns.stalled_after",
     "mtl.stalled_after",
     "mtl.connections",
     "mtl.connections_per_address",
@@ -152,6 +149,9 @@ AT_RESTART = {
     "dbp.handshake",
     "dbp.high_water",
     "dbp.max_message",
+    "dns.enabled",
+    "dns.endpoint",
+    "dns.auth",
     "mtl.enabled",
     "mtl.endpoint",
     "mtl.data_port",
@@ -213,7 +213,7 @@ def test_nothing_changed() -> None:
     assert changes(OLD, OLD) == refused(OLD, Config(launchers=OLD.launchers)) == []
 
 
-A, B, C = Listener("a"), Listener("b", "unix:/b"), Listener("c", "unix:/c")
+A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,9 @@ A, B, C = Listener("a"), Listener("b", "unix:/b"), Listener("c", "unix:/c")
         ((A,), (), ["elko.listeners[a]"]),
     ],
 )
-def test_listeners_are_compared_by_name(old: tuple[Listener, ...], new: tuple[Listener, ...], keys: list[str]) -> None:
+def test_listeners_are_compared_by_name(
+    old: tuple[BrokerListener, ...], new: tuple[BrokerListener, ...], keys: list[str]
+) -> None:
     assert changes(Config(elko=Elko(old)), Config(elko=Elko(new))) == keys
     assert refused(Config(elko=Elko(old)), Config(elko=Elko(new))) == keys
 
@@ -261,7 +263,7 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
     new = Config(
         broker=Broker(grace=1.0, service="x"),
         log=Log(level="debug"),
-        elko=Elko((Listener(endpoint="tcp:1:interface=127.0.0.1", limits=Limits(waits=1)),)),
+        elko=Elko((BrokerListener(endpoint="tcp:1:interface=127.0.0.1", limits=BrokerLimits(waits=1)),)),
         mc0=Mc0(enabled=False, sessions=5),
         dbp=Dbp(auth="open", offer=("a",)),
         journal=Journal(name="east", keep_bytes=10**9),
@@ -292,6 +294,6 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
 
 def test_the_table_names_only_keys_that_exist() -> None:
     keys = NOW | {"launchers.table[chat]"}
-    for pattern in RELOADABLE:
+    for pattern in reloadable(SCHEMA):
         start, _, _ = pattern.replace("[*]", "[main]").partition("*")
         assert any(key.startswith(start) for key in keys), pattern

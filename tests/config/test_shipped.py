@@ -1,4 +1,4 @@
-"""What is shipped agrees with the code: the example configuration, and the examples of the documentation."""
+"""Shipped files agree with the code: the example configuration, and the examples of the documentation."""
 
 from __future__ import annotations
 
@@ -10,32 +10,17 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.config.check import report
+from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.errors import BadConfig
-from broker.config.load import parse, read
-from broker.config.reload import refused
-from broker.config.values import (
-    Broker,
-    Config,
-    Console,
-    Dbp,
-    Director,
-    DirectorLimits,
-    DirectorListener,
-    FullLoad,
-    Journal,
-    LauncherEntry,
-    Launchers,
-    Limits,
-    Listener,
-    Log,
-    Mc0,
-    Mc0Rule,
-    Mtl,
-    MtlQueue,
-    MtlRule,
-)
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.net.interfaces.limits import RouterLimits
+from broker.wires.dbp.config import Dbp
+from broker.wires.dns.config import Dns
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
+from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
+from tests.config.command_line import configured
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = (ROOT / "etc" / "elkobroker.toml").read_text()
@@ -50,6 +35,7 @@ SECTIONS = {
     "console": Console,
     "mc0": Mc0,
     "dbp": Dbp,
+    "dns": Dns,
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,
@@ -76,6 +62,12 @@ def defaults(cls: Any) -> dict[str, Any]:
     }
 
 
+def test_the_shipped_file_is_the_examples_of_all_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        configured("--example")
+    assert capsys.readouterr().out == SHIPPED, "write it again: twistd elkobroker --example > etc/elkobroker.toml"
+
+
 def test_as_shipped_it_is_the_defaults() -> None:
     assert read(ROOT / "etc" / "elkobroker.toml") == Config()
 
@@ -85,7 +77,7 @@ def test_each_default_is_the_real_one() -> None:
     assert parse(uncommented(examples=False), "x") == Config()
     (listener,) = data["elko"]["listeners"]
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
-    for section, cls in [*pairs, (listener, Listener), (listener.pop("limits"), Limits)]:
+    for section, cls in [*pairs, (listener, BrokerListener), (listener.pop("limits"), BrokerLimits)]:
         expected = {name: value for name, value in defaults(cls).items() if value is not None}
         assert section == expected
         assert {name: type(value) for name, value in section.items()} == {
@@ -109,20 +101,32 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
         assert all(value is None or section[name] == value for name, value in expected.items())
     limits = listener.pop("limits")
     pairs = [(data[name], cls) for name, cls in SECTIONS.items()]
-    arrays = [(listener, Listener), (limits, Limits), (rule, Mc0Rule), (full_load, FullLoad), (launcher, LauncherEntry)]
+    arrays = [
+        (listener, BrokerListener),
+        (limits, BrokerLimits),
+        (rule, Mc0Rule),
+        (full_load, FullLoad),
+        (launcher, LauncherEntry),
+    ]
     assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
     assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
     given = {name: value for name, value in queue.items() if name not in ("queues", "durable")}
     assert given == {name: listed(value) for name, value in attrs.asdict(MtlQueue()).items() if name in given}
     for section, cls in [*pairs, *arrays]:
-        assert list(section) == list(defaults(cls)), "the keys are in the order of the values"
+        assert section.keys() == defaults(cls).keys()
+        # A base class's fields come first among the values, and where they belong in the file.
+        base = defaults(RouterLimits) if issubclass(cls, RouterLimits) else ()
+        own = [name for name in section if name not in base]
+        assert own == [name for name in defaults(cls) if name not in base], "the keys are in the order of the values"
     assert (launcher["initial"], launcher["on"]) == (LauncherEntry("", "").initial, LauncherEntry("", "").on)
 
 
 def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     examples = [line for line in SHIPPED.split("\n") if line.endswith(EXAMPLE)]
     names = {line.removeprefix("#").partition(" = ")[0] for line in examples if " = " in line}
-    unset = {name for cls in (*SECTIONS.values(), Listener) for name, value in defaults(cls).items() if value is None}
+    unset = {
+        name for cls in (*SECTIONS.values(), BrokerListener) for name, value in defaults(cls).items() if value is None
+    }
     parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
     assert names == unset | parts | {"services", "load"} | {"name", "script"}
@@ -166,7 +170,7 @@ def altered(value: Any, name: str) -> Any:
 
 
 def marked_reload() -> set[str]:
-    """What is marked so in the shipped file: keys with the section that they are in, and sections as a whole."""
+    """The marked entries of the shipped file: keys with the section that they are in, and sections as a whole."""
     found = set()
     section = prose = ""
     for line in SHIPPED.split("\n"):
@@ -191,13 +195,13 @@ def test_what_is_marked_reload_is_what_may_be_reloaded() -> None:
         if not refused(old, attrs.evolve(old, **{section: altered(getattr(old, section), field.name)}))
     }
     (listener,) = old.elko.listeners
-    listeners = [("elko.listeners", name, altered(listener, name)) for name in defaults(Listener)]
+    listeners = [("elko.listeners", name, altered(listener, name)) for name in defaults(BrokerListener)]
     limits = [
         ("elko.listeners.limits", name, attrs.evolve(listener, limits=altered(listener.limits, name)))
-        for name in defaults(Limits)
+        for name in defaults(BrokerLimits)
     ]
     for section, name, changed in [*listeners, *limits]:
-        if not refused(old, attrs.evolve(old, elko=attrs.evolve(old.elko, listeners=(changed,)))):
+        if not refused(old, old.using(elko=attrs.evolve(old.elko, listeners=(changed,)))):
             free.add(f"{section}.{name}")
     free |= {f"director{key}" for key in director_keys_that_are_free()}
     assert free == marked_reload()

@@ -11,20 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import zendpoint
+from broker.app.configuration import Config, parse, problems
+from broker.config import zmq_endpoint
+from broker.config.checks import hostport
 from broker.config.errors import BadConfig
-from broker.config.load import parse
-from broker.config.validate import (
-    RANGES,
-    effective_auth,
-    effective_mc0_auth,
-    effective_offer,
-    hostport,
-    problems,
-)
-from broker.config.validate_mc0 import MC0_RANGES, OWN_TOPICS
-from broker.config.values import Config, Console, Elko, LauncherEntry, Launchers, Limits, Listener, Mc0, Mc0Rule
+from broker.config.values import Console, LauncherEntry, Launchers
 from broker.core.model import OWN_PREFIX
+from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
+from broker.wires.elko.validation import RANGES, effective_auth, effective_offer
+from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mc0.validation import MC0_RANGES, OWN_TOPICS, effective_mc0_auth
 from tests.config.certificates import certificate
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
@@ -64,18 +60,18 @@ BAD = [
     ),
     ('[[elko.listeners]]\nendpoint = "tcp:x"', 2, "elko.listeners[0].endpoint", "port must be a number"),
     ('[console]\nendpoint = "tpc:9001"', 2, "console.endpoint", "'tpc' is no kind of endpoint"),
-    ("[[elko.listeners]]\nallow = []", 2, "elko.listeners[0].allow", "allows nobody"),
+    ("[[elko.listeners]]\nallow = []", 2, "elko.listeners[0].allow", "allows no role"),
     ('[[elko.listeners]]\n\nauth = "password"', 3, "elko.listeners[0].auth", "needs a code, or a code_file"),
     ('[[elko.listeners]]\ncode = "x"', 2, "elko.listeners[0].code", 'has no effect without auth = "password"'),
     ('[[elko.listeners]]\nauth = "open"\ncode = "x"', 3, "elko.listeners[0].code", 'without auth = "password"'),
     ('[[elko.listeners]]\nauth = "password"\ncode = ""', 3, "elko.listeners[0].code", "is empty"),
     (f'[[elko.listeners]]\nauth = "password"\ncode = "{"é" * 513}"', 3, "elko.listeners[0].code", "than 1024 bytes"),
-    ('[[elko.listeners]]\nendpoint = "tcp:9000"', 1, "elko.listeners[0].auth", "lets anybody who reaches it in"),
+    ('[[elko.listeners]]\nendpoint = "tcp:9000"', 1, "elko.listeners[0].auth", "admits any peer that reaches it"),
     (
         '[[elko.listeners]]\nendpoint = "systemd:domain=INET:name=elko"',
         1,
         "elko.listeners[0].auth",
-        "must be said, since systemd socket elko can be reached from elsewhere",
+        "is required, since systemd socket elko can be reached from elsewhere",
     ),
     (OPEN + 'publish = "host"', 3, "elko.listeners[0].publish", "must be host:port with a port from 1 to 65535"),
     (OPEN + 'publish = "host:0"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
@@ -87,7 +83,12 @@ BAD = [
     ('[mc0]\nendpoint = "tcp:61616"', 2, "mc0.endpoint", "'tcp:61616' is no ZeroMQ endpoint"),
     ('[mc0]\nendpoint = "tcp://eth0:61616"', 2, "mc0.endpoint", "names of hosts and of network interfaces"),
     ('[mc0]\nendpoint = "tcp://127.0.0.1:9000"', 2, "mc0.endpoint", "is taken by elko.listeners[0].endpoint"),
-    ('[mc0]\nendpoint = "tcp://*:9001"\nauth = "open"', 2, "mc0.endpoint", "0.0.0.0:9001 is taken by console.endpoint"),
+    (
+        '[mc0]\nendpoint = "tcp://*:9001"\nauth = "open"',
+        2,
+        "console.endpoint",
+        "127.0.0.1:9001 is taken by mc0.endpoint",
+    ),
     (
         '[[elko.listeners]]\nendpoint = "tcp:61616:interface=127.0.0.1"',
         2,
@@ -171,7 +172,7 @@ def test_bad_values(text: str, line: int, key: str, why: str) -> None:
 
 def test_the_defaults_are_good() -> None:
     assert problems(Config()) == []
-    assert RANGES.keys() == {field.name for field in attrs.fields(Limits)}
+    assert RANGES.keys() == {field.name for field in attrs.fields(BrokerLimits)}
     assert MC0_RANGES.keys() == {field.name for field in attrs.fields(Mc0) if type(field.default) in (int, float)}
     assert OWN_TOPICS == OWN_PREFIX
 
@@ -182,8 +183,8 @@ def test_the_ends_of_each_limit(name: str) -> None:
 
     def wrong(value: float) -> list[tuple[str, str]]:
         changed: dict[str, Any] = {name: value}
-        limits = attrs.evolve(Limits(), **changed)
-        return problems(Config(elko=Elko((Listener(limits=limits),))))
+        limits = attrs.evolve(BrokerLimits(), **changed)
+        return problems(Config(elko=Elko((BrokerListener(limits=limits),))))
 
     assert wrong(least) == wrong(most) == []
     for value in (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), math.nan, math.inf, -1):
@@ -220,9 +221,9 @@ def test_the_ends_of_each_limit_of_mc0(name: str) -> None:
         Config(elko=Elko(())),
         Config(console=Console(enabled=False, endpoint="tcp:9000")),
         Config(console=Console(endpoint="tcp:9001", password="x")),
-        Config(elko=Elko((Listener(endpoint="tcp:9000", auth="open"),))),
-        Config(elko=Elko((Listener(endpoint="tcp:9000", auth="password", code="x"),))),
-        Config(elko=Elko((Listener(offer=()), Listener("b", "unix:/tmp/elko", publish="[::1]:1")))),
+        Config(elko=Elko((BrokerListener(endpoint="tcp:9000", auth="open"),))),
+        Config(elko=Elko((BrokerListener(endpoint="tcp:9000", auth="password", code="x"),))),
+        Config(elko=Elko((BrokerListener(offer=()), BrokerListener("b", "unix:/tmp/elko", publish="[::1]:1")))),
         Config(launchers=Launchers(table=(LauncherEntry("a b", "sh -c 'x y'"),))),
     ],
 )
@@ -233,18 +234,18 @@ def test_good_values(config: Config) -> None:
 @pytest.mark.parametrize(
     ("listener", "auth", "offer"),
     [
-        (Listener(), "open", ("*",)),
-        (Listener(endpoint="unix:/x"), "open", ("*",)),
-        (Listener(auth="password", code="x"), "password", ("*",)),
-        (Listener(endpoint="tcp:9000", auth="open"), "open", ()),
-        (Listener(endpoint="tcp:9000", auth="open", offer=("a",)), "open", ("a",)),
-        (Listener(endpoint="tcp:9000", auth="password", code="x"), "password", ("*",)),
-        (Listener(endpoint="tcp:9000", auth="password", code="x", offer=()), "password", ()),
-        (Listener(endpoint="systemd:domain=UNIX:index=0", auth="open"), "open", ()),
-        (Listener(endpoint="tcp:9000"), "password", ("*",)),
+        (BrokerListener(), "open", ("*",)),
+        (BrokerListener(endpoint="unix:/x"), "open", ("*",)),
+        (BrokerListener(auth="password", code="x"), "password", ("*",)),
+        (BrokerListener(endpoint="tcp:9000", auth="open"), "open", ()),
+        (BrokerListener(endpoint="tcp:9000", auth="open", offer=("a",)), "open", ("a",)),
+        (BrokerListener(endpoint="tcp:9000", auth="password", code="x"), "password", ("*",)),
+        (BrokerListener(endpoint="tcp:9000", auth="password", code="x", offer=()), "password", ()),
+        (BrokerListener(endpoint="systemd:domain=UNIX:index=0", auth="open"), "open", ()),
+        (BrokerListener(endpoint="tcp:9000"), "password", ("*",)),
     ],
 )
-def test_what_a_listener_comes_to(listener: Listener, auth: str, offer: tuple[str, ...]) -> None:
+def test_what_a_listener_comes_to(listener: BrokerListener, auth: str, offer: tuple[str, ...]) -> None:
     assert effective_auth(listener) == auth
     assert effective_offer(listener) == offer
 
@@ -290,9 +291,9 @@ def test_hostport(text: str, parts: tuple[str, int] | None) -> None:
 
 
 def tls(*files: Path) -> list[tuple[str, str]]:
-    """What is wrong with a TLS listener that has these files: a certificate, its key, and perhaps a CA."""
+    """The problems of a TLS listener with these files: a certificate, its key, and perhaps a CA."""
     named = ":".join(f"{name}={path}" for name, path in zip(("certificate", "key", "ca"), files, strict=False))
-    listener = Listener(endpoint=f"tls:9000:{named}", auth="open")
+    listener = BrokerListener(endpoint=f"tls:9000:{named}", auth="open")
     return problems(Config(elko=Elko((listener,))))
 
 
@@ -324,7 +325,7 @@ def test_tls_files(tmp_path: Path) -> None:
 
 @given(
     st.builds(
-        Listener,
+        BrokerListener,
         name=st.text(max_size=4),
         endpoint=st.one_of(st.text(max_size=20), st.sampled_from(["tcp:1", "unix:x", "systemd:domain=INET:index=1"])),
         auth=st.sampled_from(["open", "password", None]),
@@ -335,7 +336,7 @@ def test_tls_files(tmp_path: Path) -> None:
     ),
     st.builds(LauncherEntry, st.text(max_size=4), st.text(max_size=10)),
 )
-def test_any_values_are_judged(listener: Listener, entry: LauncherEntry) -> None:
+def test_any_values_are_judged(listener: BrokerListener, entry: LauncherEntry) -> None:
     config = Config(elko=Elko((listener,)), launchers=Launchers(table=(entry,)))
     if not problems(config):
         assert effective_auth(listener) == "password" or listener.code is None
@@ -362,4 +363,4 @@ def test_any_values_of_mc0_are_judged(mc0: Mc0) -> None:
         curve = effective_mc0_auth(mc0) == "curve"
         assert (mc0.secret_key is not None) is curve
         assert (mc0.client_keys is not None) + mc0.any_key == curve
-        assert curve or mc0.auth == "open" or not mc0.enabled or zendpoint.parse(mc0.endpoint).loopback
+        assert curve or mc0.auth == "open" or not mc0.enabled or zmq_endpoint.parse(mc0.endpoint).loopback

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.app.configuration import Config, parse, problems
 from broker.config.errors import BadConfig
-from broker.config.load import parse
-from broker.config.validate import effective_journal_name, problems
-from broker.config.validate_journal import JOURNAL_RANGES, LEAST_LOAD, MAX_NAME, MOST_LOAD
-from broker.config.values import Config, FullLoad, Journal
+from broker.config.validate_journal import JOURNAL_RANGES, LEAST_LOAD, MAX_NAME, MOST_LOAD, effective_journal_name
+from broker.config.values import FullLoad, Journal
 
 HERE = "[journal]\n"
 LOADS = '[[journal.full_load]]\nservices = ["a"]\n'

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from tests.contract.wires import WIRES, Offering, Seeking
-from tests.session.recording import Farm
+from tests.wires.recording import Farm
 
 
 @pytest.fixture

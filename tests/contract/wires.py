@@ -1,4 +1,4 @@
-"""What every wire can do, in words that belong to none: each wire is driven through these two roles.
+"""The behaviour common to all wires, in neutral terms: each wire is driven through these two roles.
 
 A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. Where it lacks a
 behaviour, its role says so by `pytest.skip` with the reason.
@@ -12,12 +12,13 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from broker.session.mtl.grants import Confirm, Side
-from tests.session.dbp_recording import DbpFarm, DbpPeer, T
-from tests.session.mc0_recording import Mc0Farm, Mc0Peer
-from tests.session.mtl_data_recording import MtlPeer
-from tests.session.mtl_profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
-from tests.session.recording import Client, Farm, desc
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
+from tests.wires.dns.recording import DnsFarm, code, shown
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
+from tests.wires.mtl.data_recording import MtlPeer
+from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
+from tests.wires.recording import Client, Farm, desc
 
 
 class Offering(Protocol):
@@ -37,16 +38,16 @@ class Offering(Protocol):
 
 
 class Seeking(Protocol):
-    """Somebody who looks for services."""
+    """A client that looks for services."""
 
     def find(self, name: str) -> list[str]:
-        """Where that service is offered now, as hostports in the order of the offers."""
+        """The present hostports of that service, in the order of the offers."""
 
     def wait(self, name: str, seconds: int) -> None:
         """Wait for that service."""
 
     def waited(self) -> list[str] | None:
-        """What the wait has found: None while it lasts, an empty list when it was in vain."""
+        """The result of the wait: None while it lasts, an empty list when it was in vain."""
 
     def loads(self) -> list[float]:
         """The loads of all providers."""
@@ -243,13 +244,13 @@ class _DbpSeeking:
         pytest.skip("DBP has no request that waits: it is answered at once")
 
     def loads(self) -> NoReturn:
-        pytest.skip("DBP tells the load of who offers something, with that, and has no request for others")
+        pytest.skip("DBP reports the load of a provider with its services, and has no request for others")
 
     def watch(self) -> NoReturn:
-        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+        pytest.skip("DBP has no notices of changes: clients ask again")
 
     def heard(self) -> NoReturn:
-        pytest.skip("DBP tells nobody of changes: who wants to know them asks again")
+        pytest.skip("DBP has no notices of changes: clients ask again")
 
 
 def _place(listed: dict[str, Any]) -> str:
@@ -282,7 +283,7 @@ class _MtlOffering:
 
     def _flow(self) -> MtlPeer:
         peer = self._farm.peer()
-        peer.lease(self._farm.lease(Side.WRITER, profile=self._farm.registry, confirm=Confirm.FULL))
+        peer.lease(self._farm.lease(Side.WRITER, profile=self._farm.registry, confirm=ConfirmMode.FULL))
         return peer
 
     def _put(self, peer: MtlPeer, resource: str, body: object, **says: str) -> None:
@@ -329,7 +330,7 @@ class _MtlSeeking:
         self._watching: MtlPeer | None = None
 
     def _snapshot(self, resource: str) -> list[Got]:
-        """What there is at this moment."""
+        """The present state."""
         peer = self._farm.peer()
         peer.lease(self._farm.lease(Side.READER, resource, profile=self._farm.registry))
         *entries, end = summon(peer, resource)
@@ -361,5 +362,47 @@ class _MtlSeeking:
         return [(each.says["service"], each.event == "up") for each in got(self._watching)]
 
 
-WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl}
+class Dns:
+    """The DNS wire: it answers questions, and takes no registrations."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = DnsFarm(farm)
+
+    def provider(self, label: str) -> NoReturn:
+        pytest.skip("DNS has no message with which a service or a load could be reported")
+
+    def seeker(self) -> Seeking:
+        return _DnsSeeking(self._farm)
+
+
+class _DnsSeeking:
+    def __init__(self, farm: DnsFarm) -> None:
+        self._farm = farm
+
+    def find(self, name: str) -> list[str]:
+        """The places by SRV, which are those of TXT; a name without a place does not exist."""
+        found = self._farm.ask(f"{name}.service.elkobroker.", "SRV")
+        texts = self._farm.ask(f"{name}.service.elkobroker.", "TXT")
+        places = [f"{target.rstrip('.')}:{port}" for _, _, _, port, target in map(str.split, shown(found))]
+        assert places == [text.partition("hostport=")[2].partition('"')[0] for text in shown(texts)]
+        assert (code(found) == "NXDOMAIN") is (not places)
+        return places
+
+    def wait(self, name: str, seconds: int) -> NoReturn:
+        pytest.skip("DNS has no question that waits: it is answered at once")
+
+    def waited(self) -> NoReturn:
+        pytest.skip("DNS has no question that waits: it is answered at once")
+
+    def loads(self) -> NoReturn:
+        pytest.skip("DNS shows loads as weights of the places of one name, and as no numbers")
+
+    def watch(self) -> NoReturn:
+        pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
+
+    def heard(self) -> NoReturn:
+        pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
+
+
+WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl, "dns": Dns}
 """Every wire, by name."""

@@ -24,7 +24,7 @@ TABLE = (
 
 
 class Machine:
-    """Where launchers run programs and store switches; it lacks some programs."""
+    """An environment in which launchers run programs and store switches; it lacks some programs."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, list[str]]] = []

@@ -196,7 +196,7 @@ def test_a_lease_that_is_cancelled_in_its_own_check_is_over_whatever_the_check_r
     turn(clock, 5)
     assert len(thing.checks) == 1
     assert (len(leases), clock.getDelayedCalls()) == (0, [])
-    assert leases._slots == {}
+    assert leases.slots == 0
 
 
 def test_a_check_may_cancel_another_that_is_due_at_the_same_tick(leases: Leases, clock: Clock) -> None:
@@ -223,7 +223,7 @@ def test_holding_and_cancelling_in_turn_piles_up_nothing(leases: Leases, due: fl
     gc.collect()
     assert [thing() for thing in held] == [None] * 1_000
     assert len(leases) == 1
-    assert len(leases._slots) == 1
+    assert leases.slots == 1
 
 
 def test_what_is_over_is_not_kept(leases: Leases, clock: Clock) -> None:
@@ -353,7 +353,7 @@ def test_at_a_late_tick_what_may_lie_unread_is_not_held_against_a_peer(leases: L
 
 
 def stalls(leases: Leases, clock: Clock, *seconds: float) -> Sequence[LogEvent]:
-    """What is logged when the broker stands still so often, for so long, with a second between."""
+    """The log when the broker stands still so often, for so long, with a second between."""
     if not len(leases):
         leases.hold(Thing(lambda now: now), 0.0)
     with capturedLogs() as logs:
@@ -569,7 +569,7 @@ def test_a_moment_does_not_fall_when_the_clock_is_set_back(leases: Leases, clock
 
 
 def at_a_tick_nothing_falls(leases: Leases, moments: list[float]) -> Callable[[float], float]:
-    """What a check answers that is done at every tick, and finds life time no less than the last moment."""
+    """The answer of a check at every tick, which asserts that life time never decreases."""
 
     def check(now: float) -> float:
         assert leases.moment() >= moments[-1]
@@ -822,7 +822,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.leases.look()
 
     def compare(self) -> None:
-        """What was checked since was due, and once at a tick."""
+        """The checks since then were due, and at most one at a tick."""
         for thing in self.seen:
             for until in thing.checks[self.seen[thing] :]:
                 assert self.due[thing] <= until <= self.leases.now

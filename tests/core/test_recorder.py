@@ -16,6 +16,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from broker.core.database import StateFull, StateUnusable
+from broker.core.disk_errors import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Refusal
 from broker.core.model import BROKER, KnownSession, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (
@@ -25,9 +26,8 @@ from broker.core.recorder import (
     Recorder,
 )
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.core.store import DATABASE, Store
-from broker.core.trouble import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from tests.full_disk import no_room
 from tests.threads import Thread
 
@@ -66,7 +66,7 @@ class Run:
 
     def offer(self, provider: int, *names: str) -> None:
         services = [Service(name, f"10.0.0.1:{provider}", provider) for name in names]
-        assert self.registry.offer(services, Rights()) == []
+        self.registry.offer(services, Rights())
 
     def flush(self) -> None:
         """Let the time until a write pass, and the thread do its work."""
@@ -104,7 +104,7 @@ class RecorderTests(SynchronousTestCase):
         return run
 
     def after_a_kill(self, run: Run) -> Snapshot:
-        """What the next run would find if this one were killed now."""
+        """The state that the next run would find if this one were killed now."""
         with tempfile.TemporaryDirectory(dir=self.directory) as copy:
             shutil.copytree(run.directory, copy, dirs_exist_ok=True)
             store = Store(copy)
@@ -141,8 +141,8 @@ class RecorderTests(SynchronousTestCase):
         run.registry.withdraw(one, ["a"])
         run.flush()
         assert self.remembered(run) == {one: ["b"], two: ["x"]}
-        [service] = run.registry.lookup("b", "tcp")
-        assert run.registry.amend(attrs.evolve(service, info='{"topics": null}', lasting=True)) is None
+        [service] = run.registry.find("b", "tcp")
+        run.registry.amend(attrs.evolve(service, info='{"topics": null}', lasting=True))
         run.flush()
         assert self.after_a_kill(run).providers == run.registry.providers()
         run.registry.leave(two)

@@ -14,11 +14,11 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
 from broker.core.registry import MAX_SERVICES, Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 
 FREE = Rights(services=1_000_000)
 
@@ -34,8 +34,15 @@ def join(registry: Registry, label: str = "p") -> int:
 
 def offer(registry: Registry, provider: int, *names: str, rights: Rights = FREE) -> list[Service]:
     services = [Service(name, f"{name}:{number}", provider) for number, name in enumerate(names)]
-    assert registry.offer(services, rights) == []
+    registry.offer(services, rights)
     return services
+
+
+def refusals(registry: Registry, services: list[Service], rights: Rights) -> tuple[Refusal, ...]:
+    """Offer services of which some are refused; the refusals."""
+    with pytest.raises(Refusals) as refused:
+        registry.offer(services, rights)
+    return refused.value.each
 
 
 def recorded(registry: Registry, *kinds: Kind) -> list[Change]:
@@ -133,10 +140,10 @@ def test_the_index_is_by_name_and_protocol() -> None:
     id = join(registry)
     tcp, http, other = (Service("bank", "h:1", id), Service("bank", "h:2", id, "http"), Service("shop", "h:3", id))
     registry.offer([tcp, http, other], FREE)
-    assert list(registry.lookup("bank", "tcp")) == [tcp]
-    assert list(registry.lookup("bank", "http")) == [http]
-    assert list(registry.lookup("bank", "rtcp")) == []
-    assert list(registry.lookup("Bank", "tcp")) == []
+    assert list(registry.find("bank", "tcp")) == [tcp]
+    assert list(registry.find("bank", "http")) == [http]
+    assert list(registry.find("bank", "rtcp")) == []
+    assert list(registry.find("Bank", "tcp")) == []
     assert list(registry.services()) == [tcp, http, other]
     assert list(registry.services("bank")) == [tcp, http]
     assert list(registry.services("bank", "http")) == [http]
@@ -148,7 +155,7 @@ def test_services_are_listed_in_the_order_of_their_offers() -> None:
     first, second = join(registry), join(registry)
     [late] = offer(registry, second, "bank")
     [later] = offer(registry, first, "bank")
-    assert list(registry.lookup("bank", "tcp")) == [late, later]
+    assert list(registry.find("bank", "tcp")) == [late, later]
 
 
 def test_the_same_service_may_be_offered_often_and_goes_whole() -> None:
@@ -156,10 +163,10 @@ def test_the_same_service_may_be_offered_often_and_goes_whole() -> None:
     id = join(registry)
     for _ in range(3):
         registry.offer([Service("bank", "h:1", id)], FREE)
-    assert len(registry.lookup("bank", "tcp")) == 3
+    assert len(registry.find("bank", "tcp")) == 3
     withdrawn = recorded(registry, Kind.WITHDRAWN)
     registry.withdraw(id, ["bank"])
-    assert list(registry.lookup("bank", "tcp")) == []
+    assert list(registry.find("bank", "tcp")) == []
     assert len(withdrawn) == 3
 
 
@@ -180,8 +187,8 @@ def test_a_provider_that_leaves_takes_its_services_along() -> None:
     offer(registry, stays, "bank")
     offer(registry, goes, "bank", "shop")
     registry.leave(goes)
-    assert [s.provider for s in registry.lookup("bank", "tcp")] == [stays]
-    assert list(registry.lookup("shop", "tcp")) == []
+    assert [s.provider for s in registry.find("bank", "tcp")] == [stays]
+    assert list(registry.find("shop", "tcp")) == []
     assert list(registry.services("shop")) == []
 
 
@@ -190,7 +197,7 @@ def test_the_brokers_own_services_are_found_and_nobody_can_withdraw_them() -> No
     own = Service("elkobroker.broker-admin", "h:9000", BROKER)
     registry.offer_own([own])
     registry.withdraw(BROKER, [own.name])
-    assert list(registry.lookup(own.name, "tcp")) == [own]
+    assert list(registry.find(own.name, "tcp")) == [own]
     assert list(registry.services()) == [own]
     assert registry.providers() == []
     assert registry.loads() == []
@@ -204,14 +211,14 @@ def test_the_brokers_own_services_are_replaced_and_only_differences_are_told() -
     registry.offer_own([Service("broker-kept", "h:1", BROKER), new])
     assert [(change.kind, change.subject) for change in changes] == [(Kind.WITHDRAWN, gone), (Kind.OFFERED, new)]
     assert list(registry.services()) == [kept, new]
-    assert registry.lookup("broker-gone", "tcp") == ()
+    assert registry.find("broker-gone", "tcp") == ()
 
 
 def test_an_offer_of_nothing_is_no_change() -> None:
     registry = make()
     id = join(registry)
     revision = registry.revision
-    assert registry.offer([], FREE) == []
+    registry.offer([], FREE)
     registry.withdraw(id, [])
     assert registry.revision == revision
 
@@ -245,7 +252,7 @@ def test_all_services_of_a_provider_that_expires_go_for_that_reason_and_those_wh
         (Kind.WITHDRAWN, "expired"),
         (Kind.LEFT, "expired"),
     ]
-    assert registry.changes_since(revision) == changes
+    assert registry.changes_since(registry.epoch, revision) == changes
     registry.leave(id)
     assert len(changes) == 3, "the first reason counts"
 
@@ -256,7 +263,7 @@ def test_what_comes_or_changes_has_no_reason() -> None:
     id = join(registry)
     [service] = offer(registry, id, "bank")
     registry.load(id, 1)
-    assert registry.amend(attrs.evolve(service, interval=1.0)) is None
+    registry.amend(attrs.evolve(service, interval=1.0))
     assert [change.kind for change in changes] == [Kind.JOINED, Kind.OFFERED, Kind.LOAD, Kind.AMENDED]
     assert {change.why for change in changes} == {""}
 
@@ -274,15 +281,15 @@ def test_what_is_said_of_a_service_can_be_changed_and_only_watchers_hear_of_it(m
     [service] = offer(registry, id, "bank")
     changes = recorded(registry)
     registry.monitor("bank", None, lambda service: fail(), fail)
-    registry.find("bank", None).addCallback(lambda service: fail())
+    registry.wait("bank", None).addCallback(lambda service: fail())
     new = attrs.evolve(service, **more)
-    assert registry.amend(new) is None
-    assert registry.lookup("bank", "tcp") == (new,)
+    registry.amend(new)
+    assert registry.find("bank", "tcp") == (new,)
     assert list(registry.services()) == list(registry.services("bank")) == [new]
     assert [(change.kind, change.provider, change.subject) for change in changes] == [(Kind.AMENDED, id, new)]
     assert registry.revision == changes[0].revision
     registry.withdraw(id, ["bank"])
-    assert (registry.lookup("bank", "tcp"), list(registry.services())) == ((), [])
+    assert (registry.find("bank", "tcp"), list(registry.services())) == ((), [])
     assert changes[1].subject == new
 
 
@@ -294,9 +301,9 @@ def test_an_amended_service_keeps_its_place_in_every_order() -> None:
     offer(registry, three, "bank")
     names = [(s.name, s.provider) for s in registry.services()]
     new = attrs.evolve(old, info="{}")
-    assert registry.amend(new) is None
-    assert registry.amend(attrs.evolve(registry.lookup("bank", "tcp")[0], info="[]")) is None
-    assert [(s.provider, s.info) for s in registry.lookup("bank", "tcp")] == [(one, "[]"), (two, "{}"), (three, None)]
+    registry.amend(new)
+    registry.amend(attrs.evolve(registry.find("bank", "tcp")[0], info="[]"))
+    assert [(s.provider, s.info) for s in registry.find("bank", "tcp")] == [(one, "[]"), (two, "{}"), (three, None)]
     assert [(s.name, s.provider) for s in registry.services()] == names
 
 
@@ -304,13 +311,13 @@ def test_of_several_of_the_same_name_and_protocol_the_first_is_amended() -> None
     registry = make()
     id = join(registry)
     http, first, second = Service("bank", "h:1", id, "http"), Service("bank", "h:1", id), Service("bank", "h:1", id)
-    assert registry.offer([http, first, second], FREE) == []
+    registry.offer([http, first, second], FREE)
     amended = attrs.evolve(first, info="{}")
-    assert registry.amend(amended) is None
+    registry.amend(amended)
     assert list(registry.services()) == [http, amended, second]
     changes = recorded(registry)
-    assert registry.amend(second) is None, "the very object that is registered as the second"
-    assert registry.lookup("bank", "tcp") == (first, second)
+    registry.amend(second)
+    assert registry.find("bank", "tcp") == (first, second)
     registry.leave(id)
     assert [change.kind for change in changes] == [Kind.AMENDED, *[Kind.WITHDRAWN] * 3, Kind.LEFT]
     assert list(registry.services()) == []
@@ -322,8 +329,8 @@ def test_an_interval_can_be_agreed_changed_and_given_up() -> None:
     [service] = offer(registry, id, "bank")
     changes = recorded(registry)
     for interval in (1.0, 1.0, 2.0, None):
-        assert registry.amend(attrs.evolve(service, interval=interval)) is None
-        assert registry.lookup("bank", "tcp")[0].interval == interval
+        registry.amend(attrs.evolve(service, interval=interval))
+        assert registry.find("bank", "tcp")[0].interval == interval
     assert [getattr(change.subject, "interval", fail) for change in changes] == [1.0, 2.0, None]
 
 
@@ -334,7 +341,7 @@ def test_amending_without_a_difference_is_a_sign_of_life_and_no_change() -> None
     [service] = offer(registry, id, "bank")
     revision = registry.revision
     clock.advance(5)
-    assert registry.amend(attrs.evolve(service)) is None
+    registry.amend(attrs.evolve(service))
     assert registry.revision == revision
     provider = registry.provider(id)
     assert provider is not None
@@ -360,12 +367,12 @@ def test_a_service_that_may_not_be_amended_so_stays_as_it_is(more: dict[str, Any
     id = join(registry)
     assert (id, join(registry)) == (1, 2)
     service = Service("bank", "h:1", id, info="old")
-    assert registry.offer([service], FREE) == []
+    registry.offer([service], FREE)
     changes = recorded(registry)
-    refusal = registry.amend(attrs.evolve(service, **{"info": "new", **more}))
-    assert refusal is not None
-    assert refusal.reason is Reason.PARAMETER
-    assert len(refusal.text) < 400
+    with pytest.raises(Refusal) as refused:
+        registry.amend(attrs.evolve(service, **{"info": "new", **more}))
+    assert refused.value.reason is Reason.PARAMETER
+    assert len(refused.value.text) < 400
     assert list(registry.services()) == [service]
     assert changes == []
 
@@ -373,7 +380,7 @@ def test_a_service_that_may_not_be_amended_so_stays_as_it_is(more: dict[str, Any
 def test_info_at_its_limit_is_taken() -> None:
     registry = make()
     [service] = offer(registry, join(registry), "bank")
-    assert registry.amend(attrs.evolve(service, info="i" * MAX_INFO)) is None
+    registry.amend(attrs.evolve(service, info="i" * MAX_INFO))
 
 
 def test_who_amends_while_told_is_told_of_afterwards() -> None:
@@ -382,7 +389,7 @@ def test_who_amends_while_told_is_told_of_afterwards() -> None:
 
     def amend(change: Change) -> None:
         assert isinstance(change.subject, Service)
-        assert registry.amend(attrs.evolve(change.subject, info="{}")) is None
+        registry.amend(attrs.evolve(change.subject, info="{}"))
 
     registry.watch(amend, (Kind.OFFERED,))
     changes = recorded(registry)
@@ -403,7 +410,7 @@ def test_names_that_may_not_be_offered_are_left_out_and_the_rest_counts() -> Non
     id = join(registry)
     rights = Rights(offer=("context-*", "workshop-service-?"))
     names = ["context-user", "director-provider", "workshop-service-1", "workshop-service-12", "Context-user"]
-    refused = registry.offer([Service(name, "h:1", id) for name in names], rights)
+    refused = refusals(registry, [Service(name, "h:1", id) for name in names], rights)
     assert [service.name for service in registry.services()] == ["context-user", "workshop-service-1"]
     assert [refusal.reason for refusal in refused] == [Reason.NAME_NOT_ALLOWED] * 3
     assert "director-provider" in refused[0].text
@@ -413,7 +420,7 @@ def test_names_that_may_not_be_offered_are_left_out_and_the_rest_counts() -> Non
 def test_the_brokers_own_names_are_never_given_away(offered: tuple[str, ...]) -> None:
     registry = make()
     id = join(registry)
-    [refusal] = registry.offer([Service("elkobroker.x", "h:1", id)], Rights(offer=offered))
+    [refusal] = refusals(registry, [Service("elkobroker.x", "h:1", id)], Rights(offer=offered))
     assert refusal.reason is Reason.NAME_NOT_ALLOWED
     assert list(registry.services()) == []
 
@@ -421,14 +428,14 @@ def test_the_brokers_own_names_are_never_given_away(offered: tuple[str, ...]) ->
 def test_no_patterns_allow_no_names() -> None:
     registry = make()
     id = join(registry)
-    [refusal] = registry.offer([Service("bank", "h:1", id)], Rights(offer=()))
+    [refusal] = refusals(registry, [Service("bank", "h:1", id)], Rights(offer=()))
     assert refusal.reason is Reason.NAME_NOT_ALLOWED
 
 
 def test_a_pattern_matches_the_whole_name_even_with_newlines() -> None:
     registry = make()
     id = join(registry)
-    refused = registry.offer([Service("bank\nx", "h:1", id), Service("bank\n", "h:1", id)], Rights(offer=("bank",)))
+    refused = refusals(registry, [Service("bank\nx", "h:1", id), Service("bank\n", "h:1", id)], Rights(offer=("bank",)))
     assert [refusal.reason for refusal in refused] == [Reason.NAME_NOT_ALLOWED] * 2
 
 
@@ -448,7 +455,7 @@ def test_a_pattern_matches_the_whole_name_even_with_newlines() -> None:
 def test_a_text_over_its_limit_is_refused(service: Service) -> None:
     registry = make()
     join(registry)
-    [refusal] = registry.offer([service], FREE)
+    [refusal] = refusals(registry, [service], FREE)
     assert refusal.reason is Reason.PARAMETER
     assert len(refusal.text) < 400
     assert list(registry.services()) == []
@@ -459,7 +466,7 @@ def test_texts_at_their_limit_are_taken() -> None:
     id = join(registry)
     text = "t" * MAX_TEXT
     service = Service("x" * MAX_NAME, text, id, "p" * MAX_NAME, text, Auth(text, text, text), info="i" * MAX_INFO)
-    assert registry.offer([service], FREE) == []
+    registry.offer([service], FREE)
 
 
 def test_a_peer_has_its_limit_of_services() -> None:
@@ -467,13 +474,13 @@ def test_a_peer_has_its_limit_of_services() -> None:
     id = join(registry)
     rights = Rights(services=3)
     names = ["a", "b", "c", "d", "e"]
-    refused = registry.offer([Service(name, "h:1", id) for name in names], rights)
+    refused = refusals(registry, [Service(name, "h:1", id) for name in names], rights)
     assert [service.name for service in registry.services()] == ["a", "b", "c"]
     assert [refusal.reason for refusal in refused] == [Reason.LIMIT] * 2
     assert "3" in refused[0].text
     registry.withdraw(id, ["a"])
-    assert registry.offer([Service("f", "h:1", id)], rights) == []
-    [refusal] = registry.offer([Service("g", "h:1", id)], rights)
+    registry.offer([Service("f", "h:1", id)], rights)
+    [refusal] = refusals(registry, [Service("g", "h:1", id)], rights)
     assert refusal.reason is Reason.LIMIT
 
 
@@ -481,41 +488,41 @@ def test_a_refused_service_takes_no_room() -> None:
     registry = make()
     id = join(registry)
     rights = Rights(offer=("a", "b"), services=2)
-    registry.offer([Service(name, "h:1", id) for name in ("no", "a", "no", "b")], rights)
+    refusals(registry, [Service(name, "h:1", id) for name in ("no", "a", "no", "b")], rights)
     assert [service.name for service in registry.services()] == ["a", "b"]
 
 
 @pytest.fixture(scope="module")
-def full() -> tuple[Registry, int, list[Refusal]]:
+def full() -> tuple[Registry, int, tuple[Refusal, ...]]:
     registry = make()
     id = join(registry)
     services = [Service("bank", "h:1", id) for _ in range(MAX_SERVICES + 2)]
-    refused = registry.offer(services, FREE)
+    refused = refusals(registry, services, FREE)
     return registry, id, refused
 
 
-def test_all_peers_together_have_a_limit_of_services(full: tuple[Registry, int, list[Refusal]]) -> None:
+def test_all_peers_together_have_a_limit_of_services(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     registry, _, refused = full
     assert [refusal.reason for refusal in refused] == [Reason.LIMIT] * 2
     other = join(registry)
-    [refusal] = registry.offer([Service("shop", "h:1", other)], FREE)
+    [refusal] = refusals(registry, [Service("shop", "h:1", other)], FREE)
     assert refusal.reason is Reason.LIMIT
 
 
-def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry, int, list[Refusal]]) -> None:
+def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     _, _, refused = full
     assert str(MAX_SERVICES) in refused[0].text
     assert str(FREE.services) not in refused[0].text
 
 
-def test_what_goes_makes_room_for_all(full: tuple[Registry, int, list[Refusal]]) -> None:
+def test_what_goes_makes_room_for_all(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     registry, id, _ = full
     other = join(registry)
     registry.leave(id)
     offer(registry, other, "a", "b")
     registry.withdraw(other, ["a", "b"])
     services = [Service("bank", "h:1", other) for _ in range(MAX_SERVICES + 1)]
-    assert [refusal.reason for refusal in registry.offer(services, FREE)] == [Reason.LIMIT]
+    assert [refusal.reason for refusal in refusals(registry, services, FREE)] == [Reason.LIMIT]
 
 
 # loads
@@ -557,12 +564,13 @@ def test_a_service_with_an_empty_hostport_is_refused_and_the_others_are_added() 
     registry = make()
     id = join(registry)
     nowhere, somewhere = Service("bank", "", id), Service("post", "h:1", id)
-    [refusal] = registry.offer([nowhere, somewhere], Rights())
+    [refusal] = refusals(registry, [nowhere, somewhere], Rights())
     assert refusal.reason is Reason.PARAMETER
     assert refusal.text == "service 'bank' has an empty hostport: nobody could connect to it"
     assert registry.services() == [somewhere]
-    assert str(registry.problem(nowhere, Rights())) == refusal.text
-    assert registry.problem(somewhere, Rights()) is None
+    with pytest.raises(Refusal, match=refusal.text):
+        registry.check(nowhere, Rights())
+    registry.check(somewhere, Rights())
 
 
 # finds that wait
@@ -571,7 +579,7 @@ def test_a_service_with_an_empty_hostport_is_refused_and_the_others_are_added() 
 def test_a_find_gets_the_first_service_of_its_name_in_any_protocol() -> None:
     registry = make()
     id = join(registry)
-    found = outcome(registry.find("bank", 5))
+    found = outcome(registry.wait("bank", 5))
     offer(registry, id, "shop")
     assert found == []
     services = [Service("bank", "h:1", id, "http"), Service("bank", "h:2", id)]
@@ -582,7 +590,7 @@ def test_a_find_gets_the_first_service_of_its_name_in_any_protocol() -> None:
 def test_a_find_ends_when_its_time_is_up() -> None:
     clock = Clock()
     registry = make(clock)
-    found = outcome(registry.find("bank", 5))
+    found = outcome(registry.wait("bank", 5))
     clock.advance(4.99)
     assert found == []
     clock.advance(0.02)
@@ -596,7 +604,7 @@ def test_a_find_ends_when_its_time_is_up() -> None:
 def test_a_find_without_end_waits() -> None:
     clock = Clock()
     registry = make(clock)
-    found = registry.find("bank", None)
+    found = registry.wait("bank", None)
     clock.advance(10**9)
     assert clock.getDelayedCalls() == []
     [service] = offer(registry, join(registry), "bank")
@@ -606,7 +614,7 @@ def test_a_find_without_end_waits() -> None:
 def test_a_find_that_was_answered_leaves_no_timer() -> None:
     clock = Clock()
     registry = make(clock)
-    found = registry.find("bank", 5)
+    found = registry.wait("bank", 5)
     [service] = offer(registry, join(registry), "bank")
     assert outcome(found) == [service]
     assert clock.getDelayedCalls() == []
@@ -615,7 +623,7 @@ def test_a_find_that_was_answered_leaves_no_timer() -> None:
 def test_a_cancelled_find_hears_nothing_and_leaves_no_timer() -> None:
     clock = Clock()
     registry = make(clock)
-    found = registry.find("bank", 5)
+    found = registry.wait("bank", 5)
     found.cancel()
     [error] = outcome(found)
     assert isinstance(error, CancelledError)
@@ -626,7 +634,7 @@ def test_a_cancelled_find_hears_nothing_and_leaves_no_timer() -> None:
 def test_a_find_does_not_hear_of_what_is_there_already() -> None:
     registry = make()
     offer(registry, join(registry), "bank")
-    assert outcome(registry.find("bank", None)) == []
+    assert outcome(registry.wait("bank", None)) == []
 
 
 # the order of telling
@@ -641,7 +649,7 @@ def test_for_each_service_waits_hear_first_in_their_order_and_then_the_watchers(
 
     registry.watch(lambda change: heard.append(f"watcher {change.subject.name}"), (Kind.OFFERED,))  # type: ignore[union-attr]
     registry.monitor("b", None, hears("first"), fail)
-    registry.find("a", None).addCallback(hears("second"))
+    registry.wait("a", None).addCallback(hears("second"))
     registry.monitor("a", None, hears("third"), fail)
     offer(registry, join(registry), "a", "b", "a")
     assert heard == [
@@ -697,7 +705,7 @@ def test_a_failing_listener_puts_no_secret_into_the_log() -> None:
 def test_a_wait_begun_by_a_listener_does_not_hear_of_the_same_offer() -> None:
     registry = make()
     late: list[Service] = []
-    registry.find("a", None).addCallback(lambda service: registry.monitor("b", None, late.append, fail))
+    registry.wait("a", None).addCallback(lambda service: registry.monitor("b", None, late.append, fail))
     id = join(registry)
     offer(registry, id, "a", "b")
     assert late == []
@@ -720,6 +728,60 @@ def test_watchers_hear_in_the_order_of_revisions_even_if_a_listener_makes_change
     registry = make()
     id = join(registry)
     changes = recorded(registry)
-    registry.find("a", None).addCallback(lambda service: offer(registry, id, "b"))
+    registry.wait("a", None).addCallback(lambda service: offer(registry, id, "b"))
     offer(registry, id, "a")
     assert [change.revision for change in changes] == [2, 3]
+
+
+# heartbeats
+
+
+def test_a_heartbeat_is_told_with_its_time_until_the_watch_is_cancelled() -> None:
+    registry = make()
+    one, two = join(registry), join(registry)
+    told: list[tuple[int, float | None]] = []
+    watch = registry.watch_beats(lambda provider, sent: told.append((provider, sent)))
+    registry.watch_loads(lambda provider, load: fail())
+    registry.beat(two, 5.5)
+    registry.beat(one)
+    watch.cancel()
+    watch.cancel()
+    registry.beat(one)
+    assert told == [(two, 5.5), (one, None)]
+
+
+def test_a_heartbeat_is_a_sign_of_life_and_no_change() -> None:
+    clock = Clock()
+    registry = make(clock)
+    id = join(registry)
+    revision = registry.revision
+    clock.advance(7)
+    registry.beat(id)
+    provider = registry.provider(id)
+    assert provider is not None
+    assert provider.heard == 7
+    assert registry.revision == revision
+
+
+def test_a_heartbeat_of_a_provider_that_left_is_ignored() -> None:
+    registry = make()
+    id = join(registry)
+    registry.watch_beats(lambda provider, sent: fail())
+    registry.leave(id)
+    registry.beat(id)
+
+
+def test_a_watcher_of_heartbeats_that_fails_is_logged_and_the_others_hear() -> None:
+    registry = make()
+    id = join(registry)
+
+    def fails(provider: int, sent: float | None) -> None:
+        raise RuntimeError
+
+    told: list[int] = []
+    registry.watch_beats(fails)
+    registry.watch_beats(lambda provider, sent: told.append(provider))
+    with capturedLogs() as logs:
+        registry.beat(id)
+    assert told == [id]
+    assert ["heartbeat" in str(formatEvent(event)) for event in logs] == [True]

@@ -19,10 +19,14 @@ from pathlib import Path
 import attrs
 import pytest
 from twisted.logger import capturedLogs, formatEvent
+from zope.interface.verify import verifyObject
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
+from broker.core.disk_reserve import RESERVE
+from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
-from broker.core.room import RESERVE
+from broker.core.queues.interfaces import IQueueStore
+from broker.core.queues.store import QueueStore
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
 from tests.full_disk import no_room, on_a_small_disk
 
@@ -63,7 +67,7 @@ def store(directory: Path) -> Iterator[Store]:
 
 
 def reopened(store: Store, directory: Path, next_provider: int = 1) -> Snapshot:
-    """What the next run finds after a clean stop of this one."""
+    """The state that the next run finds after a clean stop of this one."""
     store.close(next_provider)
     return store.open()
 
@@ -288,7 +292,7 @@ def test_a_database_that_cannot_be_written() -> None:
 
 
 def refused(directory: Path) -> str:
-    """Why this state cannot be used. The database is left as it was, and the lock is not kept."""
+    """The reason for which this state cannot be used. The database is left as it was, and the lock is not kept."""
     path = directory / DATABASE
     before = path.read_bytes()
     for _ in range(2):
@@ -444,7 +448,7 @@ def test_the_reserve_lets_a_full_disk_be_written_and_is_taken_again(tmp_path: Pa
 import os, sys
 from broker.core.database import StateFull
 from broker.core.model import Provider
-from broker.core.room import RESERVE, RESERVE_BYTES
+from broker.core.disk_reserve import RESERVE, RESERVE_BYTES
 from broker.core.store import Store
 
 state = os.path.join(sys.argv[1], "state")
@@ -541,3 +545,8 @@ def test_killed_while_writing(directory: Path) -> None:
         last_id = snapshot.next_provider - 1
         store.close(snapshot.next_provider)
     assert last_round > KILLS / 2
+
+
+def test_it_is_what_it_promises_to_be(tmp_path: Path) -> None:
+    assert verifyObject(IStore, Store(str(tmp_path)))
+    assert verifyObject(IQueueStore, QueueStore(str(tmp_path)))

@@ -17,7 +17,7 @@ from zope.interface.verify import verifyObject
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, Outlet
 from broker.core.model import TopicInfo, is_own
-from broker.core.topics import MAX_SUBSCRIPTIONS, MAX_TOPIC_BYTES, Topics
+from broker.core.topics import Topics, TopicsBounds
 
 
 def nothing() -> None:
@@ -451,30 +451,30 @@ def refused(subscribe: Callable[[], object]) -> str:
     return raised.value.text
 
 
-def test_a_subscription_too_many_is_refused_until_one_ends(topics: Topics) -> None:
-    outlet = Recorder()
+def test_a_subscription_too_many_is_refused_until_one_ends() -> None:
+    topics, outlet = Topics(TopicsBounds(subscriptions=10_000)), Recorder()
     names = [b"topic %d" % number for number in range(1_000)]
-    for subscriber in range(MAX_SUBSCRIPTIONS // len(names)):
+    for subscriber in range(10):
         for name in names:
             topics.subscribe(name, outlet, subscriber)
-    assert topics.subscriptions == MAX_SUBSCRIPTIONS
+    assert topics.subscriptions == 10_000
     topics.subscribe(names[0], outlet, 0)
-    assert str(MAX_SUBSCRIPTIONS) in refused(lambda: topics.subscribe(names[0], outlet, "new"))
+    assert "10000" in refused(lambda: topics.subscribe(names[0], outlet, "new"))
     refused(lambda: topics.subscribe(b"new", outlet, 0))
     assert len(topics.describe()) == len(names)
     topics.unsubscribe(names[0], outlet, 0)
     topics.subscribe(b"new", outlet, 0)
     refused(lambda: topics.subscribe(b"newer", outlet, 0))
-    assert topics.subscriptions == MAX_SUBSCRIPTIONS
+    assert topics.subscriptions == 10_000
 
 
-def test_names_of_topics_that_are_too_long_together_are_refused_until_one_goes(topics: Topics) -> None:
-    outlet = Recorder()
-    size = MAX_TOPIC_BYTES // 4
+def test_names_of_topics_that_are_too_long_together_are_refused_until_one_goes() -> None:
+    topics, outlet = Topics(TopicsBounds(name_bytes=4_000)), Recorder()
+    size = 1_000
     names = [b"%d" % number * size for number in range(4)]
     for name in names:
         topics.subscribe(name, outlet, "a")
-    assert str(MAX_TOPIC_BYTES) in refused(lambda: topics.subscribe(b"x", outlet, "a"))
+    assert "4000" in refused(lambda: topics.subscribe(b"x", outlet, "a"))
     topics.subscribe(names[0], outlet, "b")
     topics.subscribe(b"", outlet, "a")
     topics.unsubscribe(names[0], outlet, "a")

@@ -9,7 +9,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 from broker.core.model import Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.core.waits import MAX_WAITS, Waits
 
 
@@ -86,7 +86,7 @@ def test_a_monitor_too_many_is_refused(full: Full) -> None:
 def test_a_find_too_many_fails_at_once(full: Full) -> None:
     registry, _ = full
     refused: list[Refusal] = []
-    registry.find("a", 5).addCallbacks(ignore, lambda failure: refused.append(failure.value))
+    registry.wait("a", 5).addCallbacks(ignore, lambda failure: refused.append(failure.value))
     assert [refusal.reason for refusal in refused] == [Reason.LIMIT]
 
 

@@ -1,4 +1,4 @@
-"""Watches: who hears of which changes, and how a watcher takes up where it left off."""
+"""Watches: the changes that each watcher receives, and how a watcher resumes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.model import Change, Kind, Load, Rights, Service
+from broker.core.notifier import Telling
 from broker.core.registry import Registry
-from broker.core.restored import Restored
-from broker.core.telling import Telling
+from broker.core.restored_services import Restored
 from broker.core.watches import RING, Watches
 
 
@@ -27,7 +27,7 @@ def history(registry: Registry) -> list[tuple[int, Kind, int, object]]:
     registry.offer([service], Rights())
     registry.load(id, 0.5)
     amended = attrs.evolve(service, info="{}")
-    assert registry.amend(amended) is None
+    registry.amend(amended)
     registry.withdraw(id, ["bank"])
     registry.leave(id)
     return [
@@ -146,7 +146,7 @@ def test_a_failing_watcher_keeps_no_one_from_hearing(registry: Registry) -> None
 def test_changes_since_a_revision_are_exactly_those_after_it(registry: Registry) -> None:
     expected = history(registry)
     for revision in range(7):
-        assert shown(registry.changes_since(revision)) == expected[revision:]
+        assert shown(registry.changes_since(registry.epoch, revision)) == expected[revision:]
 
 
 def test_a_load_is_kept_the_same_whether_anybody_watches_or_not(registry: Registry) -> None:
@@ -155,7 +155,7 @@ def test_a_load_is_kept_the_same_whether_anybody_watches_or_not(registry: Regist
     heard: list[Change] = []
     registry.watch(heard.append, (Kind.LOAD,))
     registry.load(id, 2.0)
-    changes = registry.changes_since(1)
+    changes = registry.changes_since(registry.epoch, 1)
     assert shown(changes) == [(2, Kind.LOAD, id, Load(id, "one", 1.0)), (3, Kind.LOAD, id, Load(id, "one", 2.0))]
 
 
@@ -196,21 +196,45 @@ def test_who_ends_while_a_load_is_told_hears_no_more(registry: Registry) -> None
 
 @pytest.mark.parametrize("revision", [1, 2, 100, -1])
 def test_there_is_no_future_and_nothing_before_the_beginning(registry: Registry, revision: int) -> None:
-    assert registry.changes_since(0) == []
-    assert registry.changes_since(revision) is None
+    assert registry.changes_since(registry.epoch, 0) == []
+    assert registry.changes_since(registry.epoch, revision) is None
 
 
 def test_what_fell_out_of_the_ring_is_not_known_any_more() -> None:
     watches = Watches(Telling())
     for number in range(RING + 10):
         watches.record_load(1, "one", float(number))
-    changes = watches.since(10)
+    changes = watches.since(10, tuple(Kind))
     assert changes is not None
     assert [change.revision for change in changes] == list(range(11, RING + 11))
-    assert watches.since(9) is None
-    assert watches.since(0) is None
-    assert watches.since(RING + 10) == []
-    assert watches.since(RING + 11) is None
+    assert watches.since(9, tuple(Kind)) is None
+    assert watches.since(0, (Kind.LOAD,)) is None
+    assert watches.since(RING + 10, tuple(Kind)) == []
+    assert watches.since(RING + 11, tuple(Kind)) is None
+
+
+def test_loads_do_not_push_other_changes_out(registry: Registry) -> None:
+    id = registry.join("one", "elko", "")
+    registry.offer([Service("bank", "h:1", id)], Rights())
+    for number in range(RING + 1):
+        registry.load(id, float(number))
+    changes = registry.changes_since(registry.epoch, 0, (Kind.JOINED, Kind.OFFERED))
+    assert changes is not None
+    assert [change.kind for change in changes] == [Kind.JOINED, Kind.OFFERED]
+    assert registry.changes_since(registry.epoch, 0) is None
+
+
+def test_loads_and_other_changes_come_in_the_order_of_their_revisions(registry: Registry) -> None:
+    for _ in range(3):
+        registry.load(registry.join("one", "elko", ""), 1.0)
+    changes = registry.changes_since(registry.epoch, 1)
+    assert changes is not None
+    assert [change.revision for change in changes] == [2, 3, 4, 5, 6]
+
+
+def test_a_revision_of_another_registry_is_not_known(registry: Registry) -> None:
+    assert registry.changes_since(registry.epoch, 0) == []
+    assert registry.changes_since(registry.epoch + 1, 0) is None
 
 
 def test_a_watcher_that_falls_behind_can_take_up_without_a_gap(registry: Registry) -> None:
@@ -220,7 +244,7 @@ def test_a_watcher_that_falls_behind_can_take_up_without_a_gap(registry: Registr
     for number in range(100):
         registry.load(id, float(number))
         if number % 7 == 0:
-            changes = registry.changes_since(at)
+            changes = registry.changes_since(registry.epoch, at)
             assert changes is not None
             assert [change.revision for change in changes] == list(range(at + 1, registry.revision + 1))
             at = registry.revision

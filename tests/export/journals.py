@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.export.disk import Disk
 from broker.export.records import Record, common, encode
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 
 HOUR = 3600.0
 
@@ -27,7 +27,7 @@ def lines(first: int, count: int, ts: float = NOON) -> list[bytes]:
 
 def opened(directory: Path, boot: str = "boot", disk: Disk | None = None, **limits: Any) -> Segments:
     """The segments of a start of a broker there."""
-    segments = Segments(str(directory), "b", boot, Limits(**limits), disk)
+    segments = Segments(str(directory), "b", boot, JournalLimits(**limits), disk)
     segments.open()
     return segments
 
@@ -38,7 +38,7 @@ def seal_all(segments: Segments) -> None:
 
 
 def left(directory: Path, *contents: bytes) -> list[Path]:
-    """What an earlier start left open: files with these contents."""
+    """The segments that an earlier start left open: files with these contents."""
     opened(directory, "old").close()
     paths = []
     for n, content in enumerate(contents, 1):

@@ -1,4 +1,4 @@
-"""What the journal is told: the real registry, and a list of the records that are put."""
+"""Records for the journal: the real registry, and a list of the records that are put."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Rights, Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
+from broker.core.restored_services import Restored
 from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, Feed, FullLoads
 from broker.export.records import Record, microseconds
-from tests.session.mc0_recording import nothing_fails
+from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25
-"""What the clock says at the beginning: seconds of the epoch."""
+"""The clock's time at the beginning: seconds of the epoch."""
 
 AT = 1_795_246_600_250_000
 """The same as a ``ts``."""
@@ -53,9 +54,9 @@ class Fed:
         return self.registry.join(label, wire, "192.0.2.1:1")
 
     def offer(self, provider: int, *names: str, **more: Any) -> list[Service]:
-        """What it offers, at the host h1 the first, at h2 the next."""
+        """Its services, at the host h1 the first, at h2 the next."""
         services = [Service(name, f"h{number}:1", provider, **more) for number, name in enumerate(names, 1)]
-        assert self.registry.offer(services, Rights(services=10_000)) == []
+        self.registry.offer(services, Rights(services=10_000))
         return services
 
     def take(self) -> list[Record]:
@@ -111,7 +112,7 @@ def test_a_label_is_that_of_the_first_offer(fed: Fed) -> None:
 def test_a_provider_that_offers_nothing_is_not_told_of(fed: Fed) -> None:
     provider = fed.join("idle")
     fed.registry.load(provider, 3)
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     fed.registry.leave(provider)
     assert fed.take() == []
 
@@ -123,7 +124,7 @@ def test_who_withdraws_one_service_goes_on_with_the_others(fed: Fed) -> None:
     fed.registry.withdraw(provider, ["bank", "unknown"])
     assert brief(fed.take()) == [("unregister", "bank", "withdrawn")]
     fed.registry.load(provider, 1)
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     assert [(record.event, record.service) for record in fed.take()] == [("load", "shop"), ("hb", "shop")]
     fed.registry.leave(provider)
     assert brief(fed.take()) == [("unregister", "shop", "left")]
@@ -155,14 +156,14 @@ def test_nothing_more_is_told_of_a_provider_that_left(fed: Fed) -> None:
     fed.take()
     fed.registry.load(provider, 1)
     fed.registry.leave(provider)
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     assert fed.take() == []
 
 
 def test_the_brokers_own_services_are_not_told_of(fed: Fed) -> None:
     fed.registry.offer_own([Service("broker-client", "h:1", BROKER), Service("elkobroker.x", "h:2", BROKER)])
     fed.registry.offer_own([])
-    fed.feed.beat(BROKER, None)
+    fed.registry.beat(BROKER, None)
     assert fed.take() == []
 
 
@@ -212,7 +213,7 @@ def test_heartbeats_are_counted_from_the_registration(fed: Fed) -> None:
     fed.take()
     for _ in range(2):
         fed.clock.advance(1)
-        fed.feed.beat(first, START + 0.5)
+        fed.registry.beat(first, START + 0.5)
     hb = Record(
         AT + 1_000_000,
         "hb",
@@ -231,7 +232,7 @@ def test_heartbeats_are_counted_from_the_registration(fed: Fed) -> None:
     again = fed.join("one", "dbp")
     fed.offer(again, "bank", interval=1.0)
     fed.take()
-    fed.feed.beat(again, None)
+    fed.registry.beat(again, None)
     [record] = fed.take()
     assert (record.provider, record.hb_seq) == (again, 1)
 
@@ -240,7 +241,7 @@ def test_each_service_of_a_provider_gets_its_heartbeat_with_one_number_and_one_t
     provider = fed.join()
     fed.offer(provider, "bank", "shop")
     fed.take()
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     records = fed.take()
     assert [(r.service, r.endpoint, r.hb_seq, r.ts) for r in records] == [
         ("bank", "h1:1", 1, AT),
@@ -253,7 +254,7 @@ def test_each_service_of_a_provider_gets_its_heartbeat_with_one_number_and_one_t
 def test_a_time_that_is_none_is_left_out(fed: Fed, sent: float | None) -> None:
     provider = fed.join()
     fed.offer(provider, "bank")
-    fed.feed.beat(provider, sent)
+    fed.registry.beat(provider, sent)
     assert fed.take()[-1].sent_ts is None
 
 
@@ -261,7 +262,7 @@ def test_a_time_that_is_none_is_left_out(fed: Fed, sent: float | None) -> None:
 def test_any_other_time_of_a_peer_is_kept_as_it_is(fed: Fed, sent: float) -> None:
     provider = fed.join()
     fed.offer(provider, "bank")
-    fed.feed.beat(provider, sent)
+    fed.registry.beat(provider, sent)
     assert fed.take()[-1].sent_ts == int(sent * 1_000_000)
 
 
@@ -269,11 +270,11 @@ def test_an_interval_that_changes_counts_from_the_next_record_on(fed: Fed) -> No
     provider = fed.join()
     bank, shop = fed.offer(provider, "bank", "shop", interval=1.0)
     fed.take()
-    assert fed.registry.amend(attrs.evolve(shop, interval=2.5)) is None
+    fed.registry.amend(attrs.evolve(shop, interval=2.5))
     assert fed.take() == [], "no event of its own"
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     assert [record.interval_ms for record in fed.take()] == [1000, 2500]
-    assert fed.registry.amend(attrs.evolve(bank, interval=None)) is None
+    fed.registry.amend(attrs.evolve(bank, interval=None))
     fed.registry.leave(provider)
     assert [record.interval_ms for record in fed.take()] == [None, 2500]
 
@@ -283,10 +284,10 @@ def test_of_several_services_of_the_same_name_the_amended_one_is_the_registrys(f
     fed.offer(provider, "bank", "bank", interval=1.0)
     [http] = fed.offer(provider, "bank", protocol="http", interval=1.0)
     first = fed.registry.services("bank", "tcp")[0]
-    assert fed.registry.amend(attrs.evolve(first, interval=3.0)) is None
-    assert fed.registry.amend(attrs.evolve(http, interval=4.0)) is None
+    fed.registry.amend(attrs.evolve(first, interval=3.0))
+    fed.registry.amend(attrs.evolve(http, interval=4.0))
     fed.take()
-    fed.feed.beat(provider, None)
+    fed.registry.beat(provider, None)
     provided = fed.registry.provider(provider)
     assert provided is not None
     told = [(r.endpoint, r.protocol, r.interval_ms) for r in fed.take()]
@@ -416,7 +417,7 @@ def call(fed: Fed, name: str, *arguments: Any) -> None:
     elif name == "load":
         registry.load(provider, 1.0)
     elif name == "beat":
-        fed.feed.beat(provider, None)
+        fed.registry.beat(provider, None)
     else:
         known = registry.provider(provider)
         assert known is not None
@@ -425,8 +426,10 @@ def call(fed: Fed, name: str, *arguments: Any) -> None:
                 # Of several of one name and protocol it is the first that can be amended.
                 key = (service.name, service.protocol)
                 first = next(one for one in known.services if (one.name, one.protocol) == key)
-                refusal = registry.amend(attrs.evolve(service, interval=arguments[2]))
-                assert refusal is None or service.hostport != first.hostport
+                try:
+                    registry.amend(attrs.evolve(service, interval=arguments[2]))
+                except Refusal:
+                    assert service.hostport != first.hostport
 
 
 @given(st.lists(CALLS, max_size=30))
@@ -458,7 +461,7 @@ def test_reports_follow_the_services_of_their_provider_and_heartbeats_count_on(f
     def reported() -> list[tuple[str, str | None, int | None, int | None]]:
         fed.take()
         fed.registry.load(provider, 1)
-        fed.feed.beat(provider, None)
+        fed.registry.beat(provider, None)
         return [(r.event, r.service, r.interval_ms, r.hb_seq) for r in fed.take()]
 
     [bank] = fed.offer(provider, "bank", interval=1.0)
@@ -471,7 +474,7 @@ def test_reports_follow_the_services_of_their_provider_and_heartbeats_count_on(f
         ("hb", "shop", None, 2),
     ]
     fed.registry.withdraw(provider, ["shop"])
-    assert fed.registry.amend(attrs.evolve(bank, interval=2.0)) is None
+    fed.registry.amend(attrs.evolve(bank, interval=2.0))
     assert reported() == [("load", "bank", None, None), ("hb", "bank", 2000, 3)]
     fed.registry.withdraw(provider, ["bank"])
     assert reported() == []
@@ -495,7 +498,7 @@ def test_a_heartbeat_tells_of_just_the_services_that_the_registry_has(calls: lis
             call(fed, name, *arguments)
         for provider in fed.registry.providers():
             fed.take()
-            fed.feed.beat(provider.id, None)
+            fed.registry.beat(provider.id, None)
             assert [(r.service, r.endpoint, r.protocol, r.interval_ms) for r in fed.take()] == [
                 (s.name, s.hostport, s.protocol, None if s.interval is None else s.interval * 1000)
                 for s in provider.services
@@ -545,7 +548,7 @@ def test_a_flood_of_a_provider_of_many_services_makes_a_bounded_number_of_record
     for _ in range(seconds):
         for load in range(reports):
             fed.registry.load(provider, load)
-            fed.feed.beat(provider, None)
+            fed.registry.beat(provider, None)
         fed.clock.advance(1)
         fed.feed.catch_up()
     records = fed.take()
@@ -564,7 +567,7 @@ def test_heartbeats_that_come_too_fast_coalesce_too_with_the_newest_number_and_t
     fed.offer(provider, "bank", interval=0.05)
     fed.take()
     for number in range(IN_ADVANCE + 21):
-        fed.feed.beat(provider, START + number)
+        fed.registry.beat(provider, START + number)
     beats = fed.take()
     assert [record.hb_seq for record in beats] == list(range(1, IN_ADVANCE + 2))
     fed.clock.advance(1)

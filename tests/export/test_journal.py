@@ -20,7 +20,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import TestCase
 
-from broker.core.trouble import RETRY_SECONDS_MOST
+from broker.core.disk_errors import RETRY_SECONDS_MOST
 from broker.export.journal import (
     ALIVE_SECONDS,
     FLUSH_SECONDS,
@@ -31,7 +31,7 @@ from broker.export.journal import (
 )
 from broker.export.lock import JournalInUse
 from broker.export.records import Record, boot_name
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, number, records_in, sealed_in
 from tests.threads import Thread, immediately
 
@@ -44,7 +44,7 @@ class Run:
         self.clock = Clock()
         self.clock.advance(NOON)
         self.disk = FailingDisk()
-        self.segments = Segments(str(directory), "b", boot, Limits(**limits), self.disk)
+        self.segments = Segments(str(directory), "b", boot, JournalLimits(**limits), self.disk)
         self.journal = Journal(self.clock, in_thread, self.segments)
         self.put_so_far = 0
 
@@ -64,7 +64,7 @@ class Run:
         return [record["hb_seq"] for record in records_in(self.directory) if record["event"] == "hb"]
 
     def stop(self) -> bool:
-        """Whether that was all in one go."""
+        """True if that was one write."""
         done: list[None] = []
         self.journal.stop().addCallback(done.append)
         return bool(done)
@@ -391,7 +391,7 @@ def test_what_is_written_before_and_after_a_clock_was_set_back_is_in_the_folders
     run.flush()
     run.clock.advance(-2 * HOUR)
     run.put(3)
-    run.flush()  # appended to the file of the later hour, which is then begun anew
+    run.flush()  # appended to the file of the later hour, which is then started again
     run.put(3)
     run.flush()
     assert run.stop()
@@ -573,7 +573,7 @@ class InARealThread(TestCase):
         threads.start()
         self.addCleanup(threads.stop)
         disk = ThreadNotingDisk()
-        segments = Segments(str(directory), "b", boot_name(NOON, b"x"), Limits(segment_bytes=200_000), disk)
+        segments = Segments(str(directory), "b", boot_name(NOON, b"x"), JournalLimits(segment_bytes=200_000), disk)
         clock: Any = reactor
         journal = Journal(clock, partial(deferToThreadPool, clock, threads), segments)
         journal.start()

@@ -1,4 +1,4 @@
-"""What is deleted of the sealed segments, and what is not."""
+"""The sealed segments that retention deletes, and those that it keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import HOUR, NOON, FailingDisk, lines, lines_in, number, opened, seal_all, sealed_in
 
 
@@ -32,7 +32,7 @@ def test_the_oldest_segments_over_the_size_are_deleted(tmp_path):
     segments = opened(tmp_path, keep_seconds=None)
     fill(segments, 5)
     size = sealed_in(tmp_path)[0].stat().st_size
-    segments.limits = Limits(keep_seconds=None, keep_bytes=2 * size + size // 2)
+    segments.limits = JournalLimits(keep_seconds=None, keep_bytes=2 * size + size // 2)
     segments.retain(NOON)
 
     assert [number(path) for path in sealed_in(tmp_path)] == [4, 5]
@@ -45,7 +45,7 @@ def test_of_one_hour_the_first_that_were_written_are_deleted(tmp_path):
         segments.seal()
         os.utime(max(sealed_in(tmp_path), key=number), (NOON + seq, NOON + seq))
     size = sealed_in(tmp_path)[0].stat().st_size
-    segments.limits = Limits(keep_seconds=None, keep_bytes=3 * size + size // 2)
+    segments.limits = JournalLimits(keep_seconds=None, keep_bytes=3 * size + size // 2)
     segments.retain(NOON)
 
     assert [number(path) for path in sealed_in(tmp_path)] == [10, 11, 12]
@@ -67,7 +67,7 @@ def of_one_hour(directory: Path, count: int) -> tuple[Segments, list[int]]:
 @pytest.mark.parametrize(("less", "left"), [(0, [2, 3, 4]), (1, [3, 4])])
 def test_of_one_hour_no_more_is_deleted_than_is_over_the_size(tmp_path, less, left):
     segments, sizes = of_one_hour(tmp_path, 4)
-    segments.limits = Limits(keep_seconds=None, keep_bytes=sum(sizes[1:]) - less)
+    segments.limits = JournalLimits(keep_seconds=None, keep_bytes=sum(sizes[1:]) - less)
     segments.retain(NOON)
 
     assert [number(path) for path in sealed_in(tmp_path)] == left
@@ -76,7 +76,7 @@ def test_of_one_hour_no_more_is_deleted_than_is_over_the_size(tmp_path, less, le
 @pytest.mark.parametrize("keep_bytes", [None, 10**9])
 def test_of_an_hour_over_the_age_all_is_deleted_whatever_room_there_is(tmp_path, keep_bytes):
     segments, _ = of_one_hour(tmp_path, 3)
-    segments.limits = Limits(keep_seconds=HOUR, keep_bytes=keep_bytes)
+    segments.limits = JournalLimits(keep_seconds=HOUR, keep_bytes=keep_bytes)
     segments.retain(NOON + HOUR)
     assert len(sealed_in(tmp_path)) == 3
     segments.retain(NOON + HOUR + 1)

@@ -18,7 +18,7 @@ import pytest
 
 from broker.export.disk import Disk
 from broker.export.lock import JournalInUse
-from broker.export.segments import Limits, Segments
+from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import (
     HOUR,
     NOON,
@@ -352,7 +352,7 @@ def test_what_another_broker_made_of_the_open_file_is_its_own(tmp_path):
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "_x", "a b", "x" * 65])
 def test_names_that_make_no_file_names_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="file name"):
-        Segments(str(tmp_path), name, "boot", Limits())
+        Segments(str(tmp_path), name, "boot", JournalLimits())
 
 
 # killed
@@ -361,9 +361,9 @@ def test_names_that_make_no_file_names_are_refused(tmp_path, name):
 _APPENDER = textwrap.dedent("""
     import sys
     from broker.export.records import Record, common, encode
-    from broker.export.segments import Limits, Segments
+    from broker.export.segments import JournalLimits, Segments
 
-    segments = Segments(sys.argv[1], "b", "killed", Limits(segment_bytes=20_000))
+    segments = Segments(sys.argv[1], "b", "killed", JournalLimits(segment_bytes=20_000))
     segments.open()
     begin = common("b", "killed")
     seq = 0
@@ -410,9 +410,9 @@ def test_after_a_kill_all_that_was_acknowledged_is_there_exactly_once(tmp_path, 
 _LIMITED = textwrap.dedent("""
     import resource, sys
     from broker.export.records import Record, common, encode
-    from broker.export.segments import Limits, Segments
+    from broker.export.segments import JournalLimits, Segments
 
-    segments = Segments(sys.argv[1], "b", "limited", Limits())
+    segments = Segments(sys.argv[1], "b", "limited", JournalLimits())
     segments.open()
     begin = common("b", "limited")
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
@@ -446,10 +446,10 @@ def test_a_system_that_takes_no_more_bytes_leaves_whole_lines_only(tmp_path):
 
 _FULL = textwrap.dedent("""
     import resource, sys
-    from broker.export.segments import Limits, Segments
+    from broker.export.segments import JournalLimits, Segments
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    segments = Segments(sys.argv[1], "b", "full", Limits())
+    segments = Segments(sys.argv[1], "b", "full", JournalLimits())
     segments.open()
     segments.recover()
     try:

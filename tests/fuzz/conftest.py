@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.session.mc0_recording import nothing_fails
+from tests.recording.logs import nothing_fails
 
 
 @pytest.fixture(autouse=True)

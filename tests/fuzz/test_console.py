@@ -15,21 +15,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from broker.admin.commands import BROKER, DIRECTOR
 from broker.admin.console import WORDS, ConsoleSession, Shown
-from broker.admin.elko import views
-from broker.admin.reader import ConsoleReader
+from broker.admin.telnet import ConsoleReader
 from broker.core.errors import Reason
 from broker.core.model import Launcher
-from tests.session.director_recording import DirectorFarm, opens
-from tests.session.recording import Client, Farm, RecordingPeer, desc
+from broker.wires.elko.commands import BROKER, DIRECTOR, broker_dialect, director_dialect
+from broker.wires.elko.views import views
+from tests.wires.elko.director_recording import DirectorFarm, opens
+from tests.wires.recording import Client, Farm, RecordingPeer, desc
 
 IAC = 255
 
 FIELDS = sorted(
-    {field for each in (BROKER, DIRECTOR) for m in each.messages.values() for field in m.__struct_encode_fields__}
+    {field for each in (BROKER, DIRECTOR) for m in each.messages_by_op.values() for field in m.__struct_encode_fields__}
 )
-PLAIN = [*BROKER.messages, *DIRECTOR.messages, *WORDS, "director", "exit", "elko", "sessions", "all", "self", "auth"]
+PLAIN = [*BROKER.ops, *DIRECTOR.ops, *WORDS, "director", "exit", "elko", "sessions", "all", "self", "auth"]
 VALUES = [
     "", "1", "-1", "0.5", "1e400", "9" * 400, "true", "null", "[]", "{}", "NaN", "bank", "one", "cs1", "context-a",
     "user-x", "user-", "*", "[!", "x" * 300, '"\\ud800"', "\U0001f600",
@@ -45,7 +45,7 @@ typed = st.builds(" ".join, pieces)
 OWN = [
     (each.name(op), [field for field in message.__struct_encode_fields__ if field != "to"] or ["to"])
     for each in (BROKER, DIRECTOR)
-    for op, message in each.messages.items()
+    for op, message in each.messages_by_op.items()
 ]
 """All ops as they are typed, with their own parameters."""
 
@@ -91,12 +91,18 @@ class Desk:
         opens(self.director.server("cs1"), "context-a", "user-x")
 
     def operator(self, password: str | None = None) -> Client:
-        shown = Shown(lambda: {"elko.connections": 1}, lambda: {"uptime": 1}, "1.2.3", views(self.farm.wiring))
+        shown = Shown(
+            lambda: {"elko.connections": 1},
+            lambda: {"uptime": 1},
+            "1.2.3",
+            {each.name: each for each in views(self.farm.wiring)},
+        )
         guesses = self.farm.guesses
+        dialects = [broker_dialect(self.farm.wiring), director_dialect(self.director.wiring)]
         return Client(
             lambda to: (
                 ConsoleReader(),
-                ConsoleSession(self.farm.wiring, shown, password, guesses, to, self.director.wiring),
+                ConsoleSession(dialects, shown, password, guesses, to),
             ),
             RecordingPeer(True, "127.0.0.1:7"),
         )

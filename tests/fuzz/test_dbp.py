@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed
-from broker.wire.dbp import datagrams, replies
-from broker.wire.dbp.datagrams import Ignored, read
-from broker.wire.dbp.details import MAX_HOST, details
-from broker.wire.dbp.info import MAX_INFO, MAX_NAME, BadInfo, merge, take_name
-from broker.wire.dbp.listings import listing, unknown
-from broker.wire.dbp.messages import (
+from broker.wires.dbp.codec import datagrams, replies
+from broker.wires.dbp.codec.datagrams import Ignored, read
+from broker.wires.dbp.codec.details import MAX_HOST, details
+from broker.wires.dbp.codec.info import MAX_INFO, MAX_NAME, BadInfo, merge, take_name
+from broker.wires.dbp.codec.listings import listing, unknown
+from broker.wires.dbp.codec.messages import (
     Ack,
     BadRequest,
     Beat,
@@ -34,8 +34,8 @@ from broker.wire.dbp.messages import (
     Update,
     parse,
 )
-from broker.wire.dbp.times import BadTime, Form, read_time, write_time
-from tests.wire.dbp_examples import AFTER_A_SHORT_REPLY, CONVERSATIONS, TIME, exchanges, frames, read_as_hermes
+from broker.wires.dbp.codec.times import BadTime, Form, read_time, write_time
+from tests.wires.dbp.codec.examples import AFTER_A_SHORT_REPLY, CONVERSATIONS, TIME, exchanges, frames, read_as_hermes
 
 COMMANDS = [b"u_U", b"UwU", b"UoU", b"<3", b"</3", b"u.u", b"ping", b"o_O", b"OwO", b"(O_O)", b"OmO"]
 NEEDS_A_BODY = [b"u_U", b"UwU", b"UoU"]
@@ -147,7 +147,7 @@ def result_of(sent: Sequence[bytes]) -> Message | Malformed:
 
 
 def plain(result: Message | Malformed) -> object:
-    """What can be compared."""
+    """The comparable part."""
     if isinstance(result, Malformed):
         return type(result), result.reason, result.text, result.op, result.id, vars(result)
     return result

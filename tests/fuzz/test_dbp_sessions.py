@@ -5,11 +5,11 @@ What holds at each step:
 - nothing fails;
 - the registry has exactly the services that the catalogue has, each once, as the catalogue knows it;
 - a service and its connection know each other, and no service has a connection that is closed;
-- every lease belongs to a registered service, and whoever must be looked after has one;
+- every lease belongs to a registered service, and every service that must be checked has one;
 - a peer that was sent away is sent nothing any more until it connects again;
 - a REQ socket is sent one message for a request at the most, and nothing between; a node of Hermes can read it;
 - nothing but beacons goes to the port of the beacon, and no datagram is too long;
-- whoever beats in time stays, and who is silent for too long goes.
+- a service that beats in time stays, and one that is silent for too long is removed.
 
 In the end nothing is left of any of them.
 """
@@ -26,13 +26,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.core.liveness import TICK, Lease
 from broker.core.model import Rights
-from broker.session.dbp.catalogue import Terms
-from broker.session.dbp.entry import Entry
-from broker.session.dbp.places import hostport
-from broker.wire.dbp.info import ERROR
+from broker.wires.dbp.codec.info import ERROR
+from broker.wires.dbp.sessions.addresses import hostport
+from broker.wires.dbp.sessions.catalogue import Terms
+from broker.wires.dbp.sessions.service_state import Entry
 from tests.fuzz.test_dbp import frame_lists
-from tests.session.dbp_recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
-from tests.session.mc0_recording import nothing_fails
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
 
 NAMES = ["Rohan", "Gondor"] * 4 + ["Mordor", "elkobroker", "Error", "no\x00", "n" * 255]
 
@@ -100,14 +100,14 @@ class Conversations(RuleBasedStateMachine):
     def say(self, number: int, *frames: Any, raw: bool = False) -> None:
         peer = self.peers[number]
         self.look_at_replies()
-        if peer.identity not in self.farm.router.inboxes or (peer.identity in self.deaf and not raw):
+        if peer.identity not in self.farm.open or (peer.identity in self.deaf and not raw):
             self.connect_again(number)
         if raw:
             peer.send_raw(*frames)
         else:
             peer.send(*frames)
         if peer.socket_type == "REQ":
-            replies = self.farm.router.inboxes[peer.identity]
+            replies = peer.take_raw()
             assert len(replies) <= 1
             for reply in replies:
                 assert len(reply) >= 3
@@ -118,7 +118,6 @@ class Conversations(RuleBasedStateMachine):
                     assert len(reply[2]) == 4
                 if reply[1] == b"o_O":
                     assert isinstance(json.loads(reply[3]), dict)
-            replies.clear()
         self.look_at_replies()
 
     @rule(number=peers, frames=frame_lists)
@@ -190,13 +189,15 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(number=peers, entirely=st.booleans())
     def stop_reading(self, number: int, entirely: bool) -> None:
-        router = self.farm.router
-        (router.stuck if entirely else router.full).add(self.peers[number].identity)
+        peer = self.peers[number]
+        if peer.identity in self.farm.open:
+            peer.stop_reading(answers=not entirely)
 
     @rule()
     def read_on(self) -> None:
-        self.farm.router.full.clear()
-        self.farm.router.stuck.clear()
+        for peer in self.peers:
+            if peer.identity in self.farm.open:
+                peer.read_on()
 
     # time and the operator
 
@@ -227,16 +228,15 @@ class Conversations(RuleBasedStateMachine):
     def look_at_replies(self) -> None:
         """Look at what came without being asked for."""
         for peer in self.peers:
-            unasked = self.farm.router.inboxes.get(peer.identity, [])
+            unasked = peer.take_raw() if peer.identity in self.farm.open else []
             if peer.socket_type == "REQ":
                 assert unasked == []
             if peer.identity in self.deaf:
                 assert unasked == []
             for frames in unasked:
                 assert frames[0] == b""
-            unasked.clear()
-            connection = self.farm.commands._connections.get(peer.number)
-            if connection is not None and connection.deaf:
+            connection = self.farm.commands.connections().get(peer.number)
+            if connection is not None and connection.ended:
                 self.deaf.add(peer.identity)
 
     @invariant()
@@ -250,7 +250,8 @@ class Conversations(RuleBasedStateMachine):
     def the_registry_has_what_the_catalogue_has(self) -> None:
         farm = self.farm
         entries = list(farm.catalogue)
-        assert [entry.name for entry in entries] == list(farm.catalogue._entries)
+        assert [farm.catalogue.get(entry.name) for entry in entries] == entries
+        assert len(farm.catalogue) == len(entries)
         providers = {provider.id: provider for provider in farm.registry.providers()}
         assert sorted(providers) == sorted(entry.provider for entry in entries)
         for entry in entries:
@@ -259,7 +260,7 @@ class Conversations(RuleBasedStateMachine):
             [service] = provider.services
             assert (service.name, service.hostport) == (entry.name, hostport(entry.details, entry.address))
             assert (service.info, service.lasting) == (entry.info.decode(), not entry.contract)
-            assert [each.provider for each in farm.registry.lookup(entry.name, "tcp")] == [entry.provider]
+            assert [each.provider for each in farm.registry.find(entry.name, "tcp")] == [entry.provider]
         listed = json.loads(farm.listing.all())
         assert listed.keys() == {entry.name for entry in entries}
         assert ERROR not in listed
@@ -269,19 +270,19 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def services_and_connections_know_each_other(self) -> None:
         farm = self.farm
-        known = farm.commands._connections
+        known = farm.commands.connections()
         for entry in farm.catalogue:
             connection = entry.connection
             if connection is not None:
                 assert connection.entry is entry
-                assert not connection.deaf
+                assert not connection.ended
                 assert known[connection.number] is connection
         for number, connection in known.items():
             assert number == connection.number == farm.open[connection.identity]
             if connection.entry is not None:
                 assert connection.entry.connection is connection
                 assert farm.catalogue.get(connection.entry.name) is connection.entry
-        places = {source: set(entries) for source, entries in farm.catalogue._sources.items()}
+        places = {source: set(farm.catalogue.at(source)) for source in farm.catalogue.sources()}
         assert places == {
             source: {entry for entry in farm.catalogue if entry.source == source}
             for source in {entry.source for entry in farm.catalogue if entry.source is not None}
@@ -289,7 +290,7 @@ class Conversations(RuleBasedStateMachine):
 
     @invariant()
     def leases_are_of_services_that_are_there(self) -> None:
-        leases: list[Lease] = [lease for slot in self.farm.leases._slots.values() for lease in slot]
+        leases: list[Lease] = list(self.farm.leases)
         held: set[Entry] = set()
         for lease in leases:
             entry = lease.leased

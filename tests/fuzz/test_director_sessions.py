@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.wire.elko.director import VOCABULARY
-from tests.session.director_recording import DirectorFarm
-from tests.session.recording import Client
+from broker.wires.elko.codec.director import VOCABULARY
+from tests.wires.elko.director_recording import DirectorFarm
+from tests.wires.recording import Client
 
 SERVERS, LINKS = 2, 3
 """Servers, and connections that each may have."""
@@ -42,7 +42,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 OPS = [str(each.__struct_config__.tag) for each in VOCABULARY.messages]
 FIELDS = sorted({field for each in VOCABULARY.messages for field in each.__struct_encode_fields__} - {"to", "op"})
 HARMLESS = sorted(set(OPS) - {"auth", "disconnect", "address", "context", "user", "willserve", "load", "gate"})
-"""What changes nothing that the model knows, whoever says it."""
+"""Messages of any peer that change nothing in the model."""
 
 TO_PROVIDERS = {"doreserve", "say", "relay", "close", "reinit", "shutdown", "reserve", "pong", "debug"}
 
@@ -183,7 +183,7 @@ class Directed(RuleBasedStateMachine):
             said.client.send(data + b"\n\n")
 
     def hear(self) -> None:
-        """What everybody was told is as it should be."""
+        """All notices are as the model predicts."""
         for link in self.links.values():
             for told in link.client.take():
                 assert told["op"] in TO_PROVIDERS

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.elko.lenient import EXCERPT, Balance, objects
+from broker.wires.elko.codec.lenient import EXCERPT, BracketBalance, objects
 
 BLOCK = 1 << 20
 """Characters of the longest block that a peer may send."""
@@ -138,7 +138,7 @@ texts = st.one_of(st.text(max_size=40), soup, mutated())
 
 
 def count(text: str) -> int | None:
-    """How many objects there are in ``text``; None if it is malformed. Anything but Malformed escapes."""
+    """The number of objects in ``text``; None if it is malformed. Anything but Malformed escapes."""
     try:
         return sum(1 for _ in objects(text))
     except Malformed as malformed:
@@ -157,7 +157,7 @@ def test_only_malformed_escapes(text: str) -> None:
 @given(texts)
 def test_balance_agrees_with_the_reader(text: str) -> None:
     """A text is complete if another object may follow it. Where the reader finds an error, either answer will do."""
-    balance = Balance()
+    balance = BracketBalance()
     lines = text.split(" ")
     for line, so_far in zip(lines, accumulate(lines, "{} {}".format), strict=True):
         complete = balance.feed(line)
@@ -181,7 +181,7 @@ def test_balance_is_true_exactly_where_all_is_complete(found: list[dict[str, obj
     first = text.index("{")
     spaces = [at for at, c in enumerate(text) if c == " "]
     ends = [at for at in spaces if data.draw(st.booleans())]
-    balance = Balance()
+    balance = BracketBalance()
     for start, end in zip([-1, *ends], [*ends, len(text)], strict=True):
         assert balance.feed(text[start + 1 : end]) == (end > first and end not in open_at)
 
@@ -230,12 +230,12 @@ SHAPES = {
 def test_a_full_block_of_any_shape_is_read_to_its_end(shape: str) -> None:
     """These finish in well under a second each; were one of them quadratic in the length, it would take hours."""
     count(SHAPES[shape])
-    Balance().feed(SHAPES[shape])
+    BracketBalance().feed(SHAPES[shape])
 
 
 @pytest.mark.parametrize("shape", ["escapes", "backslashes", "stars", "open comments", "blanks", "open objects"])
 def test_a_full_block_of_short_lines_is_read_to_its_end(shape: str) -> None:
     text = SHAPES[shape]
-    balance = Balance()
+    balance = BracketBalance()
     for at in range(0, len(text), 8):
         balance.feed(text[at : at + 8])

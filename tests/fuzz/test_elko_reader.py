@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.elko.blocks import END, MAX_BLOCK, Reader, encode
-from broker.wire.elko.broker import VOCABULARY
-from broker.wire.elko.common import PongOut
-from broker.wire.elko.vocabulary import Message
+from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, encode
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.common import PongOut
+from broker.wires.elko.codec.vocabulary import Message
 
 # Bytes. Those of the syntax, and pieces of messages, are likelier than chance would have it.
 
@@ -67,8 +67,8 @@ messages = st.builds(
 
 
 def read(pieces: Sequence[bytes]) -> list[object]:
-    """What one connection that sends these pieces is read as; after what is fatal nothing is read."""
-    reader = Reader(VOCABULARY)
+    """The messages of a connection that sends these pieces; after what is fatal nothing is read."""
+    reader = BlockReader(VOCABULARY)
     results: list[object] = []
     for piece in pieces:
         for item in reader.feed(piece):

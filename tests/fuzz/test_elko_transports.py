@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Malformed, Reason
-from broker.net.longpoll import LongPollFactory
-from broker.net.origins import Origins
-from broker.net.rtcp import RtcpFactory
-from broker.wire.elko import longpoll, rtcp
-from broker.wire.elko.blocks import MAX_BLOCK
-from tests.net.carried_links import HANDSHAKE, CarriedLink, WordHub, masked, web_hub
+from broker.net.web_origins import Origins
+from broker.wires.elko.codec import long_poll, rtcp
+from broker.wires.elko.codec.blocks import MAX_BLOCK
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
+from tests.wires.elko.transports.virtual_links import HANDSHAKE, CarriedLink, WordHub, masked, web_hub
 
 TOKENS = [
     b"start\n", b"resume ", b"ack ", b"end ", b"error", b"\n", b"\n\n", b"\r", b"\0", b" ", b"0", b"1", b"2", b"17",
@@ -31,7 +31,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def read(pieces: list[bytes]) -> list[object]:
-    reader = rtcp.Reader()
+    reader = rtcp.RtcpReader()
     found: list[object] = []
     for piece in pieces:
         items = reader.feed(piece)
@@ -48,14 +48,14 @@ def test_requests_of_rtcp_do_not_depend_on_the_pieces(data: bytes, places: list[
 @given(st.text(max_size=60), st.sampled_from(["/", "/admin", "/a/b/"]))
 def test_any_path_is_a_request_or_none(uri: str, root: str) -> None:
     for path in (uri, f"{root.rstrip('/')}/{uri}"):
-        request = longpoll.request(path, root)
-        assert request is None or isinstance(request, longpoll.Request)
+        request = long_poll.request(path, root)
+        assert request is None or isinstance(request, long_poll.Request)
 
 
 @given(st.binary(max_size=80), st.sampled_from(["", "application/x-www-form-urlencoded", "a;b"]))
 def test_any_body_is_blocks_or_malformed(body: bytes, content_type: str) -> None:
     try:
-        blocks = longpoll.messages(body, content_type)
+        blocks = long_poll.messages(body, content_type)
     except Malformed as malformed:
         assert malformed.reason is Reason.SYNTAX
     else:
@@ -70,7 +70,7 @@ def test_any_body_is_blocks_or_malformed(body: bytes, content_type: str) -> None
 def test_connections_of_rtcp_survive_anything(pieces: list[bytes]) -> None:
     with capturedLogs() as logged:
         hub = WordHub()
-        factory = RtcpFactory(hub.factory)
+        factory = RtcpFactory(hub.factory, hub.limits)
         links = [CarriedLink(factory) for _ in range(2)]
         for number, piece in enumerate(pieces):
             link = links[number % 2]
@@ -131,7 +131,7 @@ STEPS = st.one_of(
 def test_sessions_over_http_survive_anything(steps: list[tuple[Any, ...]]) -> None:
     with capturedLogs() as logged:
         hub = WordHub()
-        factory = LongPollFactory(hub.factory, "/", Origins([]))
+        factory = LongPollFactory(hub.factory, hub.limits, "/", Origins([]))
         links: dict[int, CarriedLink] = {}
         numbers = {"xmit": 1, "select": 1}
         for what, which, *more in steps:

@@ -12,17 +12,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.session.mtl.grants import Confirm, Side
-from broker.wire.elko.broker import VOCABULARY
-from broker.wire.mtl import data, table
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.mtl.codec import data, table
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl
-from tests.session.dbp_recording import DbpFarm
-from tests.session.mc0_recording import Mc0Farm, nothing_fails
-from tests.session.mtl_control_recording import ControlFarm, Users
-from tests.session.mtl_profiles_recording import ProfilesFarm
-from tests.session.recording import Farm, desc
+from tests.recording.logs import nothing_fails
+from tests.wires.dbp.recording import DbpFarm
+from tests.wires.mc0.recording import Mc0Farm
+from tests.wires.mtl.control_recording import ControlFarm, Users
+from tests.wires.mtl.profiles_recording import ProfilesFarm
+from tests.wires.recording import Farm, desc
 
 # Elko
 
@@ -131,13 +132,13 @@ def test_mtl_data(messages: list[tuple[Any, ...]], profile: str, side: Side) -> 
     with nothing_fails():
         farm = ProfilesFarm()
         peer = farm.peer()
-        peer.lease(farm.lease(side, profile=getattr(farm, profile), confirm=Confirm.NONE))
+        peer.lease(farm.lease(side, profile=getattr(farm, profile), confirm=ConfirmMode.NONE))
         for message in messages:
             if peer.connected:
                 peer.say(*message)
             farm.wait(0.2)
         writer = farm.peer()
-        writer.lease(farm.lease(Side.WRITER, profile=farm.registry, confirm=Confirm.FULL))
+        writer.lease(farm.lease(Side.WRITER, profile=farm.registry, confirm=ConfirmMode.FULL))
         body = json.dumps(desc("peace")).encode()
         [confirmed] = writer.ask(*data.content(1, "service/peace", table.encode({"type": "offer"}), body))
         assert isinstance(confirmed, data.Confirm)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wire.mc0 import (
+from broker.wires.mc0.codec.messages import (
     MAX_TOPIC,
     MAX_TTL,
     BadMessage,
@@ -26,7 +26,7 @@ from broker.wire.mc0 import (
     ok,
     parse,
 )
-from tests.wire.mc0_examples import CONVERSATIONS, read_as_the_connector
+from tests.wires.mc0.codec.examples import CONVERSATIONS, read_as_the_connector
 
 VERBS = [b"CONNECT", b"DISCONNECT", b"SUB", b"UNSUB", b"PUT", b"NOOP"]
 KEYS = [b"ID", b"TOPIC", b"TTL", b"VERSION", b"X-REPLY-TO", b"X-A", b"id", b"ID\0x"]
@@ -98,7 +98,7 @@ frame_lists = st.one_of(
 
 
 def read_slowly(frames: Sequence[bytes]) -> tuple[bool, list[tuple[bytes, bytes]], list[bytes]]:
-    """Whether every key has a value, the pairs, and what follows the headers."""
+    """True if every key has a value; the pairs; and the frames after the headers."""
     rest = list(frames[2:])
     found: list[tuple[bytes, bytes]] = []
     while rest and rest[0] != b"":
@@ -166,7 +166,7 @@ def test_a_slow_reading_finds_the_same(frames: list[bytes]) -> None:
 
 
 def why_not(verb: bytes, found: list[tuple[bytes, bytes]], rest: list[bytes]) -> bool:
-    """Whether there is a reason, other than the ID, to refuse a message of a known verb."""
+    """True if there is a reason, other than the ID, to refuse a message of a known verb."""
     if verb == b"PUT":
         topic = last(found, b"TOPIC")
         empty = any(last(found, key) == b"" for key, _ in found)
@@ -186,7 +186,7 @@ def number(text: bytes) -> int | None:
 
 
 def check(result: Message, verb: bytes, found: list[tuple[bytes, bytes]], rest: list[bytes]) -> None:
-    """What was read of a good message is what stands in it."""
+    """A well-formed message is decoded to its own content."""
     assert type(result).__name__.upper().encode() == verb
     match result:
         case Put():

@@ -24,12 +24,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.liveness import SLACK
-from broker.session.mc0 import CONNECTOR, EXPIRES, LOOK_AFTER, MIN_TTL, NOOPS_TOGETHER
-from broker.session.topic_rules import TopicRights, TopicRule, rights_of
-from broker.wire import mc0 as wire
+from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
+from broker.wires.mc0.codec import messages as wire
+from broker.wires.mc0.sessions.conversation import CONNECTOR
+from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, EXPIRES, MIN_TTL, RECONNECT_WITHIN
 from tests.fuzz.test_mc0 import frame_lists
-from tests.session.mc0_recording import STEP, Mc0Farm, Mc0Peer, nothing_fails
-from tests.wire.mc0_examples import read_as_the_connector
+from tests.recording.farm import STEP
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.codec.examples import read_as_the_connector
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 
 KEYS = {"K0": "web1", "K1": "web2", "K2": "operator"}
 
@@ -62,7 +65,7 @@ class Owed:
 
 
 class Model:
-    """What is to be true of one peer."""
+    """The expected state of one peer."""
 
     def __init__(self, number: int, peer: Mc0Peer) -> None:
         self.number = number
@@ -318,7 +321,7 @@ class Conversations(RuleBasedStateMachine):
         silence = self.farm.clock.seconds() - model.heard
         if model.ttl:
             assert not ended or silence > EXPIRES * model.ttl
-            assert ended or silence < (EXPIRES + 1 / NOOPS_TOGETHER) * model.ttl + SLACK + 4 * STEP
+            assert ended or silence < (EXPIRES + 1 / CHECKS_PER_TTL) * model.ttl + SLACK + 4 * STEP
         else:
             assert not ended or not model.lasts
         if ended:
@@ -385,7 +388,7 @@ class Conversations(RuleBasedStateMachine):
                     self.say(model, [b"", b"DISCONNECT", b"ID", b"really"])
             for model in self.models:
                 model.peer.drop()
-            self.farm.wait(LOOK_AFTER + 1)
+            self.farm.wait(RECONNECT_WITHIN + 1)
             assert list(self.farm.wire.sessions()) == []
             assert self.farm.subscribers() == {}
             assert self.farm.topics.subscriptions == 0

@@ -14,9 +14,16 @@ import pamqp.decode
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.wire.mtl import bodies, control, data
-from broker.wire.mtl.control import Authorize, Invalid, Open, Profile, Reader, Writer
-from broker.wire.mtl.data import (
+from broker.wires.mtl.codec import control, data, json_body
+from broker.wires.mtl.codec.control import (
+    AuthorizeRequest,
+    InvalidRequest,
+    OpenRequest,
+    ProfileRequest,
+    ReaderRequest,
+    WriterRequest,
+)
+from broker.wires.mtl.codec.data import (
     MAX_HEADER,
     Command,
     Confirm,
@@ -30,9 +37,9 @@ from broker.wire.mtl.data import (
     Summon,
     Tails,
 )
-from broker.wire.mtl.faults import Fault, IllFormed
-from broker.wire.mtl.frames import Request, is_data, split
-from broker.wire.mtl.table import (
+from broker.wires.mtl.codec.faults import Fault, IllFormed
+from broker.wires.mtl.codec.frames import RequestFrames, is_data, split
+from broker.wires.mtl.codec.table import (
     EMPTY,
     MAX_EXTENDED,
     Timestamp,
@@ -70,7 +77,7 @@ properties = st.dictionaries(keys, values, max_size=5)
 
 
 def shallow(value: Value) -> int:
-    """How deep a value is nested."""
+    """The nesting depth of a value."""
     if isinstance(value, dict):
         return 1 + max(map(shallow, value.values()), default=0)
     if isinstance(value, list):
@@ -133,7 +140,7 @@ SIZES = {"b": 1, "B": 1, "s": 2, "u": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4,
 
 
 class Wrong(Exception):
-    """What the second reading does not take."""
+    """The error of the second decoding."""
 
 
 class Bytes:
@@ -198,7 +205,7 @@ def is_table(table: bytes) -> bool:
 
 
 def taken(table: bytes) -> bool:
-    """Whether `check` takes it."""
+    """True if `check` accepts it."""
     try:
         check(table)
     except IllFormed as malformed:
@@ -485,10 +492,10 @@ def test_json_is_told_from_what_is_none_as_python_does(body: bytes) -> None:
     except UnicodeDecodeError:
         text = None
     if text is not None:
-        assert bodies.is_json(text) is expected
+        assert json_body.is_json(text) is expected
     try:
-        result = bodies.read(body)
-    except bodies.TooDeep:
+        result = json_body.read(body)
+    except json_body.TooDeep:
         assert expected
     except IllFormed as malformed:
         assert not expected
@@ -513,7 +520,7 @@ def test_a_request_is_read_or_answered_or_dropped(command: bytes, body: bytes) -
         result = control.decode(command, body)
     except IllFormed:
         assert not is_json(body)
-    except Invalid as invalid:
+    except InvalidRequest as invalid:
         assert is_json(body)
         code, reply = invalid.reply
         assert code in (b"400", b"413", b"501")
@@ -529,19 +536,19 @@ def test_a_request_is_read_or_answered_or_dropped(command: bytes, body: bytes) -
         assert known
         asked = json.loads(body)
         match result:
-            case Open(host):
+            case OpenRequest(host):
                 assert asked.get("virtual-host", "/") == host
                 assert (asked["protocol"]["name"], asked["protocol"]["version"]) == ("MTL", 1)
-            case Authorize(mechanism, response):
+            case AuthorizeRequest(mechanism, response):
                 assert mechanism.encode() == asked["mechanism"].encode().upper()
                 assert (response is None) is (asked.get("response") is None)
-            case Profile(profile):
+            case ProfileRequest(profile):
                 assert profile.encode() == asked["profile"].encode().lower()
-            case Reader(resources, confirm) | Writer(resources, confirm):
+            case ReaderRequest(resources, confirm) | WriterRequest(resources, confirm):
                 assert list(resources) == list(dict.fromkeys(asked["resources"]))
                 assert all(0 < len(name.encode()) < 256 and name.isprintable() for name in resources)
                 assert confirm == asked.get("confirm")
-        if isinstance(result, Reader) and result.window is not None:
+        if isinstance(result, ReaderRequest) and result.window is not None:
             assert result.window >= 1
 
 
@@ -557,7 +564,7 @@ def test_frames_are_a_request_or_dropped(frames: list[bytes]) -> None:
         at = frames.index(b"") if b"" in frames else None
         assert at is None or at > 16 or len(frames) != at + 3 or sum(map(len, frames[:at])) > 1_024
     else:
-        assert isinstance(request, Request)
+        assert isinstance(request, RequestFrames)
         assert [*request.envelope, request.command, request.body] == frames
         assert b"" not in request.envelope[:-1]
         assert request.envelope[-1] == b""

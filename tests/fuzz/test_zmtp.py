@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from broker.net.zmtp.errors import ZmtpError
 from broker.net.zmtp.frames import command, message
-from broker.net.zmtp.limits import MAX_HANDSHAKE, Limits
+from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
 from broker.net.zmtp.machine import Machine, Output, State, error
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.plain import PlainClient, PlainServer
 from tests.net.zmtp.conversation import GREETING, GREETING_2, HELLO, INITIATE, PLAIN, READY, ROUTER_PEERS
 
-LIMITS = Limits(frame=2_000, message=5_000, frames=20)
+LIMITS = FrameLimits(frame=2_000, message=5_000, frames=20)
 
 MOST = max(LIMITS.message, MAX_HANDSHAKE + 9)
 """Bytes that may be pending besides those of one read."""

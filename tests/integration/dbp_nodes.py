@@ -92,7 +92,7 @@ class Node:
         return self
 
     def find(self, *names: str) -> dict[str, Any]:
-        """What a request for these names is answered, or for all."""
+        """The answer to a request for these names, or for all."""
         command, body = self.ask("u_U", *(names or ("",)))
         assert command == b"o_O"
         found: dict[str, Any] = json.loads(body)

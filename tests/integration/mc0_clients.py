@@ -1,6 +1,6 @@
 """Clients of mc0 for tests of the whole daemon: real ZeroMQ sockets, keys, and what the console shows of it.
 
-Messages are written as in `tests.wire.mc0_examples`: frames between bars, each character one byte, no delimiter.
+Messages are written as in `tests.wires.mc0.codec.examples`: frames between bars, each character one byte, no delimiter.
 Whoever waits for something waits `PATIENCE` at most.
 """
 

@@ -20,8 +20,8 @@ import pytest
 import zmq
 
 from broker.app.daemon import SPARE_DESCRIPTORS
-from broker.config.validate_mc0 import MC0_RANGES
 from broker.core.store import DATABASE
+from broker.wires.mc0.validation import MC0_RANGES
 from tests.integration.daemon import ROOT, Daemon, environment, twistd
 from tests.integration.mc0_clients import (
     Client,

@@ -6,6 +6,7 @@ import signal
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -590,8 +591,11 @@ def test_D07_a_lease_is_of_no_use_with_another_key(vault: Vault, keyed: Peers) -
 def test_who_has_no_key_is_not_heard(vault: Vault, keyed: Peers) -> None:
     before = counters(vault.daemon)["mtl_refused.handshake"]
     control, flow = keyed.control(), keyed.flow()
-    control.send("Connection.Open", {})
-    flow.send(1, short("lease"))
+    # libzmq removes the pipe of a refused handshake: a request that comes after it has no route (EAGAIN).
+    with suppress(zmq.Again):
+        control.send("Connection.Open", {})
+    with suppress(zmq.Again):
+        flow.send(1, short("lease"))
     until(lambda: counters(vault.daemon)["mtl_refused.handshake"] > before)
     assert control.hears_nothing(0)
     assert flow.hears_nothing(0)

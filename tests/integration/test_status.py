@@ -26,7 +26,7 @@ def test_the_status_has_listeners_tables_and_the_health_of_files(tmp_path: Path)
         assert shown["uptime"] < 600
         assert shown["version"] in console(daemon, "version")
         places = {(each["wire"], each.get("name", "")): each for each in shown["listeners"]}
-        assert list(places) == [
+        assert set(places) == {
             ("elko", "main"),
             ("director", "main"),
             ("console", "console"),
@@ -35,7 +35,7 @@ def test_the_status_has_listeners_tables_and_the_health_of_files(tmp_path: Path)
             ("dbp", "heartbeats"),
             ("mtl", ""),
             ("mtl", "data"),
-        ]
+        }
         elko = places["elko", "main"]
         assert elko == {
             "wire": "elko",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.errors import Refusal
-from broker.net.unfinished import UNFINISHED, UNFINISHED_BY_ADDRESS, UnfinishedInput
+from broker.net.unfinished_input import UNFINISHED, UNFINISHED_BY_ADDRESS, UnfinishedInput
 
 
 class Holding:

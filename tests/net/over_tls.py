@@ -7,9 +7,9 @@ from typing import Any
 from twisted.internet.protocol import Factory
 
 from broker.core.counters import Counters
-from broker.net.limits import Complaints
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
 from broker.net.tls import Certificates, TlsFactory
-from broker.net.turns import Turns
 
 
 def over_tls(reactor: Any, factory: Factory, certificates: Certificates) -> Any:

@@ -19,10 +19,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from broker.core.counters import Counters
-from broker.net.limits import Complaints
 from broker.net.probe_connection import LIMITS, MAX_ANSWER
 from broker.net.probes import AT_ONCE, MOST, RETRY, Probes
-from broker.net.turns import Turns
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
 from tests.net.process import descriptors
 from tests.net.pyzmq_peers import Peer, PlainRouter
 from tests.net.waiting import reactor, there_are, turn, until

@@ -14,7 +14,7 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from broker.config import endpoint
-from broker.net.listen import bound, listen
+from broker.net.endpoints import bound, listen
 from broker.net.tls import Certificates
 from tests.config.certificates import certificate
 from tests.net.over_tls import over_tls

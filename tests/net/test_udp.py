@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
-from broker.net.limits import COMPLAIN_EVERY
-from broker.net.turns import MESSAGES_ALONE, TURN, Turns
+from broker.net.rate_limits import COMPLAIN_EVERY
+from broker.net.scheduler import MESSAGES_ALONE, TURN, Turns
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.waiting import reactor, there_are, turn, until
 from tests.net.words import TickingClock
@@ -139,6 +139,22 @@ class TestReceiving(Udp):
         await until(there_are(1, inbox.datagrams))
         self.assertEqual(inbox.datagrams, [b" <3 1.5 me"])
         self.assertEqual(inbox.sources, [peer.getsockname()])
+
+    async def test_over_ipv6_the_source_is_answered(self) -> None:
+        peer = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        self.addCleanup(peer.close)
+        peer.setblocking(False)
+        try:
+            peer.bind(("::1", 0))
+        except OSError:
+            self.skipTest("this machine has no IPv6 loopback")
+        inbox = self.inbox(host="::1")
+        peer.sendto(b"here", ("::1", inbox.port))
+        await until(there_are(1, inbox.datagrams))
+        self.assertEqual(inbox.sources, [peer.getsockname()])
+        self.assertTrue(inbox.socket.send(b"there", inbox.sources[0]))
+        self.assertFalse(inbox.socket.send(b"lost", ("localhost", inbox.port)))
+        self.assertEqual(peer.recv(64), b"there")
 
     async def test_many_datagrams_keep_their_order_over_many_quanta(self) -> None:
         inbox, peer = self.inbox(), self.peer()

@@ -15,11 +15,11 @@ from twisted.python.failure import Failure
 
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.admission import Limits
-from broker.net.limits import Complaints
-from broker.net.lines import LineFactory, LineProtocol
-from broker.net.turns import QUANTUM, TURN, Turns
-from broker.session.peer import Peer, Reader, Session
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import QUANTUM, TURN, Turns
 
 COST = TURN / 199.5
 """Seconds that a word takes where work takes time (`Heard.cost`)."""
@@ -221,7 +221,7 @@ class Hub:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         half_close: bool = True,
         converse: Callable[[LineProtocol], tuple[Reader, Session]] | None = None,
         clock: IReactorTime | None = None,
@@ -236,7 +236,7 @@ class Hub:
         self.factory = LineFactory(
             "test",
             self._conversation,
-            Limits() if limits is None else limits,
+            ConnectionLimits(authenticate_within=0) if limits is None else limits,
             self.turns,
             self.complaints,
             self.clock,

@@ -7,7 +7,7 @@ The ids of sessions differ each time: they are called ``<1>``, ``<2>`` and so on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -16,12 +16,11 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.net.admission import Limits
-from broker.net.lines import LineFactory
-from broker.net.longpoll import LongPollFactory
-from broker.net.origins import Origins
-from broker.net.rtcp import RtcpFactory
-from broker.session.auth import Policy
+from broker.net.web_origins import Origins
+from broker.wires.elko.sessions.authentication import Policy
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
 from tests.transcripts.recordings import Event, Recording
 from tests.transcripts.replay import ABORTED, CLOSED, Broker, Setting, Transport
 
@@ -32,7 +31,7 @@ _RTCP = re.compile(r"\d+ \d+\n.*?\n\n|[^\n]*\n", re.DOTALL)
 
 @attrs.frozen
 class Answer:
-    """What one side said on a connection, or that it closed; ``at`` is in seconds from the start."""
+    """One message of a side on a connection, or its close; ``at`` is in seconds from the start."""
 
     at: float
     conn: str
@@ -61,7 +60,7 @@ class Ids:
 
 
 def answers(text: str, http: bool) -> list[str]:
-    """What was said in one go, taken apart, without the spaces that the original has between members of a message."""
+    """The messages of one write, taken apart, without the spaces that the original has between members of a message."""
     found = list(_responses(text) if http else _RTCP.findall(text))
     return [answer.replace('", "', '","').replace("}, {", "},{").replace('], "', '],"') for answer in found]
 
@@ -78,7 +77,7 @@ def _responses(text: str) -> Iterator[str]:
 
 
 def original(recording: Recording, http: bool) -> list[Answer]:
-    """What the original said."""
+    """The messages of the original."""
     ids = Ids()
     said = []
     for event in recording.events:
@@ -104,7 +103,7 @@ class _Connection:
             self.protocol.dataReceived(data)
 
     def said(self) -> tuple[str, str | None]:
-        """What is new, and how it was closed if it was; the client closes then, too."""
+        """The new messages, and the kind of close if there was one; the client closes then, too."""
         text = self.transport.value().decode()
         self.transport.clear()
         closed = None if self._over else self.transport.closed
@@ -174,13 +173,14 @@ class _Player:
 
 
 def replay(recording: Recording, http: bool) -> list[Answer]:
-    """What our broker says to the clients of a recording, in order."""
+    """The messages of our broker to the clients of a recording, in order."""
     broker = Broker(Setting(Policy(allow_before_auth=not http)))
     lines = broker.listeners["open"]
-    make: Callable[[LineFactory], Any] = _longpoll if http else RtcpFactory
+    # As the recorded broker was configured.
+    limits = TransportLimits(authenticate_within=0, http_timeout=6, http_select_wait=4)
+    lines.limit(limits)
+    factory: Any = LongPollFactory(lines, limits, "/admin", Origins(["*"])) if http else RtcpFactory(lines, limits)
     with capturedLogs() as logged:
-        factory = make(lines)
-        factory.limit(Limits(http_timeout=6, http_select_wait=4))  # as the recorded broker was configured
         player = _Player(broker.clock, factory, recording, http)
         player.play()
         broker.clock.pump([1] * 60)  # what is left ends by itself
@@ -188,7 +188,3 @@ def replay(recording: Recording, http: bool) -> list[Answer]:
     assert (factory.sessions, lines.connections, lines.unfinished.held) == ({}, set(), 0)
     assert broker.clock.getDelayedCalls() == []
     return player.said
-
-
-def _longpoll(lines: LineFactory) -> LongPollFactory:
-    return LongPollFactory(lines, "/admin", Origins(["*"]))

@@ -1,4 +1,4 @@
-"""What our broker says, compared with what the original said.
+"""Our broker's messages, compared with those of the original.
 
 Two messages are the same if they have the same members in the same order, with the same values, and strings written in
 the same way (an escape is not the character that it stands for). Not compared are white space, the spelling of numbers
@@ -39,7 +39,7 @@ UNORDERED = ("desc", "clones", "contexts", "users", "serving")
 
 @attrs.frozen
 class Difference:
-    """What the original did on one connection, and what ours does, each with its time; None is nothing."""
+    """The actions of the original on one connection, and of ours, each with its time; None is nothing."""
 
     recording: str
     conn: str
@@ -68,7 +68,7 @@ def differences(recording: Recording, ours: Iterable[Said]) -> list[Difference]:
 
 
 def original(recording: Recording) -> list[Said]:
-    """What the original said in a recording."""
+    """The messages of the original in a recording."""
     said = []
     for step, event in enumerate(recording.events):
         if event.kind == "<":
@@ -88,7 +88,7 @@ def _side(said: Said | None) -> str | None:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two messages, or ends of a connection, are the same."""
+    """True if two messages, or ends of a connection, are the same."""
     return _form(one) == _form(other)
 
 

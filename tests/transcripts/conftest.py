@@ -1,4 +1,4 @@
-"""The option with which golden conversations are written anew."""
+"""The option that rewrites golden conversations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts",
         action="store_true",
-        help="write tests/transcripts/golden anew, from what the broker says now (name that folder's tests too)",
+        help="rewrite tests/transcripts/golden from the broker's present messages (name that folder's tests too)",
     )
 
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether golden conversations are to be written, not compared with."""
+    """True if golden conversations are to be written, not compared with."""
     # The default is for runs in which this file was found too late for its option to count.
     return bool(request.config.getoption("--rewrite-transcripts", default=False))

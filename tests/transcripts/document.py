@@ -36,7 +36,7 @@ def shown(block: str) -> list[str]:
 
 
 def events(block: str) -> list[Event]:
-    """What the clients of a block do. All that are still connected close in the end."""
+    """The actions of the clients of a block. All that are still connected close in the end."""
     at = 0.0
     found: list[Event] = []
     connected: list[str] = []

@@ -41,7 +41,7 @@ def _row(at: float, conn: str, width: int, what: str) -> str:
 
 
 def _line(event: Event) -> str | None:
-    """What the client did; None for what the original did."""
+    """The action of the client; None for one of the original."""
     if event.kind == ">":
         return f"> {shown(event.data.decode('utf-8'))}"
     if event.kind == "open":

@@ -21,7 +21,7 @@ BEFORE_AUTH = {"b02", "b03", "b27", "b28"}
 
 @attrs.frozen
 class Event:
-    """What happened on one connection.
+    """The events of one connection.
 
     ``kind`` is ``open``, ``>`` (the client sent ``data``), ``<`` (the original did), ``halfclose`` (the client sends no
     more), ``close`` (the client closed), ``peer-reset`` or ``peer-eof`` (the original closed), or ``note``. ``at`` is
@@ -36,7 +36,7 @@ class Event:
 
     @property
     def closed_by_broker(self) -> bool:
-        """Whether the original closed the connection: it resets where others end the stream."""
+        """True if the original closed the connection: it resets where others end the stream."""
         return self.kind in ("peer-reset", "peer-eof")
 
 
@@ -55,7 +55,7 @@ class Recording:
 
 
 OF_BROKER, OF_DIRECTOR, OF_FARM = "b", "d", "c"
-"""What the names of recordings begin with."""
+"""The prefixes of the names of recordings."""
 
 
 def names(kind: str = OF_BROKER) -> list[str]:
@@ -77,10 +77,10 @@ def load(name: str) -> Recording:
 
 
 def _at_the_director(lines: Sequence[dict[str, str]]) -> Iterator[Event]:
-    """What of a farm's recording was said to its director.
+    """The part of a farm's recording that was sent to its director.
 
-    An end is the client's, whoever made it: the servers of the farm were stopped and started. Where the names of
-    connections begin anew with a server, they get a mark.
+    An end is the client's, also if the server made it: the farm's servers were restarted. Where the names of
+    connections restart with a server, they get a mark.
     """
     open_ones: set[str] = set()
     names: dict[str, str] = {}

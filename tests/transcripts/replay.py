@@ -25,24 +25,27 @@ from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
-from broker.core.restored import Restored
-from broker.net.admission import Limits
-from broker.net.limits import Complaints
-from broker.net.lines import LineFactory, LineProtocol
-from broker.net.turns import Turns
-from broker.session import elko_director
-from broker.session.auth import Door, Policy
-from broker.session.backoff import Guesses
-from broker.session.elko_broker import BrokerSession, Wiring
-from broker.session.elko_notices import Notices
-from broker.session.peer import Peer, Reader, Session
-from broker.wire.elko import blocks
-from broker.wire.elko.broker import VOCABULARY
-from broker.wire.elko.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.core.restored_services import Restored
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.wires.elko.config import BrokerLimits as BrokerLimits
+from broker.wires.elko.config import Director as DirectorConfig
+from broker.wires.elko.config import DirectorLimits
+from broker.wires.elko.sessions import director as elko_director
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"
-"""What stands for the orderly end of a connection, where a message stands otherwise."""
+"""The mark of the orderly end of a connection, where a message stands otherwise."""
 
 ABORTED = "aborted"
 """The same for a connection that was reset."""
@@ -131,7 +134,7 @@ class Broker:
         self._restored = Restored((), values.Broker().grace, self.clock, _nothing)
         registry = Registry(self.clock, itertools.count(1).__next__, self._restored)
         launchers = Launchers(setting.launchers, {}, _nothing, _nothing)
-        self._wiring = Wiring(registry, Notices(registry), launchers, NoControl())
+        self._wiring = BrokerWiring(registry, ChangeNotices(registry), launchers, NoControl())
         self.listeners = {
             "open": self._listener(setting.policy),
             "password": self._listener(Policy(code=PASSWORD)),
@@ -139,18 +142,18 @@ class Broker:
         registry.offer_own(_own_services())
 
     def _listener(self, policy: Policy) -> LineFactory:
-        within = 0.0 if policy.allow_before_auth else values.Limits().authenticate_within
+        within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, Door(policy, Guesses(self.clock.seconds))),
-            Limits(authenticate_within=within),
+            partial(self._converse, AccessControl(policy, Guesses(self.clock.seconds))),
+            ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
             self.clock,
         )
 
-    def _converse(self, door: Door, peer: Peer) -> tuple[Reader, Session]:
-        return blocks.Reader(VOCABULARY), BrokerSession(self._wiring, door, peer)
+    def _converse(self, door: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), BrokerSession(self._wiring, door, peer)
 
 
 class Director:
@@ -159,19 +162,19 @@ class Director:
     def __init__(self) -> None:
         self.clock = Clock()
         director = core.Director(self.clock)
-        wiring = elko_director.Wiring.of(director, NoControl(), self.clock)
-        door = Door(Policy(roles=frozenset(("user", "provider", "admin"))), Guesses(self.clock.seconds))
+        wiring = elko_director.DirectorWiring.of(director, NoControl(), self.clock)
+        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), Guesses(self.clock.seconds))
 
         def converse(peer: Peer) -> tuple[Reader, Session]:
-            return blocks.Reader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
+            return blocks.BlockReader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
-        limits = Limits(authenticate_within=values.DirectorLimits().authenticate_within)
+        limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
         complaints = Complaints(Counters(), self.clock)
         self.listeners = {"open": LineFactory("director", converse, limits, Turns(self.clock), complaints, self.clock)}
 
 
 class Server(Protocol):
-    """What clients connect to."""
+    """The server that clients connect to."""
 
     @property
     def clock(self) -> Clock: ...
@@ -192,7 +195,7 @@ class _Connection:
         self._close_told = False
 
     def said(self) -> list[str]:
-        """What is new."""
+        """The new items."""
         data: bytes = self.transport.value()
         self.transport.clear()
         assert data == b"" or data.endswith(blocks.END), data
@@ -228,7 +231,7 @@ class _Player:
             self._write_down()
         assert all(c.transport.disconnecting for c in self._connections.values()), "a connection was left open"
         # Timers that check deadlines once a second find nothing to do, and end; and so do reservations.
-        self._wait_until(self._clock.seconds() + 2 + values.Director().reservation)
+        self._wait_until(self._clock.seconds() + 2 + DirectorConfig().reservation)
         assert self._clock.getDelayedCalls() == []
         assert all(not listener.connections for listener in self._broker.listeners.values())
 
@@ -261,7 +264,7 @@ class _Player:
 
 
 def replay(recording: Recording) -> list[Said]:
-    """What our broker, or our director, says to the clients of the recording, in order."""
+    """The messages of our broker, or our director, to the clients of the recording, in order."""
     if not recording.name.startswith(OF_BROKER):
         return play_at(Director(), recording.events)
     policy = Policy(allow_before_auth=recording.short in BEFORE_AUTH, diagnostics=recording.diagnostics)
@@ -269,7 +272,7 @@ def replay(recording: Recording) -> list[Said]:
 
 
 def play(events: Sequence[Event], setting: Setting) -> list[Said]:
-    """What our broker says to clients that do this, in order. In the end every connection must have been closed."""
+    """The messages of our broker to clients that do this, in order. In the end every connection is closed."""
     return play_at(Broker(setting), events)
 
 

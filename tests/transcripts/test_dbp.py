@@ -17,9 +17,9 @@ import attrs
 import pytest
 
 from broker.core.model import Rights, Service
-from broker.session.dbp.beacon import EVERY
-from broker.session.dbp.catalogue import Terms
-from tests.session.dbp_recording import BEACON_PORT, HERE, THERE, DbpFarm, DbpPeer, T
+from broker.wires.dbp.sessions.beacon import EVERY
+from broker.wires.dbp.sessions.catalogue import Terms
+from tests.wires.dbp.recording import BEACON_PORT, HERE, THERE, DbpFarm, DbpPeer, T
 
 RECORDINGS = Path(__file__).parent / "dbp"
 
@@ -28,7 +28,7 @@ DIALOGUES = ("02_registration", "03_info_request", "04_update")
 EVERYWHERE = "255.255.255.255"
 
 NO_REPLY = "no reply within "
-"""How a recording's remark begins that the original did not answer."""
+"""The beginning of a recording's remark that the original did not answer."""
 
 PROBED = 5247
 """The port of the recorded service's own ROUTER."""
@@ -112,7 +112,7 @@ class Replay:
         self._peers: dict[str, DbpPeer] = {}
 
     def say(self, exchange: Exchange) -> list[str]:
-        """What our broker answers. Who is told to go comes again on a new connection, as nodes of the document do."""
+        """The answers of our broker. Who is told to go comes again on a new connection, as nodes of the document do."""
         peer = self._peers.get(exchange.peer)
         if peer is None:
             tester = exchange.asked in self._testers_words
@@ -141,10 +141,10 @@ class Difference:
 
 
 AGREED = 'OwO|T4|{"heartbeat": 1000, "liveness": 3}||'
-"""How a registration of the document is approved, in six frames."""
+"""The approval of a registration of the document, in six frames."""
 
 ANEW = ["</3|T4", "(on a new connection)"]
-"""What becomes of a second registration on one connection, and what the node does about it."""
+"""The outcome of a second registration on one connection, and the node's reaction."""
 
 SIX_FRAMES = "An approval of the document has six frames or more, the first of them with what was agreed."
 ONCE = "The document has one registration on each connection, so that one is told to come again on a new one."
@@ -190,7 +190,7 @@ DIFFERENCES = [
         "02_registration",
         "u_U|T4|",
         [ROHAN_AND_DOCS],
-        "Two of the names were denied; and who registers anew is at the end of the list.",
+        "Two of the names were denied; and a service that registers again is at the end of the list.",
     ),
     Difference(
         "03_info_request",
@@ -218,7 +218,7 @@ DIFFERENCES = [
 
 
 def differences(name: str) -> list[Difference]:
-    """What is answered otherwise than in a recording."""
+    """The answers that differ from a recording."""
     events = load(name)
     replay = Replay(events)
     found: list[Difference] = []
@@ -273,7 +273,7 @@ def test_nothing_else_goes_to_the_port_of_the_beacon(name: str) -> None:
 
 
 def answered_by_the_service() -> list[tuple[str, str]]:
-    """What was asked at the recorded service's own ROUTER in four frames, and its answer."""
+    """The questions to the recorded service's own ROUTER in four frames, and its answer."""
     events = [event for event in load("05_service_ping") if event.kind in ("P->", "->P")]
     return [
         (shown(asked.frames), shown(answer.frames))
@@ -316,7 +316,7 @@ def test_a_client_that_takes_the_broker_for_a_service_gets_an_answer_of_the_same
 
 @attrs.frozen
 class Shape:
-    """What a node can tell of the replies to one of its messages."""
+    """The visible properties of the replies to one of its messages."""
 
     asked: str
     replies: tuple[str, ...]
@@ -356,12 +356,12 @@ def _listing(body: bytes, wanted: str) -> str:
 GOOD, REFUSED, BAD = "good", "refused", "bad"
 
 REFUSALS = (Shape("UwU", ("OmO T4",)), Shape("UoU", ("OmO T4",)), Shape("UoU", ("(O_O) T4",)))
-"""What a real node takes for a refusal: a registration ends with the reason in its log; an update, whatever it is
-refused with, with its looking for a broker anew."""
+"""The replies that a real node takes for a refusal: a registration ends with the reason in its log; an update with
+a new search for a broker, whatever it is refused with."""
 
 
 def verdicts() -> dict[Shape, str]:
-    """What each recorded reply did to a real node."""
+    """The effect of each recorded reply on a real node."""
     found: dict[Shape, str] = {}
     asked: tuple[bytes, ...] | None = None
     replies: list[tuple[bytes, ...]] = []
@@ -404,17 +404,17 @@ def farm_of_all_kinds() -> DbpFarm:
     farm.dealer(THERE).registered("gone", ip=THERE, port=6001).send("</3", T)
     provider = farm.registry.join("a server of Elko", "elko", THERE)
     for name in ("bank", "Error"):
-        assert farm.registry.offer([Service(name, "h:1", provider)], Rights()) == []
+        farm.registry.offer([Service(name, "h:1", provider)], Rights())
     return farm
 
 
 def registering(name: object) -> tuple[Any, ...]:
-    """What a real node registers with."""
+    """The registration of a real node."""
     return "UwU", T, {"name": name, **HERMES_INFO}
 
 
 def updating(**changes: object) -> tuple[Any, ...]:
-    """What a real node updates with, which is up to its programmer."""
+    """The update of a real node, which is up to its programmer."""
     return "UoU", T, changes
 
 
@@ -442,7 +442,7 @@ SAID = [
     pytest.param(("u_U", T, "Th\u00e9oden"), GOOD, id="one in another script"),
     pytest.param(("u_U", T, "n" * 300), GOOD, id="one with a long name"),
 ]
-"""What real nodes say, and what becomes of it."""
+"""The messages of real nodes, and their outcome."""
 
 
 @pytest.mark.parametrize(("frames", "expected"), SAID)

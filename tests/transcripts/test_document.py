@@ -7,7 +7,7 @@ import re
 import pytest
 
 from broker.core.model import Launcher, Rights
-from broker.session.auth import Policy
+from broker.wires.elko.sessions.authentication import Policy
 from tests.transcripts.document import blocks, events, held, shown
 from tests.transcripts.replay import Director, Setting, play, play_at
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from broker.session.mc0 import NOOP_AFTER
-from tests.session.mc0_recording import Mc0Farm, Mc0Peer, nothing_fails
-from tests.wire.mc0_examples import read_as_the_connector
+from broker.wires.mc0.sessions.session_table import NOOP_AFTER
+from tests.recording.logs import nothing_fails
+from tests.wires.mc0.codec.examples import read_as_the_connector
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 
 HERE = Path(__file__).parent / "mc0"
 
@@ -32,7 +33,7 @@ LONGEST_SILENCE = 30.0 * NOOP_AFTER + 1.0
 
 @attrs.frozen
 class Event:
-    """What one client sent, or was sent."""
+    """The messages to and from one client."""
 
     client: str
     sent: bool
@@ -85,7 +86,7 @@ class Replay:
         return heard.pop(0)
 
     def rest(self) -> list[list[bytes]]:
-        """What ours has sent and the original has not."""
+        """The messages that only ours has sent."""
         return [each for heard in self.heard.values() for each in heard] + [
             frames for client in self.clients.values() for frames in client.take_frames()
         ]

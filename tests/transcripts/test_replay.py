@@ -1,6 +1,6 @@
 """Our broker holds the conversations of the original, but for the differences that are meant.
 
-`pytest tests/transcripts --rewrite-transcripts` writes the golden conversations anew. The list of differences is edited
+`pytest tests/transcripts --rewrite-transcripts` rewrites the golden conversations. The list of differences is edited
 by hand, since each needs a reason.
 """
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.net.longpoll import LongPollFactory
-from broker.net.origins import Origins
-from broker.net.rtcp import RtcpFactory
-from broker.session.auth import Policy
-from tests.net.carried_links import CarriedLink
+from broker.net.web_origins import Origins
+from broker.wires.elko.sessions.authentication import Policy
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
 from tests.transcripts.replay import Broker, Setting
+from tests.wires.elko.transports.virtual_links import CarriedLink
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/protocols/elko-transports.md").read_text()
 
@@ -26,7 +27,7 @@ def blocks(kind: str) -> list[str]:
 
 
 class Conversation:
-    """What clients do as a block says, and what they are told."""
+    """The actions of clients in a block, and the messages to them."""
 
     def __init__(self, factory: Any, http: bool) -> None:
         self._factory = factory
@@ -74,7 +75,8 @@ def test_conversation(kind: str) -> None:
     [block] = blocks(kind)
     lines = Broker(Setting(Policy())).listeners["open"]
     http = kind == "http"
-    factory = LongPollFactory(lines, "/elko", Origins([])) if http else RtcpFactory(lines)
+    limits = TransportLimits()
+    factory = LongPollFactory(lines, limits, "/elko", Origins([])) if http else RtcpFactory(lines, limits)
     conversation = Conversation(factory, http)
     conversation.hold(block)
     assert conversation.held == [line.rstrip() for line in block.split("\n") if line]

@@ -1,5 +1,5 @@
-"""What each profile is used for, in a few words: functions that take a `broker.client.mtl.Client`.
+"""Functions for each profile, which take a `broker.client.mtl.Client`.
 
-`queue` gives work and takes it, `topic` publishes and subscribes, `registry` watches services and offers them,
-`service` calls and serves them, `test` is RFC 11's own.
+`queue` has work queues, `topic` publish and subscribe, `registry` views of services and offers, `service` requests and
+replies, `test` RFC 11's test profile.
 """

@@ -1,11 +1,11 @@
-"""The profile "queue": work, of which each piece is done by one worker, at least once.
+"""Profile "queue": work queues with at-least-once delivery to one worker.
 
 Rules:
-- A piece of work is safe when the Deferred of `broker.client.writer.Writer.send` fires, and not before. The client
-  sends it until then, also over restarts of the broker; so it may be there twice.
-- A worker confirms a piece when it is done with it. If it fails, or is gone, another one gets it; what fails again and
-  again ends in the queue of the same name with ``.dead``.
-- A worker stops by `broker.client.reader.Reader.drain`: it finishes what it has.
+- A message is safe when the Deferred of `broker.client.writer.Writer.send` fires, and not before. Until then the client
+  sends it again, also across restarts of the broker, so duplicates are possible.
+- A worker confirms a message when it is processed. If the worker fails or disconnects, another one receives the
+  message; after too many deliveries it goes to the dead-letter queue, whose name has the suffix ``.dead``.
+- A worker stops by `broker.client.reader.Reader.drain`: it finishes the messages that it has.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.flow import Told
+from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.table import Value
 
 PROFILE = "queue"
 
 
 async def worker(
-    client: Client, queues: Sequence[str], work: Receive, *, window: int | None = None, told: Told | None = None
+    client: Client, queues: Sequence[str], work: Receive, *, window: int | None = None, on_event: OnEvent | None = None
 ) -> Reader:
-    """Do the work of these queues: ``work`` is given one piece after the other, up to ``window`` at once.
+    """Process messages of these queues: ``work`` is called with one message after the other, up to ``window`` at a
+    time.
 
-    A piece is done when ``work`` returns, or when the Deferred or the coroutine is that it returned. It is not if that
-    failed; `broker.client.errors.NotTaken` says that nobody else shall try either.
+    A message is processed when ``work`` returns, or when the Deferred or coroutine that it returned succeeds; if that
+    fails, the message is delivered again. `broker.client.errors.NotTaken` discards the message.
     """
-    return await client.read(PROFILE, queues, work, confirm="full", window=window, told=told)
+    return await client.read(PROFILE, queues, work, confirm="full", window=window, on_event=on_event)
 
 
-async def writer(client: Client, queues: Sequence[str] = (), *, again: bool = True, told: Told | None = None) -> Writer:
-    """Give work to these queues, or to any."""
-    return await client.writer(PROFILE, queues, confirm="full", again=again, told=told)
+async def writer(
+    client: Client, queues: Sequence[str] = (), *, resend: bool = True, on_event: OnEvent | None = None
+) -> Writer:
+    """Open a writer for these queues, or for any."""
+    return await client.writer(PROFILE, queues, confirm="full", resend=resend, on_event=on_event)
 
 
 def put(
@@ -47,10 +50,10 @@ def put(
     ttl: float | None = None,
     id: str = "",
 ) -> Deferred[None]:
-    """Give one piece of work. Fires when it is safe.
+    """Put one message into a queue. Fires when it is safe.
 
-    After ``ttl`` seconds nobody needs to do it any more. By its ``id`` a queue that was told to look for it knows that
-    it is the same piece once more.
+    ``ttl`` is the time in seconds after which the message expires. ``id`` is the message id by which a queue with
+    duplicate detection recognises a repeated message.
     """
     more: dict[str, Value] = {}
     if ttl is not None:

@@ -1,11 +1,11 @@
-"""The profile "registry": who serves what, and how loaded. A view that is kept, and offers that are.
+"""Profile "registry": views of the services and loads of all providers, and offers of own services.
 
 Rules:
-- A view is a copy of what the broker knows, from the first snapshot on. Every change is told.
-- While the flow is lost the view stays as it was (`View.synced` says so). When the next snapshot is there, it is
-  compared with the view, and the differences are told: so nobody has to begin anew.
-- An offer lasts until it is withdrawn, also over restarts of the broker: it is made again by each flow.
-- What cannot be read is left out, and counted.
+- A view is a copy of the broker's registry from the first snapshot on. Each change is passed to the callback.
+- During a loss of the flow the view keeps its entries (`View.synced` is False). The next snapshot is compared with the
+  view, and the differences are passed to the callback: applications need no recovery code.
+- An offer lasts until it is withdrawn, also across restarts of the broker: each flow renews it.
+- Unreadable Contents are dropped and counted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.client.backoff import Backoff
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
-from broker.client.flow import Event, Told
+from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
-from broker.client.pauses import Pauses
 from broker.client.reader import Delivery
 
 PROFILE = "registry"
@@ -45,13 +45,13 @@ class Service:
 
     @property
     def key(self) -> Hashable:
-        """What it is known by."""
+        """Identity of the entry: a provider has one service for each name and protocol."""
         return self.provider, self.name, self.protocol
 
 
 @attrs.frozen
 class Load:
-    """How loaded a provider is."""
+    """The load of a provider."""
 
     provider: int
     label: str
@@ -59,54 +59,54 @@ class Load:
 
     @property
     def key(self) -> Hashable:
-        """What it is known by."""
+        """Identity of the entry: the provider."""
         return self.provider
 
 
 Entry = TypeVar("Entry", bound="Service | Load")
 
-Changed = Callable[[str, Entry], object]
-"""What hears of changes: "up", "update" or "down", and the entry; that of "down" is as it was."""
+OnChange = Callable[[str, Entry], object]
+"""Callback for changes: "up", "update" or "down", and the entry. For "down" it is the last state of the entry."""
 
 
 class View(Generic[Entry]):
-    """A copy of what the broker knows. ``entries`` are as they are now, by their keys."""
+    """A copy of the broker's registry. ``entries`` are the current entries by key."""
 
     log = Logger()
 
     def __init__(
-        self, read: Callable[[Delivery], Entry], key: Callable[[Delivery], Hashable], changed: Changed[Entry] | None
+        self, read: Callable[[Delivery], Entry], key: Callable[[Delivery], Hashable], on_change: OnChange[Entry] | None
     ) -> None:
         self.entries: dict[Hashable, Entry] = {}
         self.revision = 0
-        """Of the registry, as far as the view knows: it rises with each change there."""
+        """Latest revision of the broker's registry that the view has seen: each change raises it."""
         self.counts: Counter[str] = Counter()
         self.first: Deferred[None] = Deferred()
-        """Fires when the first snapshot is there."""
+        """Fires when the first snapshot is complete."""
         self._read = read
         self._key = key
-        self._changed = changed
+        self._on_change = on_change
         self._generation = 0
         self._fresh: dict[Hashable, Entry] | None = None
-        """A snapshot that is coming."""
+        """The snapshot while it is incomplete, else None."""
         self.reader: Reader
 
     @property
     def synced(self) -> bool:
-        """Whether it is as the broker knows it, but for what is on the way."""
+        """True if the view equals the registry, except for changes in transit."""
         return self.reader.up and self._fresh is None and self._generation == self.reader.generation
 
     @property
     def ended(self) -> Deferred[None]:
-        """Fires when the view is closed, fails when it cannot be kept any more."""
+        """Fires when the view is closed, fails when a permanent error ends it."""
         return self.reader.ended
 
     def close(self) -> None:
-        """Keep it no longer."""
+        """Stop the view."""
         self.reader.close()
 
     def receive(self, delivery: Delivery) -> None:
-        """Something came."""
+        """Apply one Content."""
         if delivery.generation != self._generation:
             self._generation = delivery.generation
             self._fresh = {}
@@ -129,7 +129,7 @@ class View(Generic[Entry]):
             self._fresh[key] = entry
 
     def _adopt(self) -> None:
-        """The snapshot is complete."""
+        """Apply the complete snapshot."""
         fresh, self._fresh = self._fresh, None
         if fresh is not None:
             for key in [key for key in self.entries if key not in fresh]:
@@ -144,42 +144,42 @@ class View(Generic[Entry]):
         if entry is None:
             if before is not None:
                 del self.entries[key]
-                self._tell("down", before)
+                self._notify("down", before)
         elif entry != before:
             self.entries[key] = entry
-            self._tell("up" if before is None else "update", entry)
+            self._notify("up" if before is None else "update", entry)
 
-    def _tell(self, event: str, entry: Entry) -> None:
-        if self._changed is not None:
+    def _notify(self, event: str, entry: Entry) -> None:
+        if self._on_change is not None:
             try:
-                self._changed(event, entry)
+                self._on_change(event, entry)
             except Exception:
-                self.log.failure("the application failed to hear of a change")
+                self.log.failure("the application's callback for changes failed")
 
 
 async def services(
-    client: Client, name: str | None = None, changed: Changed[Service] | None = None, told: Told | None = None
+    client: Client, name: str | None = None, on_change: OnChange[Service] | None = None, on_event: OnEvent | None = None
 ) -> View[Service]:
-    """A view of all services, or of those of a name; there when the first snapshot is."""
+    """Open a view of all services, or of those with a name. Returns it when the first snapshot is complete."""
     resource = "services" if name is None else f"service/{name}"
-    return await _view(client, resource, View(_service, _service_key, changed), told)
+    return await _view(client, resource, View(_service, _service_key, on_change), on_event)
 
 
 async def loads(
-    client: Client, name: str | None = None, changed: Changed[Load] | None = None, told: Told | None = None
+    client: Client, name: str | None = None, on_change: OnChange[Load] | None = None, on_event: OnEvent | None = None
 ) -> View[Load]:
-    """A view of the loads of all providers, or of those of a service."""
+    """Open a view of the loads of all providers, or of those of a service."""
     resource = "load" if name is None else f"load/{name}"
-    return await _view(client, resource, View(_load, _provider, changed), told)
+    return await _view(client, resource, View(_load, _provider, on_change), on_event)
 
 
-async def _view(client: Client, resource: str, view: View[Entry], told: Told | None) -> View[Entry]:
-    view.reader = reader = await client.reader(PROFILE, [resource], view.receive, confirm="none", told=told)
+async def _view(client: Client, resource: str, view: View[Entry], on_event: OnEvent | None) -> View[Entry]:
+    view.reader = reader = await client.reader(PROFILE, [resource], view.receive, confirm="none", on_event=on_event)
 
     def ended(outcome: Any) -> Any:
         if not view.first.called:
             failed = isinstance(outcome, Failure)
-            view.first.errback(outcome if failed else Closed("the view was closed before it was there"))
+            view.first.errback(outcome if failed else Closed("the view was closed before the first snapshot"))
             return None
         return outcome
 
@@ -195,7 +195,7 @@ async def _view(client: Client, resource: str, view: View[Entry], told: Told | N
 
 
 def _known(failure: Failure) -> None:
-    """Whoever waited for it has heard of another failure already."""
+    """Ignore the failure: the caller gets another one."""
 
 
 class _ServiceDesc(msgspec.Struct):
@@ -217,7 +217,7 @@ _read_load = msgspec.json.Decoder(_LoadDesc).decode
 def _provider(delivery: Delivery) -> int:
     provider = delivery.properties.get("provider")
     if type(provider) is not int:
-        raise ValueError("there is no provider")
+        raise ValueError("the property provider is missing")
     return provider
 
 
@@ -239,12 +239,12 @@ def _load(delivery: Delivery) -> Load:
 
 
 class Offer:
-    """A service that is offered for as long as this is."""
+    """An offer of a service, until it is withdrawn."""
 
-    def __init__(self, clock: Any, pauses: Pauses, descriptor: dict[str, str], load: float | None) -> None:
+    def __init__(self, clock: Any, pauses: Backoff, descriptor: dict[str, str], load: float | None) -> None:
         self.writer: Writer
         self.first: Deferred[None] = Deferred()
-        """Fires when it was made for the first time."""
+        """Fires when the offer is registered for the first time."""
         self._clock = clock
         self._pauses = pauses
         self._resource = f"service/{descriptor['service']}"
@@ -253,30 +253,30 @@ class Offer:
 
     @property
     def ended(self) -> Deferred[None]:
-        """Fires when the offer is withdrawn, fails when it cannot be made any more."""
+        """Fires when the offer is withdrawn, fails when a permanent error ends it."""
         return self.writer.ended
 
     def load(self, load: float) -> Deferred[None]:
-        """Tell how loaded the service is. Only where a load was told when it was offered."""
+        """Report the load of the provider. Requires that the offer was made with a load."""
         if self._load is None:
-            raise ValueError("the lease is not for loads: tell one with the offer")
+            raise ValueError("the lease does not cover loads: make the offer with a load")
         self._load = load
         return self._report()
 
     async def withdraw(self) -> None:
-        """Offer it no longer."""
+        """Withdraw the offer."""
         if self.writer.up:
-            # Where that does not succeed the end of the flow says the same.
+            # The end of the flow withdraws the offer as well, so a failure here does not matter.
             with suppress(MtlError):
                 await self.writer.send(b"", self._resource, {"type": "withdraw"})
         self.writer.close()
 
     def make(self) -> None:
-        """Make the offer, by the flow that there is now."""
+        """Send the offer by the current flow."""
         Deferred.fromCoroutine(self._make()).addErrback(self._not_made)
 
-    def told(self, event: Event, why: str) -> None:
-        """The flow is lost, or back."""
+    def flow_changed(self, event: Event, why: str) -> None:
+        """Renew the offer after a recovery."""
         if event is Event.BACK:
             self.make()
 
@@ -301,14 +301,14 @@ class Offer:
         return self.writer.send(msgspec.json.encode({"load": self._load}), "load")
 
     def _not_made(self, failure: Failure) -> None:
-        if not failure.check(Closed, Unsettled):  # the next flow will make it
+        if not failure.check(Closed, Unsettled):  # the next flow renews the offer
             self.writer.flow.fail(failure)
 
     def end(self, outcome: Any) -> Any:
-        """The flow is over."""
+        """Handle the end of the flow."""
         if not self.first.called:
             failed = isinstance(outcome, Failure)
-            self.first.errback(outcome if failed else Closed("the offer was withdrawn before it was made"))
+            self.first.errback(outcome if failed else Closed("the offer was withdrawn before it was registered"))
             return None
         return outcome
 
@@ -321,22 +321,22 @@ async def offer(
     protocol: str = "tcp",
     label: str = "",
     load: float | None = None,
-    told: Told | None = None,
+    on_event: OnEvent | None = None,
 ) -> Offer:
-    """Offer a service. There when the broker has registered it; fails with `Rejected` if it does not."""
+    """Offer a service. Returns when the broker has registered it; raises `Rejected` if it refuses."""
     descriptor = {"service": name, "hostport": hostport, "protocol": protocol}
     if label:
         descriptor["label"] = label
     settings = client.settings
-    offer = Offer(client.reactor, Pauses(settings.least_again, settings.most_again), descriptor, load)
+    offer = Offer(client.reactor, Backoff(settings.least_resend_pause, settings.most_resend_pause), descriptor, load)
 
     def both(event: Event, why: str) -> None:
-        offer.told(event, why)
-        if told is not None:
-            told(event, why)
+        offer.flow_changed(event, why)
+        if on_event is not None:
+            on_event(event, why)
 
     resources = [f"service/{name}", *(() if load is None else ("load",))]
-    offer.writer = await client.writer(PROFILE, resources, confirm="full", told=both)
+    offer.writer = await client.writer(PROFILE, resources, confirm="full", on_event=both)
     offer.ended.addBoth(offer.end)
     try:
         offer.make()

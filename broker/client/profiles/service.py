@@ -1,13 +1,13 @@
-"""The profile "service": requests and their replies, over the registry.
+"""Profile "service": requests and replies, over the registry.
 
 Rules:
-- A worker gets requests, and replies by what its function returns. It confirms a request when its reply is on the way.
-  If the function fails the caller hears of it; by `broker.client.errors.NotTaken` with ``recycle`` another worker gets
-  the request, where the caller allowed that (``retry``).
-- A caller gets the reply, or `Unserved` with a code: 500 (a worker refused it), 503 (no worker did it), 504 (no worker
-  had room in time). A reply that is too late for it is nobody's.
-- When the flow is lost nobody knows what becomes of requests: they fail with `Unsettled`. Those that may be tried again
-  (``retry``) are asked once more when it is back; so they may be done twice.
+- A worker's handler returns the body of the reply. The request is confirmed when the reply is sent. If the handler
+  fails, the caller's request fails; if it raises `broker.client.errors.NotTaken` with ``recycle``, another worker
+  receives the request, provided that the caller allowed it (``retry``).
+- A caller receives the reply, or `RequestFailed` with a code: 500 (a worker rejected the request), 503 (no worker), 504
+  (no worker had room in time). A reply after the timeout is dropped and counted.
+- A loss of the caller's flow leaves the outcome of its requests unknown: they fail with `Unsettled`. Requests with
+  ``retry`` are sent again after the recovery, so they may be processed twice.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
-from broker.client.flow import Event, Told
+from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery, outcome
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.table import Value
 
 PROFILE = "service"
 REPLY = "reply"
 
 UNAVAILABLE = 503
 
-PATIENCE = 30.0
-"""Seconds that a caller waits for a reply, if it does not say so."""
+DEFAULT_TIMEOUT = 30.0
+"""Time that a caller waits for a reply by default, in seconds."""
 
 
-class Unserved(MtlError):
-    """A request came to nothing. ``code`` and ``reason`` are the broker's."""
+class RequestFailed(MtlError):
+    """A request failed. ``code`` and ``reason`` are the broker's."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"{code} {reason}")
@@ -48,11 +48,11 @@ class Unserved(MtlError):
 # workers
 
 Serve = Callable[[Delivery], "Deferred[bytes] | Coroutine[Any, Any, bytes] | bytes"]
-"""What makes replies of requests."""
+"""Handler of a worker: makes the body of the reply from the request."""
 
 
 class Worker:
-    """Serves a service."""
+    """A worker of one service."""
 
     log = Logger()
 
@@ -63,23 +63,23 @@ class Worker:
 
     @property
     def ended(self) -> Deferred[None]:
-        """Fires when it is closed, fails when it cannot go on."""
+        """Fires when the worker is closed, fails when a permanent error ends it."""
         return self.reader.ended
 
     def load(self, load: float) -> Deferred[None]:
-        """Tell how loaded it is. Only where that was asked for at the beginning."""
+        """Report the load of the worker. Requires ``loads`` when it was opened."""
         return self.writer.send(msgspec.json.encode({"load": load}), "load")
 
     def drain(self) -> Deferred[None]:
-        """Take nothing new, finish what was begun, and close."""
+        """Accept no further requests, finish the current ones, and close."""
         return self.reader.drain()
 
     def close(self) -> None:
-        """Close. What was begun is given back."""
+        """Close the worker. Unfinished requests are returned to the broker."""
         self.reader.close()
 
     async def work(self, request: Delivery) -> None:
-        """Serve one request."""
+        """Process one request."""
         try:
             body = await outcome(self._serve, request)
         except NotTaken:
@@ -94,7 +94,7 @@ class Worker:
         if "correlation-id" in request.properties:
             properties["correlation-id"] = request.properties["correlation-id"]
         await self.writer.room()
-        with suppress(Rejected):  # nobody waits for it any more
+        with suppress(Rejected):  # the caller has gone, or its request has timed out
             await self.writer.send(body, REPLY, properties)
 
 
@@ -105,9 +105,9 @@ async def worker(
     *,
     window: int | None = None,
     loads: bool = False,
-    told: Told | None = None,
+    on_event: OnEvent | None = None,
 ) -> Worker:
-    """Serve a service: ``serve`` makes the bodies of replies. With ``loads`` it can say how loaded it is."""
+    """Serve a service: ``serve`` returns the bodies of replies. ``loads`` permits reports of the worker's load."""
     worker = Worker(serve)
     resource = f"service/{name}"
     worker.reader, worker.writer = await client.both(
@@ -118,8 +118,8 @@ async def worker(
         read_confirm="full",
         window=window,
         write_confirm="full",
-        again=True,
-        told=told,
+        resend=True,
+        on_event=on_event,
     )
     try:
         await worker.reader.summon(resource)
@@ -133,7 +133,7 @@ async def worker(
 
 
 class _Call:
-    """A request that waits for its reply."""
+    """A request that awaits its reply."""
 
     __slots__ = ("body", "done", "id", "properties", "resource", "retry")
 
@@ -147,13 +147,13 @@ class _Call:
 
 
 class Caller:
-    """Asks services."""
+    """Sends requests to services."""
 
     def __init__(self, clock: Any, most: int) -> None:
         self.reader: Reader
         self.writer: Writer
         self.unexpected = 0
-        """Replies that nobody waited for."""
+        """Number of replies that belong to no pending request."""
         self._clock = clock
         self._most = most
         self._calls: dict[str, _Call] = {}
@@ -161,16 +161,16 @@ class Caller:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for replies."""
+        """Number of pending requests."""
         return len(self._calls)
 
     @property
     def ended(self) -> Deferred[None]:
-        """Fires when it is closed, fails when it cannot go on."""
+        """Fires when the caller is closed, fails when a permanent error ends it."""
         return self.reader.ended
 
     def close(self) -> None:
-        """Close. What waits fails with `Closed`."""
+        """Close the caller. Pending requests fail with `Closed`."""
         self.reader.close()
 
     def call(
@@ -180,12 +180,13 @@ class Caller:
         properties: Mapping[str, Value] | None = None,
         *,
         retry: bool = False,
-        timeout: float = PATIENCE,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> Deferred[Delivery]:
-        """Ask a service. Fires with the reply.
+        """Send a request to a service. Fires with the reply.
 
-        Fails with `Unserved`, `Unsettled`, `Full`, `Closed`, or TimeoutError. ``retry``: it does no harm to do it
-        twice. It waits for a worker at most as long as for the reply, ``timeout`` seconds.
+        Fails with `RequestFailed`, `Unsettled`, `Full`, `Closed`, or TimeoutError after ``timeout`` seconds, which also
+        bounds the time that the request waits for a worker with room. ``retry``: the request is idempotent and may be
+        processed twice.
         """
         more: dict[str, Value] = {**(properties or {}), "ttl": round(timeout * 1000), "retry": retry}
         self._count += 1
@@ -193,12 +194,12 @@ class Caller:
         if self.reader.flow.closed:
             call.done.errback(Closed("the caller is closed"))
         elif len(self._calls) >= self._most:
-            call.done.errback(Full(f"{self._most} requests wait for replies"))
+            call.done.errback(Full(f"{self._most} requests are pending"))
         else:
             self._calls[call.id] = call
             if self.reader.up:
                 self._send(call)
-        return call.done.addTimeout(timeout, self._clock, _late).addBoth(self._over, call)
+        return call.done.addTimeout(timeout, self._clock, _timed_out).addBoth(self._completed, call)
 
     def _send(self, call: _Call) -> None:
         assert self.reader.lease is not None
@@ -214,24 +215,24 @@ class Caller:
 
     def _not_sent(self, failure: Failure, id: str) -> None:
         if failure.check(Unsettled):
-            return  # `told` decides
+            return  # `flow_changed` handles the loss
         if isinstance(failure.value, Rejected):
-            reason = "no worker has room" if failure.value.recycle else "the broker does not take the request"
-            failure = Failure(Unserved(UNAVAILABLE, reason))
+            reason = "no worker has room" if failure.value.recycle else "the broker refused the request"
+            failure = Failure(RequestFailed(UNAVAILABLE, reason))
         self._end(id, failure)
 
     def receive(self, reply: Delivery) -> None:
-        """A reply came."""
+        """Handle a reply."""
         id = reply.text("correlation-id")
         if id not in self._calls:
             self.unexpected += 1
         elif reply.text("event") == "error":
-            self._end(id, Failure(Unserved(reply.number("code"), reply.text("reason"))))
+            self._end(id, Failure(RequestFailed(reply.number("code"), reply.text("reason"))))
         else:
             self._end(id, reply)
 
-    def told(self, event: Event, why: str) -> None:
-        """The flow is lost, or back."""
+    def flow_changed(self, event: Event, why: str) -> None:
+        """Handle loss and recovery of the flow."""
         for id, call in list(self._calls.items()):
             if event is Event.BACK:
                 self._send(call)
@@ -239,7 +240,7 @@ class Caller:
                 self._end(id, Failure(Unsettled("the flow was lost before the reply came")))
 
     def end(self, outcome: Any) -> Any:
-        """The flow is over."""
+        """Handle the end of the flow."""
         failure = outcome if isinstance(outcome, Failure) else Failure(Closed("the caller is closed"))
         for id in list(self._calls):
             self._end(id, failure)
@@ -254,27 +255,27 @@ class Caller:
         else:
             call.done.callback(result)
 
-    def _over(self, result: Any, call: _Call) -> Any:
-        """It has a reply, or does not wait for one any more."""
+    def _completed(self, result: Any, call: _Call) -> Any:
+        """Remove a request that has its result."""
         self._calls.pop(call.id, None)
         return result
 
 
-def _late(result: Any, seconds: float) -> Any:
-    """The time is up, or had been if there were no result."""
+def _timed_out(result: Any, seconds: float) -> Any:
+    """Turn the cancellation of a timeout into TimeoutError; pass on a result that came first."""
     if isinstance(result, Failure) and result.check(CancelledError):
         raise TimeoutError(f"no reply in {seconds} s")
     return result
 
 
-async def caller(client: Client, names: Sequence[str] = (), *, told: Told | None = None) -> Caller:
-    """Call these services, or any."""
+async def caller(client: Client, names: Sequence[str] = (), *, on_event: OnEvent | None = None) -> Caller:
+    """Open a caller of these services, or of any."""
     caller = Caller(client.reactor, client.settings.window)
 
     def both(event: Event, why: str) -> None:
-        caller.told(event, why)
-        if told is not None:
-            told(event, why)
+        caller.flow_changed(event, why)
+        if on_event is not None:
+            on_event(event, why)
 
     caller.reader, caller.writer = await client.both(
         PROFILE,
@@ -283,7 +284,7 @@ async def caller(client: Client, names: Sequence[str] = (), *, told: Told | None
         caller.receive,
         read_confirm="none",
         write_confirm="full",
-        told=both,
+        on_event=both,
     )
     caller.ended.addBoth(caller.end)
     try:

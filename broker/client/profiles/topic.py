@@ -1,9 +1,9 @@
-"""The profile "topic": publish and subscribe, in one space with the other wires of the broker.
+"""Profile "topic": publish and subscribe, in one topic space with the broker's other wires.
 
 Rules:
-- Nothing is kept for who is away, but the last value of a topic where its publisher wants that (``retain``): it comes
-  first, with the property ``retained``.
-- `broker.client.reader.Delivery.missed` tells how many Contents a slow subscriber did not get.
+- Delivery is at most once. Only the last value of a topic is retained, if its publisher sets ``retain``: a new
+  subscriber receives it first, with the property ``retained``.
+- `broker.client.reader.Delivery.missed` is the number of Contents that a slow subscriber lost.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.flow import Told
+from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
-from broker.wire.mtl.control import Confirm
-from broker.wire.mtl.table import Value
+from broker.wires.mtl.codec.control import Confirm
+from broker.wires.mtl.codec.table import Value
 
 PROFILE = "topic"
 
 
-async def subscribe(client: Client, topics: Sequence[str], receive: Receive, told: Told | None = None) -> Reader:
-    """Have the Contents of these topics come. After `broker.client.flow.Event.BACK` some may be missing."""
-    return await client.read(PROFILE, topics, receive, confirm="none", told=told)
+async def subscribe(client: Client, topics: Sequence[str], receive: Receive, on_event: OnEvent | None = None) -> Reader:
+    """Subscribe to topics. After `broker.client.events.Event.BACK` Contents may be missing."""
+    return await client.read(PROFILE, topics, receive, confirm="none", on_event=on_event)
 
 
 async def publisher(
@@ -31,11 +31,12 @@ async def publisher(
     topics: Sequence[str] = (),
     *,
     confirm: Confirm = "none",
-    again: bool = False,
-    told: Told | None = None,
+    resend: bool = False,
+    on_event: OnEvent | None = None,
 ) -> Writer:
-    """Publish on these topics, or on any. With ``confirm`` "full" it is said that who was there has got it."""
-    return await client.writer(PROFILE, topics, confirm=confirm, again=again, told=told)
+    """Open a writer for these topics, or for any. With ``confirm`` "full" the broker confirms that all present
+    subscribers were sent the Content."""
+    return await client.writer(PROFILE, topics, confirm=confirm, resend=resend, on_event=on_event)
 
 
 def publish(
@@ -46,6 +47,7 @@ def publish(
     *,
     retain: bool = False,
 ) -> Deferred[None]:
-    """Publish. ``retain``: whoever subscribes later gets it first; an empty body ends that."""
+    """Publish a Content. ``retain``: keep it as the topic's last value for later subscribers; an empty body removes the
+    value."""
     more = {"retain": True} if retain else {}
     return publisher.send(body, topic, {**(properties or {}), **more})

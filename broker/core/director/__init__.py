@@ -1,1 +1,1 @@
-"""The Elko Director's meaning: which Context Server a user is sent to, and who must hear of contexts and users."""
+"""The Elko Director without its wire: placement of users into contexts on a farm of Context Servers."""

@@ -1,39 +1,40 @@
-"""The clones of one context, and which of them has room."""
+"""The clones of one context, with constant-time choice of a clone that has room."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from broker.core.director.limits import LOOKS
+from broker.core.director.limits import MAX_PROTOCOL_PROBES
 from broker.core.director.state import OpenContext, Server
 
 
 class CloneSet:
     """The open clones of a context.
 
-    Of those with room, the one that has had it the longest is chosen; servers take turns only when one has none left.
+    The clone that has had room for the longest time is chosen. Another server is used only when the first one has no
+    clone with room left.
     """
 
     def __init__(self) -> None:
         self.clones: dict[str, OpenContext] = {}
-        """All of them, by name, in the order in which they opened."""
+        """All clones by name, in the order in which they opened."""
         self.servers: dict[Server, int] = {}
-        """How many each server has."""
+        """Number of clones on each server."""
         self._rooms: dict[Server, OrderedDict[OpenContext, None]] = {}
-        """Those that have room, for each server that has such."""
+        """The clones that have room, by server; servers without such a clone are absent."""
         self._ready: OrderedDict[Server, None] = OrderedDict()
-        """Those servers, without the full ones that were put aside."""
+        """The servers of ``_rooms``, without those that `first` set aside because they are full."""
 
     def add(self, context: OpenContext) -> None:
-        """A clone has opened."""
+        """Add a clone that has opened."""
         self.clones[context.name] = context
         self.servers[context.server] = self.servers.get(context.server, 0) + 1
-        context.kin = self
+        context.clone_group = self
         self.refresh(context)
 
     def remove(self, context: OpenContext) -> bool:
-        """A clone has closed. Returns whether it was the last."""
-        context.kin = None
+        """Remove a clone that has closed. Returns True if it was the last one."""
+        context.clone_group = None
         self._take(context)
         del self.clones[context.name]
         left = self.servers.pop(context.server) - 1
@@ -42,6 +43,7 @@ class CloneSet:
         return not self.clones
 
     def refresh(self, context: OpenContext) -> None:
+        """Update the tables after a change of the clone's users, reservations, capacity or gate."""
         if not context.inviting:
             self._take(context)
             return
@@ -53,29 +55,35 @@ class CloneSet:
             rooms[context] = None
 
     def take_back(self, server: Server) -> None:
+        """Return a server that is not full any more to the choice."""
         if server in self._rooms:
             self._ready[server] = None
 
     def first(self, protocol: str) -> OpenContext | None:
-        """A clone with room at a server that is not full, if possible one that speaks the protocol."""
+        """Return a clone with room on a server that is not full, or None.
+
+        A clone whose server speaks ``protocol`` is preferred among the first `MAX_PROTOCOL_PROBES` servers.
+        """
         found: OpenContext | None = None
         looks = 0
-        while looks < min(len(self._ready), LOOKS):
+        while looks < min(len(self._ready), MAX_PROTOCOL_PROBES):
             server = next(iter(self._ready))
             if server.full:
+                # Set aside until `Server.room_made` calls `take_back`: no later choice meets it before it has room.
                 del self._ready[server]
-                server.aside[self] = None
+                server.room_waiters[self] = None
                 continue
             context = next(iter(self._rooms[server]))
             if protocol in server.addresses:
                 return context
             found = found or context
             looks += 1
+            # Rotation: a farm in which the first servers lack the protocol does not probe the same ones each time.
             self._ready.move_to_end(server)
         return found
 
     def _take(self, context: OpenContext) -> None:
-        """The clone has no room, or is gone."""
+        """Remove a clone that has no room, or that has closed, from the choice."""
         server = context.server
         rooms = self._rooms.get(server)
         if rooms is None or context not in rooms:
@@ -84,4 +92,4 @@ class CloneSet:
         if not rooms:
             del self._rooms[server]
             self._ready.pop(server, None)
-            server.aside.pop(self, None)
+            server.room_waiters.pop(self, None)

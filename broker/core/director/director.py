@@ -1,8 +1,10 @@
 """The director: places users into contexts on a farm of Context Servers.
 
-This is where its parts meet; each has its rules at its head. `farm` keeps the servers and what they report,
-`whereabouts` who and what is where, `choosing` says where one may go, `reservations` who is still to come, `shares` how
-many of them there may be, `targets` whom a message concerns, and `dumping` what an administrator is shown.
+This module joins the parts; the rules of each are at the head of its module. `farm` keeps the servers and their
+reports, `presence` the open contexts and their users, `placement` chooses the server or context of a reservation,
+`reservations` keeps those that are unused, `reservation_quotas` limits their number, `targets` selects the recipients
+of a message, and `dump` lists the farm for administrators. The interface is `interfaces.IDirector`; the wire is
+`broker.wires.elko.sessions.director`.
 """
 
 from __future__ import annotations
@@ -12,14 +14,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.director.choosing import Choosing
-from broker.core.director.dumping import by_load, dump
+from broker.core.director.dump import by_load, dump
 from broker.core.director.farm import Farm
 from broker.core.director.interfaces import (
     ALL,
     Close,
     ContextPlace,
-    Denied,
+    DirectorSettings,
     Dump,
     Granted,
     IContextServer,
@@ -30,88 +31,89 @@ from broker.core.director.interfaces import (
     Reinit,
     Relay,
     Say,
-    Settings,
     Shutdown,
     UserPlace,
 )
-from broker.core.director.link import Link
 from broker.core.director.names import check_name
+from broker.core.director.placement import Placer
 from broker.core.director.reservations import Reservations
+from broker.core.director.server_link import ServerLink
 from broker.core.director.state import Server
 from broker.core.director.targets import targets
 from broker.core.errors import Reason, Refusal
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
 
 
 @implementer(IDirector)
 class Director:
-    """See `IDirector` for what each method promises. ``clock`` gives the time."""
+    """The implementation of `IDirector`, which documents each method. ``clock`` gives the time."""
 
-    def __init__(self, clock: IReactorTime, settings: Settings | None = None) -> None:
-        settings = Settings() if settings is None else settings
+    def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None) -> None:
+        settings = DirectorSettings() if settings is None else settings
         self._max_links = settings.providers
         self._telling = Telling()
         self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
         self._farm = Farm(clock, self._telling, self._reservations, settings.load_bump)
-        self._where = self._farm.where
-        self._choosing = Choosing(self._farm, self._reservations)
+        self._presence = self._farm.presence
+        self._placer = Placer(self._farm, self._reservations)
 
-    def use(self, settings: Settings) -> None:
-        """Go by these settings from now on. What is reserved already keeps its time."""
+    def use(self, settings: DirectorSettings) -> None:
+        """Apply new settings. Reservations that exist keep their expiry."""
         self._max_links = settings.providers
         self._reservations.seconds = settings.reservation_seconds
-        self._reservations.shares.each_user = settings.user_reservations
-        self._farm.openings.bump = settings.load_bump
+        self._reservations.quotas.each_user = settings.user_reservations
+        self._farm.selection.bump = settings.load_bump
 
     def join(self, label: str, link: ProviderLink) -> IContextServer:
         if self._farm.links >= self._max_links:
             raise Refusal(Reason.LIMIT, f"the director has {self._max_links} connections of servers, and takes no more")
-        return Link(self._farm, label, link)
+        return ServerLink(self._farm, label, link)
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
-        return self._choosing.reserve(requester, protocol, context, user, internal, most)
+    ) -> Granted:
+        return self._placer.reserve(requester, protocol, context, user, internal, most)
 
-    # where things are
+    # Finds and watches
 
     def find_context(self, context: str) -> ContextPlace:
-        return self._where.find_context(context)
+        return self._presence.find_context(context)
 
     def find_user(self, user: str) -> UserPlace:
-        return self._where.find_user(user)
+        return self._presence.find_user(user)
 
     def watch_context(self, watcher: PlaceWatcher, context: str) -> ContextPlace:
         check_name("context", context)
-        self._where.watched_contexts.add(context, watcher)
-        return self._where.find_context(context)
+        self._presence.watched_contexts.add(context, watcher)
+        return self._presence.find_context(context)
 
     def watch_user(self, watcher: PlaceWatcher, user: str) -> UserPlace:
         check_name("user", user)
-        self._where.watched_users.add(user, watcher)
-        return self._where.find_user(user)
+        self._presence.watched_users.add(user, watcher)
+        return self._presence.find_user(user)
 
     def unwatch_context(self, watcher: PlaceWatcher, context: str) -> None:
-        self._where.watched_contexts.remove(context, watcher)
+        self._presence.watched_contexts.remove(context, watcher)
 
     def unwatch_user(self, watcher: PlaceWatcher, user: str) -> None:
-        self._where.watched_users.remove(user, watcher)
+        self._presence.watched_users.remove(user, watcher)
 
     def forget(self, watcher: PlaceWatcher) -> None:
-        self._where.watched_contexts.forget(watcher)
-        self._where.watched_users.forget(watcher)
+        self._presence.watched_contexts.forget(watcher)
+        self._presence.watched_users.forget(watcher)
 
-    # what servers are told
+    # Messages to servers
 
     def say(self, context: str | None, user: str | None, text: str) -> int:
-        return self._tell(targets(self._where, context, user), Say(context, user, text))
+        return self._tell(targets(self._presence, context, user), Say(context, user, text))
 
     def close(self, context: str | None, user: str | None) -> int:
-        return self._tell(targets(self._where, context, user), Close(context, user))
+        return self._tell(targets(self._presence, context, user), Close(context, user))
 
     def relay(self, context: str | None, user: str | None, msg: object, sender: IContextServer | None) -> int:
-        own = sender.server if isinstance(sender, Link) else None
-        concerned = [server for server in targets(self._where, context, user) if server is not own]
+        own = sender.server if isinstance(sender, ServerLink) else None
+        # A server forwards the message inside itself, so that its own copy would arrive twice.
+        concerned = [server for server in targets(self._presence, context, user) if server is not own]
         return self._tell(concerned, Relay(context, user, msg))
 
     def reinit(self, provider: str) -> int:
@@ -120,13 +122,13 @@ class Director:
     def shutdown(self, provider: str, kill: bool) -> int:
         return self._tell(self._named(provider), Shutdown(kill))
 
-    # what there is
+    # Lists and counters
 
     def contexts(self) -> Sequence[str]:
-        return list(self._where.contexts)
+        return list(self._presence.contexts)
 
     def users(self) -> Sequence[str]:
-        return list(self._where.users)
+        return list(self._presence.users)
 
     def providers(self) -> Sequence[str]:
         return [server.label for server in by_load(self._farm)]
@@ -136,8 +138,8 @@ class Director:
 
     def counts(self) -> Mapping[str, int]:
         return {
-            "granted": self._choosing.granted,
-            "denied": self._choosing.denied,
+            "granted": self._placer.granted,
+            "denied": self._placer.denied,
             "used": self._reservations.used,
             "expired": self._reservations.expired,
             "lost": self._reservations.lost,
@@ -146,12 +148,12 @@ class Director:
             "placements": len(self._reservations.placements),
             "links": self._farm.links,
             "providers": len(self._farm.servers),
-            "contexts": len(self._where.contexts),
-            "hidden_contexts": len(self._where.hidden),
-            "users": self._where.present,
+            "contexts": len(self._presence.contexts),
+            "hidden_contexts": len(self._presence.hidden),
+            "users": self._presence.present,
         }
 
-    # inside
+    # Internals
 
     def _named(self, provider: str) -> list[Server]:
         return [server for server in self._farm.servers if provider == ALL or server.matches(provider)]

@@ -1,17 +1,17 @@
-"""The servers of the farm: their links, what these report, and which of two reports of one context counts.
+"""The servers of the farm: their links, the reports of these, and the choice between conflicting reports.
 
 Rules:
-- A link that gives an address which another server has, and none that contradicts that server's, is a link of that
-  server, unless its own server has other links. What it has said before, it then says there.
-- What a link reports stands until this link takes it back or ends. A context, or a user, is gone when no link reports
+- A link that reports an address of another server, and no address that contradicts that server's, belongs to that
+  server, unless its own server has other links. Its earlier reports move along.
+- A report of a link is valid until the same link withdraws it or ends. A context or user is gone when no link reports
   it any more.
-- Of two servers that report one context, the one with the lower key (`Server.key`) loses; of equal ones the newcomer.
-  The loser's context is hidden; if this director had it opened, the server is told once to close it. When the winner's
-  closes, the hidden one with the highest key shows.
-- A server without an address is told to close nothing: it may turn out to be a link of the winner.
-- A server whose last link ends is gone: first its users leave, then its contexts close, then its reservations end. Of a
-  large one, that takes some turns (`clearing`); nobody is sent there meanwhile, and a context of it that somebody asks
-  for, or reports, closes before that.
+- When two servers report one context, the one with the lower key (`Server.key`) loses; of equal ones the newcomer. The
+  loser's context is hidden; if a reservation of this director opened it, the server receives `Close` once. When the
+  winner's context closes, the hidden one with the highest key becomes visible.
+- A server without an address receives no such `Close`: it may turn out to be a link of the winner.
+- When the last link of a server ends, first its users leave, then its contexts close, then its reservations end. For a
+  large server that takes several turns of the reactor (`cleanup`). No user is sent there meanwhile, and a context of it
+  that is requested or reported is closed at once.
 """
 
 from __future__ import annotations
@@ -20,55 +20,64 @@ from collections.abc import Iterator
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.clearing import Clearing
+from broker.core.director.capacity_hints import CapacityHints
+from broker.core.director.cleanup import Cleanup
 from broker.core.director.interfaces import Close
-from broker.core.director.limits import MAX_LATE, MAX_LINKS
-from broker.core.director.loads import Openings
+from broker.core.director.limits import MAX_LATE_REPORTS, MAX_LINKS
+from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
-from broker.core.director.shapes import Shapes
-from broker.core.director.state import OpenContext, Said, Server
-from broker.core.director.whereabouts import Whereabouts
+from broker.core.director.server_selection import ServerSelection
+from broker.core.director.state import LinkReport, OpenContext, Server
 from broker.core.errors import Reason, Refusal
-from broker.core.telling import Telling
+from broker.core.notifier import Telling
 
 
 class Farm:
-    """All servers, and the tables about them. Nobody is told before `Telling.tell`, which is the caller's."""
+    """All servers and the tables about them. Notices are only queued: the caller delivers them by `Telling.tell`."""
 
     def __init__(self, clock: IReactorTime, telling: Telling, reservations: Reservations, load_bump: float) -> None:
         self.telling = telling
         self.reservations = reservations
-        self.where = Whereabouts(clock, telling)
-        self._clearing = Clearing(clock, telling)
-        self.openings = Openings(load_bump)
+        self.presence = Presence(clock, telling)
+        self._cleanup = Cleanup(clock, telling)
+        self.selection = ServerSelection(load_bump)
         self.servers: dict[Server, None] = {}
         self.links = 0
         self._numbers = 0
         self._addresses: dict[tuple[str, str], dict[Server, None]] = {}
-        self.shapes = Shapes()
+        self.capacity_hints = CapacityHints()
 
-    # links
+    # Links
 
-    def join(self, said: Said) -> Server:
-        """A new link, and so far a new server."""
+    def join(self, report: LinkReport) -> Server:
+        """Add a new link, at first as a server of its own."""
         self.links += 1
-        return self._new_server(said)
+        return self._new_server(report)
 
-    def leave(self, server: Server, said: Said) -> None:
-        """A link is gone."""
+    def leave(self, server: Server, report: LinkReport) -> None:
+        """Remove a link that has ended, and schedule the cleanup of its reports."""
         self.links -= 1
-        self._clearing.add(self._withdraw(server, said))
+        self._cleanup.add(self._withdraw(server, report))
 
-    def settle(self, server: Server, said: Said) -> Server:
-        """A link has given another address. Returns the server that it is of."""
+    def settle(self, server: Server, report: LinkReport) -> Server:
+        """Assign a link that has reported an address. Returns the server that it belongs to.
+
+        Raises `Refusal` TOO_MANY_CONNECTIONS if that server has `MAX_LINKS` links, or if the link has more than
+        `MAX_LATE_REPORTS` reports that would have to move.
+        """
         if len(server.links) == 1:
-            same = self._same(server, said)
+            same = self._same(server, report)
             if same is not None:
                 if len(same.links) >= MAX_LINKS:
                     raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"this server has {MAX_LINKS} connections here already")
-                if len(server.contexts) + server.users > MAX_LATE:
-                    raise Refusal(Reason.TOO_MANY_CONNECTIONS, "this server has a connection here, and much to move")
-                return self._move(server, same, said)
+                if len(server.contexts) + server.users > MAX_LATE_REPORTS:
+                    raise Refusal(
+                        Reason.TOO_MANY_CONNECTIONS,
+                        "this server is connected already, and has too many reports to move",
+                    )
+                return self._move(server, same, report)
+        # Duplicates of a server without an address are not closed. With its first address it is a distinct server, and
+        # the postponed `Close` messages are due.
         unknown = not server.addresses
         self._settle(server)
         if unknown:
@@ -77,23 +86,25 @@ class Farm:
         return server
 
     def serves(self, server: Server, capacity: int) -> None:
-        """A link has said what its server serves, and how many."""
-        for said in server.links:
-            said.capacity = capacity
+        """Apply the families and the capacity that a link has reported."""
+        # The capacity is that of the whole server: the last value counts, over whichever link it came.
+        for report in server.links:
+            report.capacity = capacity
         self._settle(server)
 
-    # contexts
+    # Contexts
 
     def open_context(self, name: str) -> OpenContext | None:
-        """The context of that name that is open, and not only because its server is still put away."""
-        while (context := self.where.contexts.get(name)) is not None and not context.server.links:
+        """Return the open context of that name, or None. One of a departed server is closed first."""
+        # A loop, since removing the context may make a hidden one of the same name visible.
+        while (context := self.presence.contexts.get(name)) is not None and not context.server.links:
             for user in tuple(context.users):
                 self.exited(context, user, context.users[user])
             self._remove(context)
         return context
 
     def opened(self, context: OpenContext) -> None:
-        """A server reports a context that it did not report before."""
+        """Add a context that its server did not report before, and resolve a conflict with another server's."""
         context.server.contexts[context.name] = context
         rival = self.open_context(context.name)
         if rival is None:
@@ -103,34 +114,34 @@ class Farm:
             self._show(context)
         else:
             context.hidden = True
-            self.where.hidden.add(context.name, context)
+            self.presence.hidden.add(context.name, context)
             self.end_duplicate(context)
 
     def end_duplicate(self, context: OpenContext) -> None:
-        """Have a hidden context closed, if this director had it opened, and its server is known to be another."""
+        """Queue `Close` for a hidden context that this director had opened and whose server is known to be distinct."""
         if context.hidden and context.yours and not context.closing and context.server.addresses:
             context.closing = True
             self.telling.add(context.server.newest, Close(context.name, None, dup=True))
 
     def taken_back(self, context: OpenContext, bit: int) -> None:
-        """A link does not report a context any more, nor who is in it."""
+        """Withdraw the report of one link (``bit``) about a context and its users."""
         for user in tuple(context.users):
             self.exited(context, user, bit)
         self._unreported(context, bit)
 
-    # users
+    # Users
 
     def entered(self, context: OpenContext, user: str, bit: int) -> None:
-        """A user is in a context in which he was not."""
+        """Add a user who was not in the context before."""
         context.users[user] = bit
         context.server.users += 1
         self.reservations.claim(context, user)
         if not context.hidden:
-            self.where.enter(context, user)
+            self.presence.enter(context, user)
         context.changed()
 
     def exited(self, context: OpenContext, user: str, bit: int) -> None:
-        """A link does not report a user any more."""
+        """Withdraw the report of one link (``bit``) about a user."""
         reporters = context.users[user] & ~bit
         if reporters:
             context.users[user] = reporters
@@ -138,16 +149,16 @@ class Farm:
         del context.users[user]
         context.server.users -= 1
         if not context.hidden:
-            self.where.leave(context, user)
+            self.presence.leave(context, user)
         context.changed()
         context.server.room_made()
 
-    # inside
+    # Internals
 
-    def _new_server(self, said: Said) -> Server:
+    def _new_server(self, report: LinkReport) -> Server:
         self._numbers += 1
         server = Server(self._numbers)
-        server.admit(said)
+        server.admit(report)
         self.servers[server] = None
         self._settle(server)
         return server
@@ -162,24 +173,26 @@ class Farm:
                 del self._addresses[address]
         for address in server.addresses.items() - before.items():
             self._addresses.setdefault(address, {})[server] = None
-        self.openings.settle(server)
+        self.selection.settle(server)
         if server.links:
             server.room_made()
 
-    def _same(self, server: Server, said: Said) -> Server | None:
-        """The other server that this link is of, going by its addresses."""
-        for address in said.addresses.items():
+    def _same(self, server: Server, report: LinkReport) -> Server | None:
+        """Return another server that this link belongs to by its addresses, or None."""
+        for address in report.addresses.items():
             for other in self._addresses.get(address, ()):
-                if other is not server and all(other.addresses.get(p, h) == h for p, h in said.addresses.items()):
+                if other is not server and all(other.addresses.get(p, h) == h for p, h in report.addresses.items()):
                     return other
         return None
 
-    def _move(self, server: Server, same: Server, said: Said) -> Server:
-        """A link of ``server``, its only one, is of ``same``."""
+    def _move(self, server: Server, same: Server, report: LinkReport) -> Server:
+        """Move the only link of ``server``, with all its reports, to ``same``."""
+        # Copied before the withdrawal, which empties the contexts.
         reports = [(context, tuple(context.users)) for context in server.contexts.values()]
-        for _ in self._withdraw(server, said):
+        # All steps at once: the reports are added again below, and must not be withdrawn by a later turn.
+        for _ in self._withdraw(server, report):
             pass
-        same.admit(said)
+        same.admit(report)
         self._settle(same)
         for before, users in reports:
             context = same.contexts.get(before.name)
@@ -187,76 +200,86 @@ class Farm:
                 context = OpenContext(before.name, same)
                 context.maxcap, context.basecap = before.maxcap, before.basecap
                 context.restricted, context.gate = before.restricted, before.gate
-            context.reporters |= said.bit
+            context.reporters |= report.bit
             context.yours = context.yours or before.yours
             if context.name not in same.contexts:
                 self.opened(context)
             for user in users:
                 if user in context.users:
-                    context.users[user] |= said.bit
+                    context.users[user] |= report.bit
                 else:
-                    self.entered(context, user, said.bit)
+                    self.entered(context, user, report.bit)
         return same
 
-    def _withdraw(self, server: Server, said: Said) -> Iterator[None]:
-        """A link is the server's no longer, with the last one the server is gone: at once. The steps do the rest."""
-        server.dismiss(said)
-        server.retiring |= said.bit
+    def _withdraw(self, server: Server, report: LinkReport) -> Iterator[None]:
+        """Detach a link at once, and with the last link its server; return the steps that clean up its reports."""
+        server.dismiss(report)
+        # The bit stays reserved until the cleanup is done: a new link with the same bit would lose its reports.
+        server.retiring |= report.bit
         self._settle(server)
         if not server.links:
-            self.openings.remove(server)
+            self.selection.remove(server)
             del self.servers[server]
-        return self._put_away(server, said.bit)
+        return self._put_away(server, report.bit)
 
     def _put_away(self, server: Server, bit: int) -> Iterator[None]:
-        """End what only a link that is gone has reported."""
+        """Withdraw all reports of a link that has ended, one user, context or reservation in each step."""
         own = [context for context in server.contexts.values() if context.reporters & bit]
         for context in own:
             for user in tuple(context.users):
+                # The user may have left between two steps.
                 if context.users.get(user, 0) & bit:
                     self.exited(context, user, bit)
                     yield
         own.reverse()
-        while own:  # and let go of each, since to free ten thousand at once takes its time, too
+        # Contexts are popped so that each is freed in its own step: freeing ten thousand at once would stall the
+        # reactor, too.
+        while own:
             context = own.pop()
             if server.contexts.get(context.name) is context:
                 self._unreported(context, bit)
                 yield
         server.retiring &= ~bit
         if not server.links:
+            # Last: the reservations of placements, which belong to no open context.
             yield from self.reservations.server_left(server)
 
     def _unreported(self, context: OpenContext, bit: int) -> None:
+        """Clear one link's bit, and remove the context if it was the last one."""
         context.reporters &= ~bit
         if not context.reporters:
             self._remove(context)
 
     def _remove(self, context: OpenContext) -> None:
+        """Remove a context from all tables, and make the best hidden one of its name visible."""
         name = context.name
         del context.server.contexts[name]
         if context.hidden:
-            self.where.hidden.remove(name, context)
+            self.presence.hidden.remove(name, context)
         else:
-            self.where.close(context)
-            heirs = [each for each in self.where.hidden.all(name) if each.server.links]
+            self.presence.close(context)
+            # Hidden contexts of departed servers, which await their cleanup, are not eligible.
+            heirs = [each for each in self.presence.hidden.all(name) if each.server.links]
             if heirs:
                 heir = max(heirs, key=lambda each: each.server.key)
-                self.where.hidden.remove(name, heir)
+                self.presence.hidden.remove(name, heir)
                 self._show(heir)
         self.reservations.closed(context)
 
     def _show(self, context: OpenContext) -> None:
+        """Make a context visible: users are sent there, and administrators see it."""
         context.hidden = context.closing = False
-        self.where.open(context)
+        self.presence.open(context)
         for user in context.users:
-            self.where.enter(context, user)
+            self.presence.enter(context, user)
         self.reservations.opened(context)
         context.changed()
 
     def _hide(self, context: OpenContext) -> None:
+        """Hide a context that has lost against another server's."""
         for user in context.users:
-            self.where.leave(context, user)
-        self.where.close(context)
+            self.presence.leave(context, user)
+        self.presence.close(context)
         context.hidden = True
-        self.where.hidden.add(context.name, context)
+        self.presence.hidden.add(context.name, context)
         self.end_duplicate(context)

@@ -1,15 +1,18 @@
-"""What the director promises to its sessions, what it asks of them, and the values that pass between.
+"""Interfaces of the director: the services it offers to sessions, those it requires of them, and the values exchanged.
 
 Rules:
 - A *link* is one connection of a Context Server. A *server* is one or more links: links that have an address in common,
-  and none that contradicts, are of one server. It is listed once, told things over its newest link, and a context or
-  user that several links report is one, until the last of them takes it back or ends.
-- A context is open at one server only. Where two servers report the same one, the second is *hidden*: nobody is sent
+  and none that contradicts, belong to one server. It is listed once and receives each message once, over its newest
+  link. A context or user that several links report is one; it ends when the last of them withdraws it or ends.
+- A context is open on one server only. When two servers report the same one, the second is *hidden*: no user is sent
   there and no administrator sees it, until the first one closes.
-- Every method first makes its changes and collects who must hear of them, then tells them, in order, by `hear`. What
-  is called in a `hear` is told after what is still to be told.
-- Whoever hears gets the same object as all others who hear the same, so that it can be encoded once.
-- All methods are for the reactor thread. Only `Refusal` is raised; then nothing has changed.
+- Every method first makes its changes and queues their notices, then delivers these in order, by `hear`. Notices that
+  are caused by a call inside a `hear` are delivered after those already queued.
+- All recipients of one notice receive the same object, so that it can be encoded once.
+- All methods must be called in the reactor thread. They raise only `Refusal`, and then nothing has changed.
+
+`director` implements `IDirector`, `server_link` implements `IContextServer`; docs/protocols/elko-director.md has the
+meaning.
 """
 
 from __future__ import annotations
@@ -20,18 +23,20 @@ from typing import Protocol
 import attrs
 from zope.interface import Interface
 
+from broker.core.errors import Reason, Refusal
+
 UNLIMITED = -1
-"""A capacity that is none, as the protocol writes it."""
+"""The value of an absent capacity limit in the protocol."""
 
 ALL = "all"
 """In place of a server's label: every server."""
 
-# What a server is told
+# Messages to servers
 
 
 @attrs.frozen
 class DoReserve:
-    """Let this user, or an anonymous one, enter this context with that reservation."""
+    """A reservation with which the user, or an anonymous one, will enter this context. Known from real peers."""
 
     context: str
     user: str | None
@@ -40,7 +45,7 @@ class DoReserve:
 
 @attrs.frozen
 class Say:
-    """Say something to a context, or to a user, or to the user in that context."""
+    """Text for a context, for a user, or for the user in that context. Document: "say"."""
 
     context: str | None
     user: str | None
@@ -49,7 +54,7 @@ class Say:
 
 @attrs.frozen
 class Relay:
-    """Pass a message on. ``msg`` is whatever was given to `IDirector.relay`."""
+    """A message to forward. ``msg`` is the value that `IDirector.relay` received. Document: "relay"."""
 
     context: str | None
     user: str | None
@@ -58,7 +63,10 @@ class Relay:
 
 @attrs.frozen
 class Close:
-    """Close a context, or disconnect a user. ``dup``: because another server has the context open, and keeps it."""
+    """Close a context, or disconnect a user. Document: "close".
+
+    ``dup`` is true if the reason is that another server has the context open and keeps it.
+    """
 
     context: str | None
     user: str | None
@@ -67,12 +75,12 @@ class Close:
 
 @attrs.frozen
 class Reinit:
-    """Reinitialize."""
+    """Reinitialize. Document: "reinit"."""
 
 
 @attrs.frozen
 class Shutdown:
-    """End, at once with ``kill``."""
+    """Shut down, at once with ``kill``. Document: "shutdown"."""
 
     kill: bool = False
 
@@ -84,18 +92,18 @@ class ProviderLink(Protocol):
     """One connection of a Context Server, as the director sees it."""
 
     def hear(self, order: Order) -> None:
-        """Send this to the server. An order that came too late, after the end of the connection, is ignored."""
+        """Send this to the server. No-op after the end of the connection."""
 
 
-# What an administrator is told
+# Values for administrators
 
 
 @attrs.frozen
 class ContextPlace:
-    """Where a context is.
+    """The server of a context.
 
-    ``provider`` is the label of its server, None if none has a context of this very name open; ``clones`` are the names
-    of its open clones, in the order in which they opened, where the name is that of a clone set.
+    ``provider`` is the label of its server, or None if no context of this very name is open. ``clones`` are the names
+    of its open clones, in the order in which they opened, if the name is that of a clone set.
     """
 
     context: str
@@ -104,28 +112,28 @@ class ContextPlace:
 
     @property
     def open(self) -> bool:
-        """Whether it, or a clone of it, is open."""
+        """True if the context, or a clone of it, is open."""
         return self.provider is not None or bool(self.clones)
 
 
 @attrs.frozen
 class UserPlace:
-    """Where a user is, or all clones of one: the names of the contexts, each once; none if he is nowhere."""
+    """The contexts of a user, or of all clones of a user: their names, each once; empty if the user is in none."""
 
     user: str
     contexts: tuple[str, ...] = ()
 
     @property
     def on(self) -> bool:
-        """Whether he is anywhere."""
+        """True if the user is in a context."""
         return bool(self.contexts)
 
 
 class PlaceWatcher(Protocol):
-    """Who watches contexts and users: one administrator's connection. Two are the same if they are one object."""
+    """Recipient of notices about contexts and users: one administrator's connection. Compared by identity."""
 
     def hear(self, place: ContextPlace | UserPlace) -> None:
-        """A context that it watches opened or closed, or a user came or went."""
+        """Take the new state of a watched context or user."""
 
 
 # Answers
@@ -133,26 +141,32 @@ class PlaceWatcher(Protocol):
 
 @attrs.frozen
 class Granted:
-    """A reservation: enter ``context`` (a clone's name may stand for its set's) at ``hostport``."""
+    """A granted reservation, with which the user enters ``context`` at ``hostport``.
+
+    ``context`` is a clone's name if a clone set was requested. Document: "reserve".
+    """
 
     context: str
     hostport: str
     reservation: str = attrs.field(repr=False)
 
 
-@attrs.frozen
-class Denied:
-    """No reservation. ``context`` is the one that was chosen, or the requested one; ``why`` a sentence for people."""
+class Denied(Refusal):
+    """A reservation is denied because no place admits the user. It does not count as the requester's fault.
 
-    context: str
-    why: str
+    ``context`` is the context that was chosen, or the requested one; ``text`` is the reason for people.
+    """
+
+    def __init__(self, context: str, text: str) -> None:
+        super().__init__(Reason.FORBIDDEN, text)
+        self.context = context
 
 
 @attrs.frozen
 class ProviderDump:
-    """A server, as a dump shows it. ``hostports`` and ``protocols`` are parallel.
+    """A server in a dump. ``hostports`` and ``protocols`` are parallel. Document: "dump".
 
-    ``contexts`` and ``users`` are how many of each this dump describes.
+    ``contexts`` and ``users`` are the numbers of each that this dump describes; ``capacity`` is in users.
     """
 
     label: str
@@ -167,7 +181,7 @@ class ProviderDump:
 
 @attrs.frozen
 class ContextDump:
-    """A context of the server that the dump named last. ``users`` are all in it, empty unless the depth is over 2."""
+    """A context of the preceding server in a dump. ``users`` is empty unless the depth is over 2."""
 
     context: str
     count: int
@@ -176,11 +190,11 @@ class ContextDump:
 
 @attrs.frozen
 class Dump:
-    """The answer to a dump: what is counted at once, and the rest piece by piece.
+    """The answer to a dump: the counts, and the description as lazy pieces.
 
-    ``pieces`` gives, where the depth is over 0, a `ProviderDump` for each server in the order of their loads, and,
-    where it is over 1, after each of them its contexts. No piece costs more than a context's users. Take as many as
-    there is time for, and the others later: what changes meanwhile may or may not be seen, what closed is left out.
+    At a depth over 0, ``pieces`` yields a `ProviderDump` for each server in the order of their loads; over 1, after
+    each of them its contexts. The cost of one piece is bounded by the users of one context. Pieces may be consumed over
+    many turns of the reactor: changes in the meantime may or may not be included, and what has closed is omitted.
     """
 
     providers: int
@@ -190,13 +204,13 @@ class Dump:
 
 
 @attrs.frozen
-class Settings:
-    """What of the director is configured.
+class DirectorSettings:
+    """Configured values of the director.
 
-    ``load_bump`` is added to a server's load for each new context that is placed there, until it reports its load.
-    ``reservation_seconds`` is how long a reservation counts before its user has come: as long as the Context Server
-    keeps it. ``providers`` is how many links there may be, ``user_reservations`` how many reservations that nobody has
-    used yet one user may have.
+    ``load_bump`` is added to a server's load for each new context that is placed there, until the server reports its
+    load. ``reservation_seconds`` is the time for which an unused reservation takes up room: as long as a Context Server
+    keeps it. ``providers`` is the maximum number of links, ``user_reservations`` the maximum number of unused
+    reservations of one user.
     """
 
     load_bump: float = 0.0008
@@ -206,127 +220,136 @@ class Settings:
 
 
 class IContextServer(Interface):
-    """One link of a Context Server. Every method may raise `Refusal`: PARAMETER for a name that is empty or too long,
-    LIMIT for a full table, NOT_REGISTERED for what is not known."""
+    """One link of a Context Server.
+
+    Every method may raise `Refusal`: PARAMETER for a name that is empty or too long, LIMIT for a full table,
+    NOT_REGISTERED for an unknown context or user.
+    """
 
     def address(protocol: str, hostport: str) -> None:
-        """It speaks ``protocol`` at ``hostport``, and no longer elsewhere. This is what tells that two links are of one
-        server. Raises `Refusal` TOO_MANY_CONNECTIONS when that server has too many links: this one should be closed.
+        """Set the server's address for ``protocol``. The addresses of a link identify its server.
+
+        Raises `Refusal` TOO_MANY_CONNECTIONS if that server has too many links: the session should close this one.
         """
 
     def will_serve(family: str, capacity: int, restricted: bool) -> None:
-        """It serves contexts of that family. ``capacity`` is the server's, for all families: the last one counts.
+        """Add a family of contexts that the server serves.
 
-        A family once restricted remains so.
+        ``capacity`` is in users, for the whole server and all families: the last value counts. A family that was once
+        restricted remains so.
         """
 
     def load(factor: float) -> None:
-        """Its load; a negative one counts as 0.0, one that is no number is refused with PARAMETER."""
+        """Set the server's load. A negative one counts as 0.0; one that is not finite is refused with PARAMETER."""
 
     def opened(context: str, yours: bool, maxcap: int, basecap: int, restricted: bool) -> None:
-        """A context is open. ``yours``: a reservation of this director opened it. Said again, the new values count."""
+        """Report an open context. A repeated report replaces the values.
+
+        ``yours`` is true if a reservation of this director opened it. ``maxcap`` and ``basecap`` are in users, or
+        `UNLIMITED`.
+        """
 
     def closed(context: str) -> None:
-        """A context is closed, and nobody is in it any more."""
+        """Report that a context has closed, and that all its users have left it."""
 
     def gate(context: str, open: bool, reason: str | None) -> None:
-        """The context's gate is open, or closed for that reason: nobody gets a reservation for it."""
+        """Report the context's gate. While it is closed, reservations are denied with ``reason``."""
 
     def entered(context: str, user: str) -> None:
-        """A user is in one of its contexts. He uses up his reservation, if there is one."""
+        """Report that a user has entered a context. This uses up the user's reservation, if there is one."""
 
     def exited(context: str, user: str) -> None:
-        """A user has left one of its contexts."""
+        """Report that a user has left a context."""
 
     def relabel(label: str) -> None:
-        """The link's label is another from now on; that of its server is the label of its newest link."""
+        """Change the link's label. The label of a server is that of its newest link."""
 
     def leave() -> None:
-        """The link is gone; with the last link its server, and all that is there. Harmless when it is gone already."""
+        """End the link, and with the last link its server and all its contexts. No-op if it has ended already."""
 
 
 class IDirector(Interface):
     """Contexts and users on a farm of Context Servers."""
 
     def join(label: str, link: ProviderLink) -> IContextServer:
-        """A Context Server has connected. Raises `Refusal` LIMIT when there are too many.
+        """Add a link of a Context Server. Raises `Refusal` LIMIT if there are too many.
 
-        Until `IContextServer.leave`, ``link`` is told what the server is to do.
+        Until `IContextServer.leave`, ``link`` receives the messages for the server.
         """
 
     def reserve(
         requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted | Denied:
-        """A place for a user, or an anonymous one. Before it is granted, the server has been told of it.
+    ) -> Granted:
+        """Reserve a place for a user, or for an anonymous one (None). The server is notified before the return.
 
-        It replaces the reservation that this user has for this context; an anonymous user is the same as another if the
-        ``requester`` is, unless that is a Context Server (``internal``), which may also enter what is restricted.
-        ``requester`` is the connection that asks, and may have up to ``most`` reservations that nobody has used yet; a
-        Context Server may have more. Raises `Refusal`: PARAMETER for a name that is empty or too long, LIMIT where the
-        connection, the user, or all together have too many.
+        It replaces the user's earlier reservation for this context. Anonymous users are identified by ``requester``,
+        the connection of the request, unless that is a Context Server (``internal``), whose anonymous users all differ,
+        and which may also enter restricted contexts. A requester may have up to ``most`` unused reservations; a Context
+        Server may have more. Raises `Refusal`: PARAMETER for a name that is empty or too long, LIMIT if the requester,
+        the user, or all together have too many; `Denied` if no place admits the user.
         """
 
     def find_context(context: str) -> ContextPlace:
-        """Where a context is, or the clones of one. For a name that is neither, a place that is not open."""
+        """Return the server of a context, or the clones of a set; for an unknown name, a value that is not open."""
 
     def find_user(user: str) -> UserPlace:
-        """Where a user is, or the clones of one."""
+        """Return the contexts of a user, or of a user's clones."""
 
     def watch_context(watcher: PlaceWatcher, context: str) -> ContextPlace:
-        """The same, and from now on each change of it. Raises `Refusal` LIMIT or PARAMETER.
+        """Return the same, and notify ``watcher`` of each change from now on. Raises `Refusal` LIMIT or PARAMETER.
 
-        Watched twice, a change is still told once; it then takes two `unwatch_context` to end it.
+        A repeated watch does not repeat notices; it needs as many `unwatch_context` to end.
         """
 
     def watch_user(watcher: PlaceWatcher, user: str) -> UserPlace:
         """The same for a user."""
 
     def unwatch_context(watcher: PlaceWatcher, context: str) -> None:
-        """Undo one `watch_context`. Harmless for what is not watched."""
+        """Undo one `watch_context`. No-op if the context is not watched."""
 
     def unwatch_user(watcher: PlaceWatcher, user: str) -> None:
-        """Undo one `watch_user`. Harmless for what is not watched."""
+        """Undo one `watch_user`. No-op if the user is not watched."""
 
     def forget(watcher: PlaceWatcher) -> None:
-        """End all its watches: it is gone."""
+        """End all watches of a watcher that is gone."""
 
     def say(context: str | None, user: str | None, text: str) -> int:
-        """Have each server concerned told `Say`. Returns how many were.
+        """Send `Say` to each server concerned. Returns their number.
 
-        Concerned is the server of the context, or those of its clones; or, without a context, those where the user is,
-        or his clones; with both, those where that user is in that context. Raises `Refusal`: PARAMETER if neither is
-        given, NOT_REGISTERED if there is none.
+        Concerned are: with a context only, its server, or those of its clones; with a user only, the servers of the
+        contexts in which the user or a clone of the user is; with both, the servers on which that user is in that
+        context. Raises `Refusal`: PARAMETER if neither is given, NOT_REGISTERED if there is none.
         """
 
     def close(context: str | None, user: str | None) -> int:
-        """The same with `Close`."""
+        """Send `Close` likewise."""
 
     def relay(context: str | None, user: str | None, msg: object, sender: IContextServer | None) -> int:
-        """The same with `Relay`, without the server of the ``sender``, whichever of its links that is.
+        """Send `Relay` likewise, except to the server of ``sender``, over whichever link the request came.
 
-        No refusal if it is the only one concerned.
+        It is no refusal if that server is the only one concerned.
         """
 
     def reinit(provider: str) -> int:
-        """Tell `Reinit` to the servers with that label or hostport, or to `ALL`. Returns how many there were."""
+        """Send `Reinit` to the servers with that label or hostport, or to `ALL`. Returns their number."""
 
     def shutdown(provider: str, kill: bool) -> int:
-        """The same with `Shutdown`."""
+        """Send `Shutdown` likewise."""
 
     def contexts() -> Sequence[str]:
-        """The names of all open contexts."""
+        """Return the names of all open contexts."""
 
     def users() -> Sequence[str]:
-        """The names of all users that are anywhere, each once."""
+        """Return the names of all users that are in a context, each once."""
 
     def providers() -> Sequence[str]:
-        """The labels of all servers, in the order of their loads."""
+        """Return the labels of all servers, ordered by load."""
 
     def dump(depth: int, provider: str | None, context: str | None) -> Dump:
-        """The state of the farm, or of the servers with that label or hostport.
+        """Describe the farm, or the servers with that label or hostport.
 
-        With ``context``, only of that context or its clones; servers without it are then left out.
+        With ``context``, only that context or its clones are described, and servers without it are omitted.
         """
 
     def counts() -> Mapping[str, int]:
-        """How many reservations were granted, denied, used and expired, and how many of each thing there are now."""
+        """Return counters (granted, denied, used, expired reservations ...) and the present numbers of all objects."""

@@ -1,16 +1,17 @@
-"""Reservations, from when they are granted until their user comes or their time is up.
+"""Reservations, from their grant until their user enters or their time is over.
 
 Rules:
-- A reservation counts at its server and at its place: an open context, or the placement of one that is not open.
-- One that is replaced by a newer one of its user (`shares`) takes up no room from then on. Its token remains valid at
-  the Context Server until its time is up, since the protocol has no message that takes it back. This is harmless: a
-  user that enters by it uses up the newer reservation; and a real server has the same user in a context once (the
-  later entry ends the earlier one), and lets nobody in beyond its capacities.
-- A user that enters uses up the reservation at that server, for that context or for its clone set, that is for their
-  name; else for their name without its last part, which real servers add for each visit; else the oldest one for an
+- A reservation counts on its server and at its place: an open context, or the placement of one that is not open.
+- A reservation that a newer one of its user replaces (`reservation_quotas`) takes up no room from then on. Its token
+  remains valid at the Context Server until its time is over, since the protocol has no message that revokes it. This is
+  harmless: a user that enters with it uses up the newer reservation; and a real server has the same user in a context
+  once (the later entry ends the earlier one), and admits no user beyond its capacities.
+- A user that enters uses up the reservation on that server, for that context or its clone set, under their name; else
+  the one under their name without its last part, which real servers add for each visit; else the oldest one of an
   anonymous user.
-- When a context opens, it takes over what is reserved for its name there, and of what is reserved for its clone set as
-  much as is meant for one clone. When it closes, those who are still to come will open it again, at that server.
+- When a context opens, it takes over the reservations for its name on its server, and of those for its clone set as
+  many as one clone has room for. When it closes, the remaining ones become a placement on the same server, where their
+  users will open it again.
 - The end of a server ends its reservations.
 """
 
@@ -21,47 +22,49 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.core.director.limits import EXPIRED_AT_ONCE
-from broker.core.director.multi import Multi
+from broker.core.director.limits import EXPIRIES_PER_TURN
+from broker.core.director.multimap import MultiMap
 from broker.core.director.names import context_set
-from broker.core.director.shares import Shares
-from broker.core.director.state import Holder, OpenContext, Place, Placement, Reservation, Server
+from broker.core.director.reservation_quotas import ReservationQuotas
+from broker.core.director.state import Holder, OpenContext, Placement, Reservation, ReservationPlace, Server
 
 
 class Reservations:
-    """All reservations, and all placements. ``seconds`` is how long each is kept, ``each_user`` as in `Shares`."""
+    """All reservations and placements. ``seconds`` is the lifetime of each, ``each_user`` as in `ReservationQuotas`."""
 
     def __init__(self, clock: IReactorTime, seconds: float, each_user: int) -> None:
         self._clock = clock
         self.seconds = seconds
         self._all: OrderedDict[Reservation, None] = OrderedDict()
-        """In the order in which they expire."""
-        self.shares = Shares(each_user)
-        self._anonymous: Multi[tuple[Server, str], Reservation] = Multi()
-        """Those of anonymous users, by the server and the name that they were told."""
+        """In the order of expiry."""
+        self.quotas = ReservationQuotas(each_user)
+        self._anonymous: MultiMap[tuple[Server, str], Reservation] = MultiMap()
+        """Reservations of anonymous users, by the server and the granted name."""
         self._timer: IDelayedCall | None = None
         self.placements: dict[str, Placement] = {}
         """The latest placement of each name."""
         self.used = 0
+        """Number of reservations that were used."""
         self.expired = 0
+        """Number of reservations that expired."""
         self.lost = 0
-        """How many ended with their server."""
+        """Number of reservations that ended with their server."""
         self.replaced = 0
-        """The number that ended because of a newer one."""
+        """Number of reservations that a newer one replaced."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     def place(self, name: str, server: Server) -> Placement:
-        """A context of that name is to be opened there."""
+        """Return the placement of a context that is to be opened on a server, as the latest one of that name."""
         placement = server.placements.get(name)
         if placement is None:
             return Placement(name, server, self.placements)
         self.placements[name] = placement
         return placement
 
-    def book(self, place: Place, asked: str, user: str | None, holder: Holder, requester: Hashable) -> None:
-        """Keep a place. ``asked`` is the name of the context in the request."""
+    def book(self, place: ReservationPlace, asked: str, user: str | None, holder: Holder, requester: Hashable) -> None:
+        """Add a reservation. ``asked`` is the name of the context in the request."""
         server = place.server
         due = self._clock.seconds() + self.seconds
         reservation = Reservation(place, place.name, asked, user, holder, requester, due)
@@ -70,26 +73,28 @@ class Reservations:
             self._anonymous.add((server, place.name), reservation)
         place.reservations[reservation] = None
         server.reserved += 1
-        # After the new one has its place: the placement of the last one would end with it.
-        for old in self.shares.replaced_by(reservation):
+        # The older one ends only after the new one is counted: a placement ends with its last reservation.
+        for old in self.quotas.replaced_by(reservation):
             if old.name == reservation.name == asked:
-                reservation.asked = old.asked  # the clone may be asked for by the name of its set again
+                # A clone that was requested by the name of its set may be requested by that name again.
+                reservation.asked = old.asked
             self.replaced += 1
             self._end(old)
-        self.shares.add(reservation)
+        self.quotas.add(reservation)
         place.changed()
         if self._timer is None:
             self._timer = self._clock.callLater(self.seconds, self._expire)
 
     def claim(self, context: OpenContext, user: str) -> None:
-        """A user has entered."""
+        """Use up the reservation of a user who has entered a context, if there is one."""
         server = context.server
         if not server.reserved:
             return
         base = context_set(context.name)
         names = (context.name,) if base is None else (context.name, base)
+        # Real servers report ``user-joe-8232480406087251935`` for the reservation of ``user-joe``.
         for who in (user, user.rpartition("-")[0]):
-            held = self.shares.held(who)
+            held = self.quotas.held(who)
             for name in names:
                 reservation = held.get(name)
                 if reservation is not None and reservation.name == name and reservation.place.server is server:
@@ -102,7 +107,7 @@ class Reservations:
                 return
 
     def opened(self, context: OpenContext) -> None:
-        """A context that was not open is."""
+        """Move the reservations that concern a newly opened context to it."""
         placements = context.server.placements
         placement = placements.get(context.name)
         if placement is not None:
@@ -112,10 +117,11 @@ class Reservations:
             waiting = tuple(placement.reservations)
             room = context.basecap if context.basecap >= 0 else context.maxcap
             taken = len(context.users) + len(context.reservations)
+            # The reservations beyond the room of this clone stay at the placement, for the next clone.
             self._move(waiting if room < 0 else waiting[: max(0, room - taken)], context)
 
     def closed(self, context: OpenContext) -> None:
-        """A context is not open any more."""
+        """Move the reservations of a closed context to a placement, or end them if its server is gone."""
         waiting = tuple(context.reservations)
         if not context.server.links:
             for reservation in waiting:
@@ -124,9 +130,10 @@ class Reservations:
             self._move(waiting, self.place(context.name, context.server))
 
     def server_left(self, server: Server) -> Iterator[None]:
-        """A server is gone. Its contexts have closed before; each step ends a reservation."""
+        """End the reservations of a departed server, whose contexts have closed: one in each step."""
         for placement in tuple(server.placements.values()):
             for reservation in tuple(placement.reservations):
+                # It may have expired or been replaced between two steps.
                 if reservation in self._all:
                     self._lose(reservation)
                     yield
@@ -139,7 +146,7 @@ class Reservations:
         self.lost += 1
         self._end(reservation)
 
-    def _move(self, reservations: Iterable[Reservation], place: Place) -> None:
+    def _move(self, reservations: Iterable[Reservation], place: ReservationPlace) -> None:
         for reservation in reservations:
             before = reservation.place
             del before.reservations[reservation]
@@ -152,7 +159,7 @@ class Reservations:
         place = reservation.place
         server = place.server
         del self._all[reservation]
-        self.shares.remove(reservation)
+        self.quotas.remove(reservation)
         if reservation.user is None:
             self._anonymous.remove((server, reservation.name), reservation)
         del place.reservations[reservation]
@@ -164,7 +171,8 @@ class Reservations:
         self._timer = None
         now = self._clock.seconds()
         due = 0.0
-        for _ in range(EXPIRED_AT_ONCE):
+        # A burst of reservations expires as a burst: the bound keeps one turn of the reactor short.
+        for _ in range(EXPIRIES_PER_TURN):
             first = next(iter(self._all), None)
             if first is None:
                 return

@@ -1,11 +1,12 @@
-"""What the director keeps of servers, of the contexts at them, and of the places that are reserved there.
+"""State of the director: servers, the contexts on them, and the reservations at these.
 
 Rules:
-- What a server has in all (its addresses, families, capacity) is made of what its links have said (`Server.settle`).
-- Who reports a context, or a user in it, is a set of bits, one for each link of the server.
-- A server without links is gone, and full. What it had may still be put away: see `clearing`.
-- A server or a clone that is full is put aside by whoever meets it while choosing, and returns when it has room: a
-  choice never passes by the same full one twice.
+- The addresses, families and capacity of a server are merged from the reports of its links (`Server.settle`).
+- The reporters of a context or user are a bit set, with one bit for each link of the server.
+- A server without links is gone, and counts as full. Its contexts may still await their cleanup: see `cleanup`.
+- A choice that meets a full server or clone sets it aside, until it has room: no choice passes the same full one twice.
+
+The classes keep themselves consistent; `farm`, `reservations` and `placement` change them.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from typing import Protocol
 from broker.core.director.interfaces import UNLIMITED, ProviderLink
 
 
-class Aside(Protocol):
-    """Who has put a full server aside."""
+class RoomWaiter(Protocol):
+    """A choice that has set a full server aside."""
 
     def take_back(self, server: Server) -> None:
-        """The server is not full any more."""
+        """Use the server again: it is not full any more."""
 
 
-class Kin(Protocol):
-    """The set of clones that a context belongs to."""
+class CloneGroup(Protocol):
+    """The clone set of a context; see `clones.CloneSet`."""
 
     def refresh(self, context: OpenContext) -> None:
-        """How many are in the context, or may be, has changed."""
+        """Take note of a change of the context's users, reservations, capacity or gate."""
 
 
-class Said:
-    """What one link has said of its server."""
+class LinkReport:
+    """The report of one link about its server: label, addresses, families and capacity."""
 
     __slots__ = ("addresses", "bit", "capacity", "families", "label", "link")
 
@@ -41,16 +42,15 @@ class Said:
         self.bit = 1
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
-        """Each with whether it is restricted."""
+        """True for a restricted family, by its name."""
         self.capacity = UNLIMITED
 
 
 class Server:
-    """A Context Server. ``number`` counts up in the order of their first connections."""
+    """A Context Server. ``number`` counts up in the order of first connections."""
 
     __slots__ = (
         "addresses",
-        "aside",
         "capacity",
         "contexts",
         "families",
@@ -62,6 +62,7 @@ class Server:
         "placements",
         "reserved",
         "retiring",
+        "room_waiters",
         "shown",
         "shown_users",
         "users",
@@ -71,100 +72,111 @@ class Server:
     def __init__(self, number: int) -> None:
         self.number = number
         self.label = ""
-        self.links: dict[Said, None] = {}
+        self.links: dict[LinkReport, None] = {}
         self.retiring = 0
-        """The bits of links that are gone, while what they have reported is put away."""
+        """The bits of links that have ended, while the cleanup of their reports is pending."""
         self.newest: ProviderLink
-        """The link over which it is told things: the one that is the most likely to live."""
+        """The link over which messages are sent: the newest one, since older ones may be dead connections."""
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
         self.capacity = UNLIMITED
         self.load = 0.0
-        """What it reported last, and an estimate for each context that was placed there since."""
+        """The last reported load, and an estimate for each context that was placed here since."""
         self.weight = 0.0
-        """The same, and what it could not know of when it reported: see `loads`."""
+        """The same, and an estimate for contexts that the report could not include: see `server_selection`."""
         self.contexts: dict[str, OpenContext] = {}
-        """All that its links report, the hidden ones included."""
+        """All contexts that its links report, including hidden ones."""
         self.users = 0
-        """How many are in those contexts."""
+        """Number of users in those contexts."""
         self.shown = 0
-        """How many of the contexts are not hidden."""
+        """Number of its contexts that are not hidden."""
         self.shown_users = 0
-        """How many are in those."""
+        """Number of users in those that are not hidden."""
         self.reserved = 0
-        """How many have a reservation and have not come yet."""
+        """Number of unused reservations."""
         self.placements: dict[str, Placement] = {}
-        self.aside: dict[Aside, None] = {}
+        self.room_waiters: dict[RoomWaiter, None] = {}
 
     @property
     def full(self) -> bool:
-        """Whether it takes nobody else."""
+        """True if the server admits no further user."""
         return 0 <= self.capacity <= self.users + self.reserved
 
     @property
     def key(self) -> str:
-        """What decides which of two servers keeps a context that both have open."""
+        """The key by which one of two servers keeps a context that both report."""
+        # See "Two servers with one context" in docs/protocols/elko-director.md.
         return max(self.addresses.items())[1] if self.addresses else ""
 
     def matches(self, label: str) -> bool:
-        """Whether this is its label, or one of its addresses."""
+        """Return True if ``label`` is the server's label or one of its addresses."""
         return label == self.label or label in self.addresses.values()
 
-    def admit(self, said: Said) -> None:
-        """One more link of it."""
+    def admit(self, report: LinkReport) -> None:
+        """Add a link, with the lowest bit that is free."""
+        # Bits of links whose reports await cleanup are not reused.
         taken = self.retiring
         for other in self.links:
             taken |= other.bit
-        said.bit = ~taken & (taken + 1)
-        if self.links and not said.families:
-            said.capacity = self.capacity
-        self.links[said] = None
-        self.newest = said.link
+        report.bit = ~taken & (taken + 1)
+        # A further link has not reported a capacity yet, and must not lift that of its server meanwhile.
+        if self.links and not report.families:
+            report.capacity = self.capacity
+        self.links[report] = None
+        self.newest = report.link
 
-    def dismiss(self, said: Said) -> None:
-        """One link less."""
-        del self.links[said]
+    def dismiss(self, report: LinkReport) -> None:
+        """Remove a link."""
+        del self.links[report]
         for newest in reversed(self.links):
             self.newest = newest.link
             break
 
     def settle(self) -> None:
-        """Make of what its links have said what holds now. Where they differ, the newest is right."""
+        """Merge the reports of the links. Where they differ, the newest counts."""
         self.addresses = {}
         self.families = {}
         if not self.links:
             self.capacity = 0
-        for said in self.links:
-            self.label = said.label
-            self.addresses.update(said.addresses)
-            self.capacity = said.capacity
-            for family, restricted in said.families.items():
+        for report in self.links:
+            self.label = report.label
+            self.addresses.update(report.addresses)
+            self.capacity = report.capacity
+            for family, restricted in report.families.items():
                 self.families[family] = restricted or self.families.get(family, False)
 
     def room_made(self) -> None:
-        """Fewer are there than before, or more may be: whoever put it aside may choose it again."""
-        if self.aside and not self.full:
-            waiting = tuple(self.aside)
-            self.aside.clear()
+        """Return the server to the choices that have set it aside, unless it is full."""
+        if self.room_waiters and not self.full:
+            # Cleared before the calls: a choice may set the server aside again.
+            waiting = tuple(self.room_waiters)
+            self.room_waiters.clear()
             for each in waiting:
                 each.take_back(self)
 
 
 Holder = str | tuple[Hashable] | None
-"""The user that a reservation is for: a name, the connection of an anonymous one, or None for one without either."""
+"""The user of a reservation: a name, the connection of an anonymous one, or None for one of a Context Server."""
 
 
 class Reservation:
-    """A place that is kept for a user.
+    """A place that is reserved for a user.
 
-    ``asked`` is the context that was asked for, ``name`` the one that the user was told to enter. ``user`` is the name
-    in the request, ``requester`` the connection that it came from. ``due`` is when the place is kept no longer.
+    ``asked`` is the requested context, ``name`` the one that the user was sent to. ``user`` is the name in the request,
+    ``requester`` the connection that it came from. ``due`` is the time of expiry, in seconds of the clock.
     """
 
     __slots__ = ("asked", "due", "holder", "name", "place", "requester", "user")
 
     def __init__(
-        self, place: Place, name: str, asked: str, user: str | None, holder: Holder, requester: Hashable, due: float
+        self,
+        place: ReservationPlace,
+        name: str,
+        asked: str,
+        user: str | None,
+        holder: Holder,
+        requester: Hashable,
+        due: float,
     ) -> None:
         self.place = place
         self.name = name
@@ -175,8 +187,8 @@ class Reservation:
         self.due = due
 
 
-class Place:
-    """Where reservations are counted."""
+class ReservationPlace:
+    """A place at which reservations count."""
 
     __slots__ = ("name", "reservations", "server")
 
@@ -186,13 +198,13 @@ class Place:
         self.reservations: dict[Reservation, None] = {}
 
     def changed(self) -> None:
-        """There are more or fewer reservations."""
+        """Update dependent tables after a change of the number of reservations."""
 
 
-class Placement(Place):
-    """A context that is not open yet, or a further clone of one: its first user will open it at that server.
+class Placement(ReservationPlace):
+    """A context that is not open yet, or a further clone of one: its first user will open it on that server.
 
-    It lasts as long as there are reservations for it. ``all`` has the latest placement of each name.
+    It exists as long as there are reservations for it. ``all`` has the latest placement of each name.
     """
 
     __slots__ = ("_all",)
@@ -209,39 +221,50 @@ class Placement(Place):
                 del self._all[self.name]
 
 
-class OpenContext(Place):
-    """A context that is open at a server."""
+class OpenContext(ReservationPlace):
+    """A context that is open on a server."""
 
-    __slots__ = ("basecap", "closing", "gate", "hidden", "kin", "maxcap", "reporters", "restricted", "users", "yours")
+    __slots__ = (
+        "basecap",
+        "clone_group",
+        "closing",
+        "gate",
+        "hidden",
+        "maxcap",
+        "reporters",
+        "restricted",
+        "users",
+        "yours",
+    )
 
     def __init__(self, name: str, server: Server) -> None:
         super().__init__(name, server)
         self.reporters = 0
         self.users: dict[str, int] = {}
-        """Who is in it, and which links report him."""
+        """The reporting links (a bit set) of each user in it."""
         self.maxcap = UNLIMITED
         self.basecap = UNLIMITED
         self.restricted = False
         self.yours = False
         self.gate: str | None = None
-        """Why nobody may enter; None while the gate is open."""
+        """The reason to deny reservations, or None while the gate is open."""
         self.hidden = False
         self.closing = False
-        """Whether the server was told to close it, because another has it open."""
-        self.kin: Kin | None = None
+        """True if the server was sent `Close` because another server has the context open."""
+        self.clone_group: CloneGroup | None = None
 
     @property
     def full(self) -> bool:
-        """Whether nobody else may enter."""
+        """True if no further user may enter."""
         return 0 <= self.maxcap <= len(self.users) + len(self.reservations)
 
     @property
     def inviting(self) -> bool:
-        """Whether it is chosen for those who want any clone of its set. One that is never cloned always is."""
+        """True if requests for any clone of its set may be sent here. A context that is never cloned always is."""
         if self.gate is not None:
             return False
         return self.basecap < 0 or (len(self.users) + len(self.reservations) < self.basecap and not self.full)
 
     def changed(self) -> None:
-        if self.kin is not None:
-            self.kin.refresh(self)
+        if self.clone_group is not None:
+            self.clone_group.refresh(self)

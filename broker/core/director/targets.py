@@ -1,6 +1,6 @@
-"""Which servers a message for a context or a user concerns.
+"""Recipients of a message for a context or a user: the servers that it concerns.
 
-A server that is gone is none of them, although what it had may still be put away.
+Departed servers are excluded, although their contexts may still await cleanup.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from broker.core.director.names import check_name
+from broker.core.director.presence import Presence
 from broker.core.director.state import OpenContext, Server
-from broker.core.director.whereabouts import Whereabouts
 from broker.core.errors import Reason, Refusal
 
 
-def targets(where: Whereabouts, context: str | None, user: str | None) -> Sequence[Server]:
-    """Each server concerned once; see `IDirector.say`."""
+def targets(presence: Presence, context: str | None, user: str | None) -> Sequence[Server]:
+    """Return the servers concerned, each once; see `IDirector.say`. Raises `Refusal`."""
     for what, name in (("context", context), ("user", user)):
         if name is not None:
             check_name(what, name)
     if context is None:
         if user is None:
             raise Refusal(Reason.PARAMETER, "request message missing context or user")
-        found = _present(place.server for place in where.contexts_of(user))
+        found = _present(place.server for place in presence.contexts_of(user))
         if not found:
             raise Refusal(Reason.NOT_REGISTERED, f"user {user} not found")
         return found
-    exact = where.contexts.get(context)
-    clones = where.sets.get(context)
+    exact = presence.contexts.get(context)
+    clones = presence.sets.get(context)
     concerned = _present(() if clones is None else clones.servers) if exact is None else _present((exact.server,))
     if not concerned:
         raise Refusal(Reason.NOT_REGISTERED, f"context {context} not found")
@@ -35,7 +35,7 @@ def targets(where: Whereabouts, context: str | None, user: str | None) -> Sequen
         def meant(place: OpenContext) -> bool:
             return place is exact if exact is not None else clones is not None and place.name in clones.clones
 
-        found = _present(place.server for place in where.contexts_of(user) if meant(place))
+        found = _present(place.server for place in presence.contexts_of(user) if meant(place))
         if not found:
             raise Refusal(Reason.NOT_REGISTERED, f"user {user} is not in context {context}")
         return found
@@ -43,5 +43,5 @@ def targets(where: Whereabouts, context: str | None, user: str | None) -> Sequen
 
 
 def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
-    """Each of them that is there, once."""
+    """Return the servers that have a link, each once."""
     return tuple(dict.fromkeys(server for server in servers if server.links))

@@ -14,7 +14,7 @@ from typing import Protocol
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.limits import COMPLAIN_EVERY, Complaints, Rates
+from broker.net.rate_limits import COMPLAIN_EVERY, Complaints, Rates
 
 KEYS_LOGGED = 20
 """Refused keys of one address that are logged in a minute."""

@@ -11,15 +11,12 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from functools import lru_cache
-from ipaddress import ip_address
 from typing import Generic, Protocol, TypeVar
+
+from broker.net.interfaces.addresses import is_loopback
 
 GENERATED = b"\0"
 """The beginning of an identity that the ROUTER gives."""
-
-KEPT = 4_096
-"""Hosts of which it is remembered if they are loopback addresses: parsing one costs more than all the rest."""
 
 
 class Owner(Protocol):
@@ -56,12 +53,3 @@ class Identities(dict[bytes, O], Generic[O]):
         if owner.key or newcomer.key:
             return owner.key == newcomer.key
         return owner.host == newcomer.host or (is_loopback(owner.host) and is_loopback(newcomer.host))
-
-
-@lru_cache(KEPT)
-def is_loopback(host: str) -> bool:
-    """Return True for an address that only the machine itself has. Peers at unix sockets have none."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -5,7 +5,7 @@ Rules, beside those of every connection (`broker.net.connection`):
 - A refused key, and an identity that another connection has, are answered by silence: the deadline closes the
   connection. What is wrong for good is answered by ERROR, where the protocol has it, and an orderly close.
 - Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
-- Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`Router.flush`). While the
+- Output waits in `out`, in order. A turn of the reactor ends with one write of all of it (`FlushOrder`). While the
   transport has more than it can send, messages stay in `out`; the bound on them is the ROUTER's.
 """
 
@@ -20,15 +20,17 @@ from twisted.python.failure import Failure
 
 from broker import curve
 from broker.core.errors import Reason, Refusal
-from broker.net.connection import BATCH, CHEAP, UNWATCHED, StreamConnection
-from broker.net.direct import nothing_waits, send_now
-from broker.net.unfinished import SHORT
+from broker.net.connection import CHEAP, UNWATCHED, StreamConnection
+from broker.net.connection_output import BATCH
+from broker.net.connection_states import BLOCKED
+from broker.net.fast_write import nothing_waits, send_now
+from broker.net.interfaces.router import Sent
+from broker.net.unfinished_input import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command, Encoder
 from broker.net.zmtp.machine import Output
 from broker.net.zmtp.mechanism import Claim
-from broker.session.router import Sent
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router
@@ -108,13 +110,13 @@ class RouterPeer(StreamConnection):
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send."""
-        self._paused = True
-        self.factory.weigh(self)
+        self.output = self.output.on_pause
+        self.factory.blocked(self)
 
     def resumeProducing(self) -> None:
         """The transport has room."""
-        self._paused = False
-        self.factory.resumed(self)
+        self.output = self.output.on_resume
+        self.factory.unblocked(self)
 
     # from the scheduler
 
@@ -125,14 +127,14 @@ class RouterPeer(StreamConnection):
     def serve(self) -> bool:
         """Handle input until the quantum is over. Returns True if there is more."""
         rest = self._rest
-        if rest is None or self._closing:
+        if rest is None or self.life.closing:
             self._queued = False
-            if self._closing:
+            if self.life.closing:
                 self.transport.resumeProducing()
             return False
         factory = self.factory
         if self.replied:
-            factory.flush_one(self)  # see the order of output in `Router`
+            factory.order.flush_one(self)  # see the rules of `FlushOrder`
         receive, identity, number = factory.conversation.receive, self.identity, self.number
         turns = factory.turns
         # The first look at the clock comes after two messages: most reads have one.
@@ -151,7 +153,7 @@ class RouterPeer(StreamConnection):
                 elif item is not None:
                     self._take_event(item)
                     identity, number = self.identity, self.number
-                if self._closing:
+                if self.life.closing:
                     break
                 unwatched -= 1
                 if not unwatched:
@@ -172,7 +174,7 @@ class RouterPeer(StreamConnection):
             self._watch(pending, completed)
         if self._rest is None:
             self._queued = False
-            if (self._stopped_reading or self._input_ended) and not self._closing:
+            if (self._stopped_reading or self.life.input_ended) and not self.life.closing:
                 self._read_on()
             return False
         self._stop_reading()
@@ -221,7 +223,7 @@ class RouterPeer(StreamConnection):
 
     def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
         """Close for something that the peer did wrong: counted, and logged within bounds."""
-        if self._closing:
+        if self.life.closing:
             return
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         if reply:
@@ -244,7 +246,7 @@ class RouterPeer(StreamConnection):
 
         What waits for a peer that does not read is thrown away, unless the broker stops: it would not count any more.
         """
-        if self._paused and not self.factory.stopping:
+        if self.output is BLOCKED and not self.factory.stopping:
             self.out.clear()
         super().close()
 
@@ -260,7 +262,7 @@ class RouterPeer(StreamConnection):
         """Write the output that waits, as far as the transport takes it."""
         self.replied = False
         out = self.out
-        while out and not self._paused and not self._closing:
+        while out and self.output is not BLOCKED and not self.life.closing:
             if len(out) == 1:
                 self._write(out.pop())
             elif sum(map(len, out)) < LONG_PIECES * len(out) or not self._direct or not nothing_waits(self.transport):
@@ -271,13 +273,13 @@ class RouterPeer(StreamConnection):
                     self._write(data)
         if self.bodies:
             self.bodies = sum(len(piece) >= APART for piece in out)
-        if (self._paused or self.weight or self.full) and not self._closing:
+        if (self.output is BLOCKED or self.weight or self.full) and not self.life.closing:
             self.factory.relieved(self)
 
     def flush_ahead(self) -> None:
         """Write the messages before the first answer, as far as the transport takes them."""
         ahead, self.ahead = self.ahead, 0
-        if ahead and not self._paused and not self._closing:
+        if ahead and self.output is not BLOCKED and not self.life.closing:
             data = b"".join(self.out[:ahead])
             del self.out[:ahead]
             self._write(data)

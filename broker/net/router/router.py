@@ -1,80 +1,47 @@
-"""A ROUTER: the connections of a wire, each with its identity, and the output of each.
+"""A ROUTER (ZeroMQ's socket type for servers): the connections of a wire, each with its identity.
 
-Meaning (`broker.session.router` has the interface):
+Rules (`broker.net.interfaces.router` has the interface to the sessions):
 - A peer is let in at the end of its handshake: it gets a number and its identity (`identities`), and may be sent
   messages from then on, before it says anything.
 - `Conversation.closed` is called once for each connection that was let in. When a connection is replaced it is called
   at once, and nothing of that connection is received any more.
-- A message is encoded once, however many receive it, and the same bytes object waits for all of them. With CURVE it is
-  sealed for each.
-- Output is gathered for a turn of the reactor. At its end the messages before the first answer of each connection are
-  written first; then, in the order of their first answers, the rest of those with answers. As a connection is
-  written before its input is handled again, a message is not later than the answer to the request that caused it.
-- `HIGH_WATER` messages, and `BACKLOG` bytes, may wait for a peer that does not read; more are refused (`Sent.FULL`).
-  Answers may go beyond the number by `ANSWERS`. One message may wait, however long it is.
-- All messages that wait for peers which do not read have `WAITING` bytes together; beyond, each of these peers may
-  have its share only.
-- A connection of which nothing was heard for `IDLE` seconds is sent a PING, where it speaks ZMTP 3.1, and closed after
-  as long again. TCP's own keep-alive covers the others.
+
+Read on in `peer` (one connection), `fan_out` (one message to many), `flush_order` (the order of output), `backlog` (the
+bounds on output that waits), `idle_check` (silent peers) and `gate` (the keys that are allowed).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from struct import Struct
+from collections.abc import Callable, Collection, Sequence
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory, Limits
-from broker.net.limits import Complaints
+from broker.net.admission import ConnectionFactory
+from broker.net.connection_states import BLOCKED
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.router import Conversation, N, Part, R, Sender, Sent
+from broker.net.rate_limits import Complaints
+from broker.net.router.backlog import ANSWERS, Backlog, BacklogLimits
+from broker.net.router.fan_out import FanOut
+from broker.net.router.flush_order import FlushOrder
 from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
+from broker.net.router.idle_check import IdleCheck
 from broker.net.router.peer import APART, RouterPeer
-from broker.net.turns import TURN, Turns
+from broker.net.scheduler import Turns
 from broker.net.zmtp.curve_frames import Sealing
-from broker.net.zmtp.frames import HEADER, LONG_HEADER, SHORT, message, pieces
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.frames import pieces
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine
 from broker.net.zmtp.mechanism import Mechanism
-from broker.session.router import NUMBER, Conversation, N, Part, R, Sender, Sent
-
-HIGH_WATER = 1_000
-"""Messages that may wait for one peer; libzmq's own default."""
-
-ANSWERS = 100
-"""Answers that may wait beyond that: real peers wait for an answer before they ask again, and have one."""
-
-LARGE = 64 * 1024
-"""Bytes from which a message is written at once where it can be, instead of at the end of the turn."""
-
-BACKLOG = 64 * 1024 * 1024
-"""Bytes that may wait for one peer: a thousand messages of just under `LARGE`."""
-
-WAITING = 256 * 1024 * 1024
-"""Bytes that may wait for all peers which do not read. Shared bytes count for each."""
-
-SEALED = 4 * 1024 * 1024
-"""Bytes that are sealed before they are written: one message of 16 MiB for a hundred peers would be 1.6 GB."""
-
-IDLE = 120.0
-"""Seconds of silence after which a peer is asked if it is there, and seconds that it may take to answer."""
-
-ASKED = 2
-"""Looks at which a silent peer is asked: it was silent for one `IDLE` at least."""
-
-BETWEEN = 16
-"""Connections that are written between two looks at the clock: some 50 µs."""
 
 PEERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
 """The socket types that talk to a ROUTER (RFC 28)."""
 
 Claim = Callable[[bytes, str], bool]
 """Says if a peer with that key (Z85, or empty) may have that identity."""
-
-_pack = Struct(">Q").pack
 
 
 class Silence:
@@ -106,36 +73,29 @@ class Router(ConnectionFactory):
         wire: str,
         mechanism: Callable[[], Mechanism],
         gate: Gate,
-        limits: Limits,
-        zmtp: ZmtpLimits,
+        limits: ConnectionLimits,
+        zmtp: FrameLimits,
         turns: Turns,
         complaints: Complaints,
         clock: IReactorTime,
-        high_water: int = HIGH_WATER,
+        backlog: BacklogLimits | None = None,
         sealing: Sealing | None = None,
     ) -> None:
         super().__init__(wire, limits, turns, complaints, clock)
         self._mechanism = mechanism
         self._gate = gate
         self._zmtp = zmtp
-        self.high_water = high_water
         self._sealing = sealing
         self.current: RouterPeer | None = None
         """The peer whose message is being received."""
         self._peers: Identities[RouterPeer] = Identities()
         self._last = 0
-        self._fanned: deque[RouterPeer] = deque()
-        """Connections with something to be written."""
-        self._answered: deque[RouterPeer] = deque()
-        """Those of them that are written last."""
-        self._scheduled = False
-        self.at_end: Callable[[Callable[[], object]], bool] = lambda call: False
-        """Makes a call at the end of a round of reads, or returns False; see `broker.net.streams.Streams.at_end`."""
-        self._slow: set[RouterPeer] = set()
-        """Connections whose peers do not read."""
-        self._waiting = 0
-        """Bytes that wait for these."""
-        self._idle: IDelayedCall | None = None
+        self.order = FlushOrder(turns, clock)
+        """The output that waits for the end of the turn."""
+        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.order.flush_one)
+        self._fan_out = FanOut(self._peers, self.order, self._backlog, sealing)
+        self._high_water = self._backlog.limits.messages
+        self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
 
     def serve(self, conversation: Conversation, claim: Claim = lambda identity, key: True) -> None:
         """Hand messages to ``conversation`` from now on.
@@ -174,13 +134,12 @@ class Router(ConnectionFactory):
         peer.number = self._last
         peer.identity = identity
         self._peers[identity] = peer
-        self._look_for_idle()
+        self._idle_check.start()
         return True
 
     def left(self, peer: RouterPeer) -> None:
         """A connection is gone, or is being closed."""
-        self._slow.discard(peer)
-        self._weigh(peer, 0)
+        self._backlog.forget(peer)
         if peer.number:
             if self._peers.get(peer.identity) is peer:
                 del self._peers[peer.identity]
@@ -193,31 +152,32 @@ class Router(ConnectionFactory):
     def answer(self, peer: RouterPeer, data: bytes) -> Sent:
         """Send octets that a peer has asked for, behind the output that waits for it."""
         out = peer.out
-        if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, len(data), ANSWERS):
+        if (peer.output is BLOCKED or len(out) >= self._high_water) and not self._backlog.has_room(
+            peer, len(data), ANSWERS
+        ):
             return Sent.FULL
         if not peer.replied:
             peer.replied = True
             peer.ahead = len(out)
-            self._answered.append(peer)
-            if not self._scheduled:
-                self._flush_soon()
+            self.order.answered.append(peer)
+            if not self.order.scheduled:
+                self.order.soon()
         out.append(data)
         return Sent.SENT
 
-    def weigh(self, peer: RouterPeer) -> None:
+    def blocked(self, peer: RouterPeer) -> None:
         """A peer stopped reading."""
-        self._slow.add(peer)
-        self._weigh(peer, sum(map(len, peer.out)))
+        self._backlog.blocked(peer)
 
-    def resumed(self, peer: RouterPeer) -> None:
+    def unblocked(self, peer: RouterPeer) -> None:
         """A peer reads again."""
-        self._slow.discard(peer)
-        self.flush_one(peer)
+        self._backlog.unblocked(peer)
+        self.order.flush_one(peer)
 
     def relieved(self, peer: RouterPeer) -> None:
         """A peer has read something, or more waits for one that does not read."""
-        self._weigh(peer, sum(map(len, peer.out)) if peer._paused else 0)
-        if peer.full and len(peer.out) - peer.bodies <= self.high_water // 2 and peer.weight <= self._share() // 2:
+        self._backlog.weigh(peer)
+        if peer.full and self._backlog.relieved(peer):
             peer.full = False
             try:
                 self.conversation.room(peer.identity)
@@ -227,17 +187,19 @@ class Router(ConnectionFactory):
     # from sessions
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
         out = peer.out
-        if (peer._paused or len(out) >= self.high_water) and not self._has_room(peer, sum(map(len, frames)), 0):
+        if (peer.output is BLOCKED or len(out) >= self._high_water) and not self._backlog.has_room(
+            peer, sum(map(len, frames)), 0
+        ):
             return Sent.FULL
         if not out:
-            self._fanned.append(peer)
-            if not self._scheduled:
-                self._flush_soon()
+            self.order.fanned.append(peer)
+            if not self.order.scheduled:
+                self.order.soon()
         if self._sealing is None and len(frames[-1]) >= APART:
             out += pieces(frames)
             peer.bodies += 1
@@ -246,115 +208,30 @@ class Router(ConnectionFactory):
         return Sent.SENT
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
         return self.answer(peer, peer.encoder.message(frames))
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """See `broker.session.router.Router`."""
-        if self._sealing is not None:
-            size = sum(map(len, frames))
-            failed: list[tuple[R, Sent]] = []
-            for part in _parts(receivers, size):
-                ready = self._ready_for(part, size, failed)
-                sealed = self._sealing.seal_all([peer.encoder for _, peer in ready], frames)
-                self._queue_sealed(ready, sealed, now)
-            return failed
-        body = b""
-        if len(frames[-1]) < APART:
-            data = message(frames)
-        else:
-            data, body = pieces(frames)
-        size = len(data) + len(body)
-        failed = []
-        fanned = self._fanned
-        # A large message is written before the next one comes.
-        brink = self.high_water if size < LARGE else 1
-        find = self._peers.get
-        for receiver in receivers:
-            peer = find(receiver.identity)
-            if peer is None:
-                failed.append((receiver, Sent.GONE))
-                continue
-            out = peer.out
-            if not out:
-                fanned.append(peer)
-            elif len(out) >= brink or peer._paused:
-                # A peer that was full stays so until it has read half: a slow one costs the others one look each.
-                if peer.full or not self._has_room(peer, size, 0):
-                    failed.append((receiver, Sent.FULL))
-                    continue
-                if not out:  # it was written
-                    fanned.append(peer)
-            out.append(data)
-            if body:
-                out.append(body)
-                peer.bodies += 1
-            receiver.sent = now
-        if fanned and not self._scheduled:
-            self._flush_soon()
-        return failed
+        """See `broker.net.interfaces.router.Router`."""
+        return self._fan_out.send_all(receivers, frames, now)
 
     def send_each(
         self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
-        """See `broker.session.router.NumberingRouter`."""
-        if self._sealing is not None:
-            size = len(frame) + len(body)
-            failed: list[tuple[N, Sent]] = []
-            for receiver in receivers:
-                receiver.sequence += 1
-            for part in _parts(receivers, size):
-                ready = self._ready_for(part, size, failed)
-                encoders, numbers = [peer.encoder for _, peer in ready], [each.sequence for each, _ in ready]
-                self._queue_sealed(ready, self._sealing.seal_each(encoders, frame, at, numbers, body), now)
-            return failed
-        head, _ = pieces((frame, body))
-        at += HEADER if len(frame) < SHORT else LONG_HEADER
-        head, tail = head[:at], head[at + NUMBER :]
-        apart = len(body) >= APART
-        if not apart:
-            tail += body
-        size = len(head) + NUMBER + len(tail) + (len(body) if apart else 0)
-        failed = []
-        fanned = self._fanned
-        brink = self.high_water if size < LARGE else 1
-        find = self._peers.get
-        for receiver in receivers:
-            receiver.sequence = sequence = receiver.sequence + 1
-            peer = find(receiver.identity)
-            if peer is None:
-                failed.append((receiver, Sent.GONE))
-                continue
-            out = peer.out
-            if not out:
-                fanned.append(peer)
-            elif len(out) >= brink or peer._paused:
-                # A peer that was full stays so until it has read half: a slow one costs the others one look each.
-                if peer.full or not self._has_room(peer, size, 0):
-                    failed.append((receiver, Sent.FULL))
-                    continue
-                if not out:
-                    fanned.append(peer)
-            out.append(head + _pack(sequence) + tail)
-            if apart:
-                out.append(body)
-                peer.bodies += 1
-            receiver.sent = now
-        if fanned and not self._scheduled:
-            self._flush_soon()
-        return failed
+        """See `broker.net.interfaces.router.NumberingRouter`."""
+        return self._fan_out.send_each(receivers, frame, at, body, now)
 
     def sender(self) -> Sender:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         peer = self.current
         assert peer is not None
         return Sender(peer.host, peer.key, peer.socket_type)
 
     def key(self) -> str:
-        """See `broker.session.router.Router`."""
+        """See `broker.net.interfaces.router.Router`."""
         assert self.current is not None
         return self.current.key
 
@@ -363,10 +240,8 @@ class Router(ConnectionFactory):
     def close(self) -> Deferred[None]:
         """See `ConnectionFactory`. The ends of connections are not reported: sessions outlast the broker."""
         self.conversation = SILENCE
-        if self._idle is not None and self._idle.active():
-            self._idle.cancel()
-        self._idle = None
-        self.flush()
+        self._idle_check.stop()
+        self.order.flush()
         return super().close()
 
     def revoke(self, keys: Collection[str]) -> None:
@@ -374,153 +249,6 @@ class Router(ConnectionFactory):
         for peer in [each for each in self._peers.values() if each.key in keys]:
             peer.refuse(Refusal(Reason.KEY_NOT_ALLOWED, "the key of this connection was revoked"))
 
-    # from the scheduler
-
-    def flush(self) -> None:
-        """Write the output of this turn of the reactor, within the quantum of a turn."""
-        self._scheduled = False
-        if self.turns.first:
-            self.turns.flush_first()
-        end = self.clock.seconds() + TURN
-        fanned, answered = self._fanned, self._answered
-        count = BETWEEN
-        try:
-            while fanned or answered:
-                if fanned:
-                    self._flush_next()
-                else:
-                    answered.popleft().flush()
-                count -= 1
-                if not count:
-                    count = BETWEEN
-                    if self.clock.seconds() >= end:
-                        return
-        finally:
-            # The time is over, or a defect was met, which is not to cost the other connections anything.
-            if (fanned or answered) and not self._scheduled:
-                self._flush_soon()
-
-    def flush_one(self, peer: RouterPeer) -> None:
-        """Write the output of one peer now, and before it the messages that must not be later than an answer to it."""
-        while peer.replied and (self._fanned or self._answered):
-            self._flush_next()
-        peer.flush()
-
-    def abort(self) -> None:
-        """See `broker.net.turns.Gathering`: a defect met in a flush costs no connection."""
-
-    # inside
-
-    def _flush_next(self) -> None:
-        if not self._fanned:
-            self._answered.popleft().flush()
-            return
-        peer = self._fanned.popleft()
-        if not peer.replied:
-            peer.flush()
-        elif peer.ahead:
-            peer.flush_ahead()
-
-    def _flush_soon(self) -> None:
-        self._scheduled = True
-        if not self.at_end(self.flush):
-            self.turns.flush_later(self)
-
-    def _ready_for(
-        self, receivers: Collection[R], size: int, failed: list[tuple[R, Sent]]
-    ) -> list[tuple[R, RouterPeer]]:
-        """The receivers that a message of that size can be sealed for, with their connections; ``failed`` gets others.
-
-        Sealed messages are not shared, so that large ones are refused to any peer while too many bytes wait.
-        """
-        ready: list[tuple[R, RouterPeer]] = []
-        large = size >= LARGE
-        brink = 1 if large else self.high_water
-        for receiver in receivers:
-            peer = self._peers.get(receiver.identity)
-            if peer is None:
-                failed.append((receiver, Sent.GONE))
-            elif (peer._paused or len(peer.out) >= brink) and not self._has_room(peer, size, 0):
-                failed.append((receiver, Sent.FULL))
-            elif large and self._waiting + size > WAITING and size > WAITING // (len(self._slow) + 1):
-                failed.append((receiver, Sent.FULL))
-                peer.full = True
-                self._fanned.append(peer)  # which tells it that there is room, when there is
-            else:
-                ready.append((receiver, peer))
-        return ready
-
-    def _queue_sealed(self, ready: Sequence[tuple[R, RouterPeer]], sealed: Sequence[bytes], now: float) -> None:
-        """Let sealed messages wait for the end of the turn; large ones are written at once, and the rest is weighed."""
-        fanned = self._fanned
-        for (receiver, peer), data in zip(ready, sealed, strict=True):
-            if not peer.out:
-                fanned.append(peer)
-            peer.out.append(data)
-            receiver.sent = now
-        if sealed and len(sealed[0]) >= LARGE:
-            for _, peer in ready:
-                self.flush_one(peer)
-        if fanned and not self._scheduled:
-            self._flush_soon()
-
-    def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
-        """Return True if a message of that size may wait for a peer which does not read, or for which many wait.
-
-        An answer may be one of ``extra`` more; the peer gets no `Conversation.room` for it.
-        """
-        if not peer._paused:
-            self.flush_one(peer)
-            if not peer._paused:
-                return True
-        waits = peer.weight + size
-        one = not peer.out and self._waiting + size <= WAITING
-        if not one and (len(peer.out) - peer.bodies >= self.high_water + extra or waits > self._share(size)):
-            if not extra:
-                peer.full = True
-            return False
-        self._weigh(peer, waits)
-        return True
-
-    def _share(self, size: int = 0) -> int:
-        """Bytes that may wait for a peer which does not read, where ``size`` more are to wait."""
-        if self._waiting + size <= WAITING:
-            return BACKLOG
-        return min(BACKLOG, WAITING // max(len(self._slow), 1))
-
-    def _weigh(self, peer: RouterPeer, weight: int) -> None:
-        self._waiting += weight - peer.weight
-        peer.weight = weight
-
     def _replace(self, older: RouterPeer) -> None:
         """Another connection has the identity of this one."""
         older.refuse(Refusal(Reason.REPLACED, "another connection of the same peer took over its identity"))
-
-    def _look_for_idle(self) -> None:
-        if self._idle is None:
-            self._idle = self.clock.callLater(IDLE, self._end_idle)
-
-    def _end_idle(self) -> None:
-        """Close connections of which nothing was heard for two rounds; ask those that were silent for one."""
-        self._idle = None
-        for peer in list(self._peers.values()):
-            peer.silence += 1
-            if peer.silence < ASKED:
-                continue
-            if peer.silence > ASKED:
-                peer.refuse(Refusal(Reason.SILENT, "nothing was heard of it, not even the answer to a PING"))
-            elif ping := peer.machine.ping():
-                self.answer(peer, ping)
-            else:
-                peer.silence = 0
-        if self._peers:
-            self._look_for_idle()
-
-
-def _parts(receivers: Collection[R], size: int) -> Iterable[Collection[R]]:
-    """The receivers of a message, as many at a time as may have a sealed one of that size each, of `SEALED` bytes."""
-    count = max(1, SEALED // max(1, size))
-    if len(receivers) <= count:
-        return (receivers,)
-    all_of_them = list(receivers)
-    return (all_of_them[first : first + count] for first in range(0, len(all_of_them), count))

@@ -1,1 +1,9 @@
-"""ZMTP 3.0 and 3.1 (RFC 23, RFC 37): a codec without I/O, and a ROUTER over Twisted transports."""
+"""ZMTP 3.0 and 3.1 (RFC 23, RFC 37): a codec without I/O, for both sides of a connection.
+
+Invariants: bytes go in and come out, and no module opens a socket or reads a clock. Every bound of `limits` applies
+while bytes arrive, so that an endless frame or message is refused before it is held. An error is a `ZmtpError`, after
+which a connection decodes nothing more.
+
+Read on in `machine` (one connection, from greeting to traffic), `mechanism` (the handshakes NULL, PLAIN and CURVE),
+`frames` and `curve_frames` (traffic). The ROUTER over Twisted transports is `broker.net.router`.
+"""

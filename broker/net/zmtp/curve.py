@@ -27,7 +27,7 @@ from broker.net.zmtp import metadata as properties
 from broker.net.zmtp.curve_frames import MAC, Boxes, Sealing
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command, Decoder, Encoder, command
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.mechanism import Answer, Claim
 
 KEY = 32
@@ -141,7 +141,7 @@ class _Curve:
         self._counter += 1
         return self._counter.to_bytes(COUNTER, "big")
 
-    def decoder(self, limits: Limits) -> Decoder:
+    def decoder(self, limits: FrameLimits) -> Decoder:
         """See `Mechanism`."""
         prefix = _FROM_CLIENT if self.as_server else _FROM_SERVER
         return self._security.sealing.decoder(limits, self._key, prefix, self._peer_counter)

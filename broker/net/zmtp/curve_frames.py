@@ -26,7 +26,7 @@ from broker.net.zmtp.frames import (
     header,
     split_command,
 )
-from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, Limits
+from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
 
 MAC = 16
 """Bytes by which a box is longer than its content."""
@@ -82,7 +82,7 @@ class Sealing(Protocol):
     name: str
     reason: str
 
-    def decoder(self, limits: Limits, key: bytes, prefix: bytes, counter: int) -> Decoder:
+    def decoder(self, limits: FrameLimits, key: bytes, prefix: bytes, counter: int) -> Decoder:
         """The decoder of one connection."""
 
     def encoder(self, key: bytes, prefix: bytes, counter: int) -> Encoder:
@@ -159,7 +159,7 @@ class CurveDecoder:
         "_boxes", "_cost", "_counter", "_frames", "_key", "_limits", "_missing", "_partial", "_prefix", "_rest",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, boxes: Boxes, key: bytes, prefix: bytes, counter: int) -> None:
+    def __init__(self, limits: FrameLimits, boxes: Boxes, key: bytes, prefix: bytes, counter: int) -> None:
         self._limits = limits
         self._rest = b""
         """The beginning of a box: its header is not complete, or it is short."""
@@ -334,7 +334,7 @@ class PythonSealing:
         self._boxes = boxes
         self.reason = reason
 
-    def decoder(self, limits: Limits, key: bytes, prefix: bytes, counter: int) -> CurveDecoder:
+    def decoder(self, limits: FrameLimits, key: bytes, prefix: bytes, counter: int) -> CurveDecoder:
         """See `Sealing`."""
         return CurveDecoder(limits, self._boxes, key, prefix, counter)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import attrs
 
 from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, Limits
+from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
 
 MORE, LONG, COMMAND = 1, 2, 4
 
@@ -150,7 +150,7 @@ class PlainDecoder:
     no bookkeeping for a frame, and one comparison for a message.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: FrameLimits) -> None:
         self._limits = limits
         self.pending = 0
         """See `Decoder`."""

@@ -26,7 +26,7 @@ MAX_COMMAND = 512
 
 
 @attrs.frozen
-class Limits:
+class FrameLimits:
     """Bounds on one connection.
 
     ``frame`` is in bytes, and at least 255: shorter frames are not compared with it. ``message`` is in bytes, each
@@ -38,6 +38,6 @@ class Limits:
     frames: int = MAX_FRAMES
 
     @classmethod
-    def of_frame(cls, size: int) -> Limits:
+    def of_frame(cls, size: int) -> FrameLimits:
         """The limits where the longest frame may have ``size`` bytes."""
         return cls(frame=size, message=size + ENVELOPE)

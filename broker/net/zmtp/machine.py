@@ -31,7 +31,7 @@ from broker.net.zmtp import greeting as greetings
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import COMMAND, LONG, Command, Decoder, Encoder, command, split_command
-from broker.net.zmtp.limits import MAX_HANDSHAKE, Limits
+from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
 from broker.net.zmtp.mechanism import Claim, Mechanism
 
 PING, PONG, ERROR = b"PING", b"PONG", b"ERROR"
@@ -89,7 +89,7 @@ class Machine:
         self,
         mechanism: Mechanism,
         socket_type: str,
-        limits: Limits,
+        limits: FrameLimits,
         identity: bytes = b"",
         peers: frozenset[bytes] | None = None,
     ) -> None:

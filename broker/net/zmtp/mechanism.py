@@ -13,7 +13,7 @@ from typing import Protocol
 import attrs
 
 from broker.net.zmtp.frames import Command, Decoder, Encoder
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 
 
 @attrs.frozen
@@ -53,7 +53,7 @@ class Mechanism(Protocol):
     def accept(self) -> bytes:
         """The claim is accepted. Returns octets to be sent: traffic may follow them."""
 
-    def decoder(self, limits: Limits) -> Decoder:
+    def decoder(self, limits: FrameLimits) -> Decoder:
         """The decoder of the peer's traffic. To be called once, after `accept`."""
 
     def encoder(self) -> Encoder:

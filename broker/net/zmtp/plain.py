@@ -9,7 +9,7 @@ from __future__ import annotations
 from broker.net.zmtp import metadata as properties
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command, PlainDecoder, PlainEncoder, command
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.mechanism import Answer, Claim
 
 
@@ -19,7 +19,7 @@ class _Plain:
     def __init__(self) -> None:
         self._metadata = b""
 
-    def decoder(self, limits: Limits) -> PlainDecoder:
+    def decoder(self, limits: FrameLimits) -> PlainDecoder:
         """See `Mechanism`."""
         return PlainDecoder(limits)
 

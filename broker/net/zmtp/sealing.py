@@ -18,7 +18,7 @@ from broker.net.zmtp import frames as plain
 from broker.net.zmtp.boxes import SODIUM, ffi, open_address, seal_address
 from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing, check_numbers
 from broker.net.zmtp.frames import MORE, SHORT, Decoded, Encoder
-from broker.net.zmtp.limits import FRAME_COST, Limits
+from broker.net.zmtp.limits import FRAME_COST, FrameLimits
 
 VARIABLE = "ELKOBROKER_SEALING"
 """In the environment: ``python`` or ``compiled``. Without it, it is compiled where that can be."""
@@ -108,7 +108,7 @@ class CompiledDecoder(CurveDecoder):
 
     __slots__ = ("_direction", "_sealing")
 
-    def __init__(self, sealing: CompiledSealing, limits: Limits, key: bytes, prefix: bytes, counter: int) -> None:
+    def __init__(self, sealing: CompiledSealing, limits: FrameLimits, key: bytes, prefix: bytes, counter: int) -> None:
         super().__init__(limits, SODIUM, key, prefix, counter)
         self._sealing = sealing
         self._direction = _direction(key, prefix, counter)
@@ -200,7 +200,7 @@ class CompiledSealing:
         assert address is not None
         return address
 
-    def decoder(self, limits: Limits, key: bytes, prefix: bytes, counter: int) -> CompiledDecoder:
+    def decoder(self, limits: FrameLimits, key: bytes, prefix: bytes, counter: int) -> CompiledDecoder:
         """See `Sealing`."""
         return CompiledDecoder(self, limits, key, prefix, counter)
 

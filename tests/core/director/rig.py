@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from broker.core.director.clones import CloneSet
 from broker.core.director.director import Director
-from broker.core.director.interfaces import UNLIMITED, Denied, Granted, IContextServer, Settings
+from broker.core.director.interfaces import UNLIMITED, Denied, DirectorSettings, Granted, IContextServer
 from broker.core.director.names import context_set, user_set
 
 
@@ -26,7 +26,7 @@ class Peer:
         self._log.append((self.name, news))
 
     def take(self) -> list[object]:
-        """What it was told since the last time."""
+        """The notices since the last call."""
         heard, self.heard = self.heard, []
         return heard
 
@@ -49,7 +49,7 @@ class Side(Peer):
 class Rig:
     """The director, its clock, and a log of all that was told, in its order."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: DirectorSettings | None = None) -> None:
         self.clock = Clock()
         self.director = Director(self.clock, settings)
         self.log: list[tuple[str, object]] = []
@@ -89,7 +89,10 @@ class Rig:
         most: int = 10_000,
     ) -> Granted | Denied:
         """Reserve over the connection ``by``, or a new one."""
-        return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+        try:
+            return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+        except Denied as denied:
+            return denied
 
     def granted(self, context: str, user: str | None = None, **more: object) -> Granted:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
@@ -99,7 +102,7 @@ class Rig:
     def denied(self, context: str, user: str | None = None, **more: object) -> str:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]
         assert isinstance(answer, Denied), answer
-        return answer.why
+        return answer.text
 
     def turn(self) -> None:
         """One turn of the reactor: what is due now, and not what that wants to be called at once again."""
@@ -113,16 +116,16 @@ class Rig:
 
 
 def check(director: Director) -> None:
-    """Compute every table anew from what the servers hold, and compare."""
+    """Recompute every table from the state of the servers, and compare."""
     farm = director._farm
-    where = farm.where
+    presence = farm.presence
     reservations = director._reservations
     waiting = list(reservations._all)
     shown = {}
     hidden = 0
     present: Counter[str] = Counter()
     for server in farm.servers:
-        mask = sum(said.bit for said in server.links)
+        mask = sum(report.bit for report in server.links)
         assert mask.bit_count() == len(server.links) > 0
         assert server.users == sum(len(context.users) for context in server.contexts.values())
         assert server.reserved == sum(reservation.place.server is server for reservation in waiting)
@@ -147,17 +150,19 @@ def check(director: Director) -> None:
             for internal in ((True,) if restricted else (True, False))
         }
         assert {
-            key for key, queue in farm.openings._queues.items() if server in queue._entries or queue in server.aside
+            key
+            for key, queue in farm.selection._queues.items()
+            if server in queue._entries or queue in server.room_waiters
         } == keys
-        assert server.full or not server.aside
-        assert all(server in each._rooms for each in server.aside if isinstance(each, CloneSet))
-    assert where.contexts == shown
-    assert set(where.hidden) <= set(shown)
-    assert sum(len(where.hidden.all(name)) for name in where.hidden) == hidden
-    assert set(where.users) == set(present)
-    assert where.present == present.total()
+        assert server.full or not server.room_waiters
+        assert all(server in each._rooms for each in server.room_waiters if isinstance(each, CloneSet))
+    assert presence.contexts == shown
+    assert set(presence.hidden) <= set(shown)
+    assert sum(len(presence.hidden.all(name)) for name in presence.hidden) == hidden
+    assert set(presence.users) == set(present)
+    assert presence.present == present.total()
     for user in present:
-        assert {context.name for context in where.users.all(user)} == {
+        assert {context.name for context in presence.users.all(user)} == {
             c.name for c in shown.values() if user in c.users
         }
     of_sets: dict[str, Counter[str]] = {}
@@ -166,24 +171,24 @@ def check(director: Director) -> None:
             user_base = user_set(user)
             if user_base is not None:
                 of_sets.setdefault(user_base, Counter())[context.name] += 1
-    assert set(where._user_sets) == set(of_sets)
+    assert set(presence._user_sets) == set(of_sets)
     for user_base, places in of_sets.items():
-        assert {context.name for context in where._user_sets.all(user_base)} == set(places)
-        assert where._user_sets.count(user_base) == len(places)
+        assert {context.name for context in presence._user_sets.all(user_base)} == set(places)
+        assert presence._user_sets.count(user_base) == len(places)
     sets: dict[str, set[str]] = {}
     for name in shown:
         base = context_set(name)
         if base is not None:
             sets.setdefault(base, set()).add(name)
-    assert {name: set(clones.clones) for name, clones in where.sets.items()} == sets
-    for clones in where.sets.values():
+    assert {name: set(clones.clones) for name, clones in presence.sets.items()} == sets
+    for clones in presence.sets.values():
         inviting = {context for context in clones.clones.values() if context.inviting}
         assert {context for rooms in clones._rooms.values() for context in rooms} == inviting
         assert set(clones.servers) == {context.server for context in clones.clones.values()}
         for server in clones._rooms:
-            assert (server in clones._ready) != (clones in server.aside)
-    shares = reservations.shares
-    assert shares._requesters == Counter(reservation.requester for reservation in waiting)
+            assert (server in clones._ready) != (clones in server.room_waiters)
+    quotas = reservations.quotas
+    assert quotas._requesters == Counter(reservation.requester for reservation in waiting)
     held: dict[object, dict[str, object]] = {}
     for reservation in waiting:
         if reservation.holder is not None:
@@ -191,7 +196,7 @@ def check(director: Director) -> None:
                 assert held.setdefault(reservation.holder, {}).setdefault(name, reservation) is reservation
         if reservation.user is None:
             assert reservation in reservations._anonymous.all((reservation.place.server, reservation.name))
-    assert shares._held == held
+    assert quotas._held == held
     assert len(reservations._anonymous) == len({(r.place.server, r.name) for r in waiting if r.user is None})
     for name, placement in reservations.placements.items():
         assert placement.server.placements[name] is placement

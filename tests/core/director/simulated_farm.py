@@ -18,7 +18,7 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.interfaces import ContextDump, DoReserve, Granted, IContextServer, Order, Settings
+from broker.core.director.interfaces import ContextDump, Denied, DirectorSettings, DoReserve, IContextServer, Order
 
 HOUR = 3_600.0
 SERVERS = 50
@@ -33,7 +33,7 @@ REPORT_EVERY = 30.0
 
 @attrs.frozen
 class Kind:
-    """What contexts of a name are like. ``basecap`` under 0: not cloned."""
+    """The properties of contexts of a name. ``basecap`` under 0: not cloned."""
 
     name: str
     maxcap: int
@@ -104,7 +104,7 @@ class Trip:
 
 
 class Placing(Protocol):
-    """Who places users, and whom the machines tell what happens."""
+    """The side that places users, and receives the reports of the machines."""
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
         """The machine and the context that the user is to enter; None if he is denied."""
@@ -307,13 +307,14 @@ class Directed:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.director = Director(world.clock, Settings())
+        self.director = Director(world.clock, DirectorSettings())
         self._machines: dict[str, Machine] = {}
         world._at(HOUR / 3, self._double)
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
-        answer = self.director.reserve(user, "tcp", kind.name, user, False, 10)
-        if not isinstance(answer, Granted):
+        try:
+            answer = self.director.reserve(user, "tcp", kind.name, user, False, 10)
+        except Denied:
             return None
         machine = self._machines[answer.hostport]
         assert machine.alive

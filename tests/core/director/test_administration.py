@@ -1,4 +1,4 @@
-"""What administrators ask for: watches, messages to contexts and users, lists, dumps."""
+"""Requests of administrators: watches, messages to contexts and users, lists, dumps."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def test_who_is_forgotten_hears_nothing_more() -> None:
     assert gone.take() == []
     assert len(stays.take()) == 2
     rig.director.forget(stays)
-    assert not rig.director._where.watched_contexts._watchers
-    assert not rig.director._where.watched_users._names
+    assert not rig.director._presence.watched_contexts._watchers
+    assert not rig.director._presence.watched_users._names
 
 
 def test_watches_are_limited_by_administrator() -> None:

@@ -15,8 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.core.director import clearing
-from broker.core.director.interfaces import Close, Granted, Settings
+from broker.core.director import cleanup
+from broker.core.director.interfaces import Close, DirectorSettings, Granted
 from broker.core.director.state import Reservation
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
@@ -40,7 +40,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig(Settings(user_reservations=EACH_USER))
+        self.rig = Rig(DirectorSettings(user_reservations=EACH_USER))
         self.links: list[Side | None] = [None] * 5
         self.addressed = [False] * 5
         self.reports: list[dict[str, set[str]]] = [{} for _ in range(5)]
@@ -155,7 +155,7 @@ class Model(RuleBasedStateMachine):
                 room[each.place.server] += 1
         seats = {
             name: (each.maxcap, len(each.users) + sum(other not in own for other in each.reservations))
-            for name, each in farm.where.contexts.items()
+            for name, each in farm.presence.contexts.items()
             if each.server.links
         }
         try:
@@ -186,7 +186,7 @@ class Model(RuleBasedStateMachine):
             maxcap, taken = seats[answer.context]
             assert maxcap < 0 or taken < maxcap
             if answer.context != context:
-                basecap = farm.where.contexts[answer.context].basecap
+                basecap = farm.presence.contexts[answer.context].basecap
                 assert basecap < 0 or taken < basecap
 
     def reservations(self) -> list[Reservation]:
@@ -197,8 +197,8 @@ class Model(RuleBasedStateMachine):
         self.rig.clock.advance(seconds)
 
     def settled(self) -> bool:
-        """Whether nothing of what is gone is still to be put away."""
-        return not self.rig.director._farm._clearing._work
+        """True if no cleanup of departed servers is pending."""
+        return not self.rig.director._farm._cleanup._work
 
     @invariant()
     def the_tables_agree(self) -> None:
@@ -211,7 +211,7 @@ class Model(RuleBasedStateMachine):
         if not self.settled():
             return
         assert set(director.contexts()) == {context for report in self.reports for context in report}
-        for context in director._farm.where.contexts.values():
+        for context in director._farm.presence.contexts.values():
             own = [number for number, side in enumerate(self.links) if side in [s.link for s in context.server.links]]
             assert len({self.server_of(number) for number in own}) == 1
             users = set[str]().union(*(self.reports[number].get(context.name, ()) for number in own))
@@ -246,12 +246,12 @@ class SlowModel(Model):
     """The same, where what is gone is put away so slowly that everything else happens meanwhile."""
 
     def __init__(self) -> None:
-        self._steps = clearing.STEPS
-        clearing.STEPS = 1
+        self._steps = cleanup.STEPS_PER_TURN
+        cleanup.STEPS_PER_TURN = 1
         super().__init__()
 
     def teardown(self) -> None:
-        clearing.STEPS = self._steps
+        cleanup.STEPS_PER_TURN = self._steps
         self.rig.clock.advance(0)
         self.the_tables_agree()
         self.what_is_reported_is_open_and_what_is_not_is_not()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.core import model
-from broker.core.director import crowds, limits
-from broker.session import elko_director_pages as pages
+from broker.core.director import batched_notices, limits
+from broker.wires.elko.sessions import director_pages as pages
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "protocols" / "elko-director.md"
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024 * 1024}
@@ -30,10 +30,16 @@ def documented() -> list[tuple[str, int]]:
 
 
 def test_the_table_is_found() -> None:
-    assert {name for name, _ in documented()} >= {"MAX_LINKS", "MAX_CONTEXTS", "MAX_USERS", "FEW", "MAX_BEHIND"}
+    assert {name for name, _ in documented()} >= {
+        "MAX_LINKS",
+        "MAX_CONTEXTS",
+        "MAX_USERS",
+        "MAX_UNBATCHED",
+        "MAX_BEHIND",
+    }
 
 
 @pytest.mark.parametrize(("name", "value"), documented())
 def test_a_limit_is_what_the_document_says(name: str, value: int) -> None:
-    [code] = {getattr(module, name) for module in (limits, crowds, pages, model) if hasattr(module, name)}
+    [code] = {getattr(module, name) for module in (limits, batched_notices, pages, model) if hasattr(module, name)}
     assert code == value

@@ -44,7 +44,7 @@ def test_families_of_a_server(rig: Rig, side: Side) -> None:
 
 
 def test_contexts_of_a_server(rig: Rig, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.core.director.link.MAX_CONTEXTS", 3)
+    monkeypatch.setattr("broker.core.director.server_link.MAX_CONTEXTS", 3)
     other = rig.server("cs2")
     for number in range(3):
         side.open(f"context-{number}")
@@ -57,8 +57,8 @@ def test_contexts_of_a_server(rig: Rig, side: Side, monkeypatch: pytest.MonkeyPa
 
 
 def test_users_of_a_context_and_of_a_server(rig: Rig, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.core.director.link.MAX_USERS_IN_CONTEXT", 2)
-    monkeypatch.setattr("broker.core.director.link.MAX_USERS", 3)
+    monkeypatch.setattr("broker.core.director.server_link.MAX_USERS_IN_CONTEXT", 2)
+    monkeypatch.setattr("broker.core.director.server_link.MAX_USERS", 3)
     side.open("context-a")
     side.open("context-b")
     side.enter("context-a", "user-1", "user-2", "user-1")
@@ -79,7 +79,7 @@ def test_a_long_label_is_cut(rig: Rig) -> None:
 def test_what_a_link_may_have_reported_before_it_turns_out_to_be_of_a_known_server(
     rig: Rig, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.core.director.farm.MAX_LATE", 3)
+    monkeypatch.setattr("broker.core.director.farm.MAX_LATE_REPORTS", 3)
     late = rig.link("cs1")
     late.open("context-a")
     late.enter("context-a", "user-1", "user-2", "user-3")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core.director.capacity_hints import CapacityHint, CapacityHints
 from broker.core.director.interfaces import UNLIMITED
-from broker.core.director.limits import MAX_SHAPES
-from broker.core.director.loads import LeastLoaded, Openings
-from broker.core.director.multi import Multi
+from broker.core.director.limits import MAX_CAPACITY_HINTS
+from broker.core.director.multimap import MultiMap
 from broker.core.director.names import context_set, family, user_set
-from broker.core.director.shapes import Shape, Shapes
-from broker.core.director.state import OpenContext, Said, Server
+from broker.core.director.server_selection import LeastLoaded, ServerSelection
+from broker.core.director.state import LinkReport, OpenContext, Server
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_dashes_tell_families_and_sets(
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4))))
 def test_a_table_of_several_values_is_like_one_of_lists(changes: list[tuple[int, int]]) -> None:
-    multi: Multi[int, int] = Multi()
+    multi: MultiMap[int, int] = MultiMap()
     plain: dict[int, list[int]] = {}
     for key, value in changes:
         values = plain.setdefault(key, [])
@@ -67,10 +67,10 @@ def make(count: int) -> list[Server]:
     servers = []
     for number in range(count):
         server = Server(number)
-        said = Said(str(number), Nobody())
-        said.addresses["tcp"] = f"{number}:1"
-        said.families["context"] = False
-        server.admit(said)
+        report = LinkReport(str(number), Nobody())
+        report.addresses["tcp"] = f"{number}:1"
+        report.families["context"] = False
+        server.admit(report)
         server.settle()
         servers.append(server)
     return servers
@@ -91,13 +91,13 @@ def make(count: int) -> list[Server]:
 def test_the_least_loaded_is_the_first_of_a_plain_sort(changes: list[tuple[str, int, int]]) -> None:
     servers = make(6)
     there = set(servers)
-    openings = Openings(0.25)
+    selection = ServerSelection(0.25)
     for server in servers:
-        openings.settle(server)
+        selection.settle(server)
     for what, place, value in changes:
         server = servers[place]
         if what == "load":
-            openings.load(server, value / 4)
+            selection.load(server, value / 4)
         elif what == "users":
             server.users = value
             server.room_made()
@@ -106,19 +106,19 @@ def test_the_least_loaded_is_the_first_of_a_plain_sort(changes: list[tuple[str, 
             server.room_made()
         elif what == "gone" and server in there:
             there.remove(server)
-            openings.remove(server)
+            selection.remove(server)
         elif what == "gone":
             there.add(server)
-            openings.settle(server)
+            selection.settle(server)
         for _ in range(value if what == "choose" else 1):
             expected = min(
                 (server for server in there if not server.full),
                 key=lambda server: (server.weight, server.number),
                 default=None,
             )
-            assert openings.first("context", "tcp", False) is expected
+            assert selection.first("context", "tcp", False) is expected
             if expected is not None and what == "choose":
-                openings.placed(expected)
+                selection.placed(expected)
 
 
 def test_a_queue_does_not_grow_with_the_reports() -> None:
@@ -134,62 +134,62 @@ def test_a_queue_does_not_grow_with_the_reports() -> None:
 
 
 def test_no_queue_is_kept_for_families_that_nobody_serves() -> None:
-    openings = Openings(0.25)
+    selection = ServerSelection(0.25)
     (server,) = make(1)
-    openings.settle(server)
-    assert len(openings._queues) == 2
+    selection.settle(server)
+    assert len(selection._queues) == 2
     server.families = {"other": True}
-    openings.settle(server)
-    assert set(openings._queues) == {("other", "tcp", True)}
-    openings.remove(server)
-    openings.remove(server)
-    assert openings._queues == {}
-    assert openings._keys == {}
+    selection.settle(server)
+    assert set(selection._queues) == {("other", "tcp", True)}
+    selection.remove(server)
+    selection.remove(server)
+    assert selection._queues == {}
+    assert selection._keys == {}
 
 
 def test_a_server_with_many_links_gives_each_its_own_bit_and_the_free_ones_again() -> None:
     server = Server(1)
-    said = [Said("x", Nobody()) for _ in range(70)]
-    for each in said:
+    report = [LinkReport("x", Nobody()) for _ in range(70)]
+    for each in report:
         server.admit(each)
-    assert [each.bit for each in said] == [1 << n for n in range(70)]
-    server.dismiss(said[3])
-    again = Said("x", Nobody())
+    assert [each.bit for each in report] == [1 << n for n in range(70)]
+    server.dismiss(report[3])
+    again = LinkReport("x", Nobody())
     server.admit(again)
     assert again.bit == 1 << 3
     assert server.newest is again.link
     server.dismiss(again)
-    assert server.newest is said[-1].link
+    assert server.newest is report[-1].link
 
 
 @pytest.mark.parametrize(
     ("name", "maxcap", "basecap", "key", "shape"),
     [
-        ("context-a", 5, 5, "context-a", Shape(False, 5)),
-        ("context-a", 5, 2, "context-a", Shape(False, 5)),
-        ("context-a", -1, -1, "context-a", Shape(False, UNLIMITED)),
-        ("context-a-1", 5, 2, "context-a", Shape(True, 2)),
-        ("context-a-1", 2, 5, "context-a", Shape(True, 2)),
-        ("context-a-1", -1, 5, "context-a", Shape(True, 5)),
-        ("context-a-1", 5, -1, "context-a", Shape(False, 5)),
+        ("context-a", 5, 5, "context-a", CapacityHint(False, 5)),
+        ("context-a", 5, 2, "context-a", CapacityHint(False, 5)),
+        ("context-a", -1, -1, "context-a", CapacityHint(False, UNLIMITED)),
+        ("context-a-1", 5, 2, "context-a", CapacityHint(True, 2)),
+        ("context-a-1", 2, 5, "context-a", CapacityHint(True, 2)),
+        ("context-a-1", -1, 5, "context-a", CapacityHint(True, 5)),
+        ("context-a-1", 5, -1, "context-a", CapacityHint(False, 5)),
     ],
 )
 def test_how_many_a_context_is_meant_for_is_remembered(
-    name: str, maxcap: int, basecap: int, key: str, shape: Shape
+    name: str, maxcap: int, basecap: int, key: str, shape: CapacityHint
 ) -> None:
-    shapes = Shapes()
+    capacity_hints = CapacityHints()
     context = OpenContext(name, Server(1))
     context.maxcap, context.basecap = maxcap, basecap
-    shapes.remember(context)
-    assert shapes.get(key) == shape
+    capacity_hints.remember(context)
+    assert capacity_hints.get(key) == shape
 
 
 def test_only_so_many_shapes_are_remembered_and_the_oldest_is_forgotten() -> None:
-    shapes = Shapes()
+    capacity_hints = CapacityHints()
     server = Server(1)
-    for number in range(MAX_SHAPES):
-        shapes.remember(OpenContext(f"context-{number}", server))
-    shapes.remember(OpenContext("context-0", server))
-    shapes.remember(OpenContext("context-new", server))
-    assert shapes.get("context-0") is not None
-    assert shapes.get("context-1") is None
+    for number in range(MAX_CAPACITY_HINTS):
+        capacity_hints.remember(OpenContext(f"context-{number}", server))
+    capacity_hints.remember(OpenContext("context-0", server))
+    capacity_hints.remember(OpenContext("context-new", server))
+    assert capacity_hints.get("context-0") is not None
+    assert capacity_hints.get("context-1") is None

@@ -8,11 +8,11 @@ from zope.interface.verify import verifyObject
 from broker.core.director.interfaces import (
     Close,
     ContextPlace,
+    DirectorSettings,
     DoReserve,
     IContextServer,
     IDirector,
     Reinit,
-    Settings,
     UserPlace,
 )
 from broker.core.director.limits import MAX_LINKS
@@ -228,7 +228,7 @@ def test_too_many_links_of_one_server_are_refused() -> None:
 
 
 def test_too_many_links_in_all_are_refused() -> None:
-    rig = Rig(Settings(providers=2))
+    rig = Rig(DirectorSettings(providers=2))
     first = rig.server("cs1")
     rig.server("cs2")
     with pytest.raises(Refusal) as refusal:
@@ -236,7 +236,7 @@ def test_too_many_links_in_all_are_refused() -> None:
     assert refusal.value.reason is Reason.LIMIT
     first.link.leave()
     rig.server("cs3")
-    rig.director.use(Settings(providers=3))
+    rig.director.use(DirectorSettings(providers=3))
     rig.server("cs4")
 
 

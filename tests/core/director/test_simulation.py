@@ -8,7 +8,7 @@ from tests.core.director.rig import check
 from tests.core.director.simulated_farm import USERS, Directed, Oracle, World
 
 WORST = 1.1
-"""How much higher than the oracle's the director's highest load may be."""
+"""The permitted excess of the director's highest load over the oracle's."""
 
 
 @pytest.mark.parametrize("seed", [2, 3])

@@ -16,23 +16,24 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.trial.unittest import SkipTest, TestCase
 
 from broker import curve
-from broker.app.routers import RouterListener
-from broker.config import zendpoint
+from broker.config import zmq_endpoint
 from broker.core.counters import Counters
 from broker.core.errors import Reason
-from broker.net.admission import Limits
-from broker.net.limits import Complaints
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.router import Sender, Sent
+from broker.net.rate_limits import Complaints
+from broker.net.router.backlog import BACKLOG, HIGH_WATER, WAITING, BacklogLimits
 from broker.net.router.gate import Gate, Keys
-from broker.net.router.router import HIGH_WATER, Claim, Router
-from broker.net.turns import Turns
+from broker.net.router.router import Claim, Router
+from broker.net.scheduler import Turns
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output, State
 from broker.net.zmtp.mechanism import Claim as Claimed
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
-from broker.session.router import Sender, Sent
+from broker.wires.common.router_listener import RouterListener
 from tests.net.pyzmq_peers import Peer
 from tests.net.waiting import reactor, until
 from tests.net.zmtp.curve_sides import helper, sealing_of
@@ -107,17 +108,17 @@ class Server:
         self.address = ""
 
     def receive(self, identity: bytes, frames: list[bytes], connection: int) -> None:
-        """See `broker.session.router.Conversation`."""
+        """See `broker.net.interfaces.router.Conversation`."""
         self.told.append((identity, frames, connection))
         self.react(identity, frames, connection)
 
     def closed(self, connection: int) -> None:
-        """See `broker.session.router.Conversation`."""
+        """See `broker.net.interfaces.router.Conversation`."""
         self.told.append(connection)
         self.ended(connection)
 
     def room(self, identity: bytes) -> None:
-        """See `broker.session.router.Conversation`."""
+        """See `broker.net.interfaces.router.Conversation`."""
         self.told.append(identity)
         self.roomy(identity)
 
@@ -254,9 +255,10 @@ class Rig(TestCase):
         self,
         address: str = "tcp://127.0.0.1:*",
         keys: Keys | None = None,
-        limits: Limits | None = None,
-        zmtp: ZmtpLimits | None = None,
+        limits: ConnectionLimits | None = None,
+        zmtp: FrameLimits | None = None,
         high_water: int = HIGH_WATER,
+        all_sizes: int = WAITING,
         turns: Turns | None = None,
         clock: IReactorTime = reactor,
         claim: Claim | None = None,
@@ -273,12 +275,12 @@ class Rig(TestCase):
             wire,
             mechanism,
             Gate(wire, keys, self.complaints, reactor),
-            limits or Limits(authenticate_within=PATIENCE),
-            zmtp or ZmtpLimits(),
+            limits or ConnectionLimits(authenticate_within=PATIENCE),
+            zmtp or FrameLimits(),
             turns or Turns(reactor),
             self.complaints,
             clock,
-            high_water,
+            BacklogLimits(high_water, BACKLOG, all_sizes),
             sealing,
         )
         server = Server(router, reactor)
@@ -289,7 +291,7 @@ class Rig(TestCase):
         for deadlines in (router.logins, router.stalls, router.closes, router.lingering):
             self.addCleanup(deadlines.stop)
         self.addCleanup(server.listener.close)
-        server.address = server.listener.bind(zendpoint.parse(address))
+        server.address = server.listener.bind(zmq_endpoint.parse(address))
         return server
 
     def peer(self, server: Server, identity: bytes | None = None, pair: Pair = OWN, **options: Any) -> Peer:
@@ -316,7 +318,7 @@ class Rig(TestCase):
         if self.form:
             security = Security(SODIUM, sealing_of(self.form), pair.public, pair.secret)
             mechanism = CurveClient(security, SERVER)
-        return Speaker(self.raw(server, source), Machine(mechanism, "DEALER", ZmtpLimits(), identity))
+        return Speaker(self.raw(server, source), Machine(mechanism, "DEALER", FrameLimits(), identity))
 
     async def known(self, server: Server, identity: bytes = b"", pair: Pair = OWN) -> Speaker:
         """A peer that reads only when it is looked at, and that the ROUTER has let in."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from broker.core.errors import Reason
-from broker.net.router import router as routers
-from broker.net.router.router import ANSWERS, BACKLOG, LARGE
-from broker.session.router import Sent
+from broker.net.interfaces.router import Sent
+from broker.net.router.backlog import ANSWERS, BACKLOG, LARGE
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers
 from tests.net.waiting import until
@@ -167,8 +166,7 @@ class Backlogs(Rig):
         self.assertLess(len(old.inbox), count - BACKLOG // 2 // MEBIBYTE)
 
     async def test_all_slow_peers_share_a_bound(self) -> None:
-        self.patch(routers, "WAITING", BACKLOG)
-        server = self.serve()
+        server = self.serve(all_sizes=BACKLOG)
         counts = []
         for number in range(4):
             await self.known(server, b"%d" % number)
@@ -180,8 +178,7 @@ class Backlogs(Rig):
         await self.answers(server)
 
     async def test_bytes_do_not_count_any_more_when_they_are_read_or_their_connection_ends(self) -> None:
-        self.patch(routers, "WAITING", 2 * BACKLOG)
-        server = self.serve()
+        server = self.serve(all_sizes=2 * BACKLOG)
         for turn in range(2):
             peers = [await self.known(server, b"%d %d" % (turn, number)) for number in range(2)]
             counts = [self.fill(server, b"%d %d" % (turn, number), MEBIBYTE) for number in range(2)]
@@ -195,8 +192,7 @@ class Backlogs(Rig):
             await until(lambda: server.open == 0)
 
     async def test_a_peer_that_was_slow_once_takes_no_share_of_others(self) -> None:
-        self.patch(routers, "WAITING", BACKLOG)
-        server = self.serve()
+        server = self.serve(all_sizes=BACKLOG)
         for number in range(6):  # one long message, and nothing that waits behind it
             peer = await self.known(server, b"%d" % number)
             server.router.send(b"%d" % number, [bytes(8 * MEBIBYTE)])
@@ -208,8 +204,7 @@ class Backlogs(Rig):
         self.assertGreaterEqual(count * MEBIBYTE, BACKLOG // 2 - MEBIBYTE)
 
     async def test_a_large_message_is_sealed_for_no_more_peers_than_may_wait(self) -> None:
-        self.patch(routers, "WAITING", 16 * MEBIBYTE)
-        server = self.serve()
+        server = self.serve(all_sizes=16 * MEBIBYTE)
         names = [b"%d" % number for number in range(24)]
         peers = [await self.known(server, name) for name in names]
         body = bytes(8 * MEBIBYTE)

@@ -6,8 +6,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net.admission import Limits
-from broker.session.router import Sent
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.router import Sent
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers
 from tests.net.waiting import there_are, turn, until
 from tests.net.zmtp_peers import greeting, message, ready
@@ -117,7 +117,7 @@ class Connections(Rig):
         self.assertEqual(server.told, [(b"me", [b"", b"whole"], 1), 1, (b"me", [b"", b"again"], 2)])
 
     async def test_an_exception_at_an_end_is_logged_and_costs_no_connection(self) -> None:
-        server = self.serve(limits=Limits(connections_per_address=3))
+        server = self.serve(limits=ConnectionLimits(connections_per_address=3))
 
         def fail(connection: int) -> None:
             raise ZeroDivisionError("as it is meant to")
@@ -134,7 +134,7 @@ class Connections(Rig):
         await self.answers(server)
 
     async def test_connections_in_all_and_of_an_address(self) -> None:
-        server = self.serve(limits=Limits(connections=5, connections_per_address=3))
+        server = self.serve(limits=ConnectionLimits(connections=5, connections_per_address=3))
         peers = [await self.known(server) for _ in range(3)]
         refused = self.raw(server)
         await refused.wait_closed()
@@ -144,7 +144,7 @@ class Connections(Rig):
         await until(lambda: server.open == 2)
         await self.known(server)
 
-        server = self.serve(limits=Limits(connections=3))
+        server = self.serve(limits=ConnectionLimits(connections=3))
         peers = [await self.known(server) for _ in range(3)]
         waits = self.speaker(server)  # in the kernel's queue
         for peer in peers:
@@ -156,7 +156,7 @@ class Connections(Rig):
 
     async def test_peers_that_are_turned_away_and_do_not_close_keep_no_other_address_out(self) -> None:
         # By this clock no deadline of a close is ever over.
-        server = self.serve(limits=Limits(connections=6, connections_per_address=3), clock=Clock())
+        server = self.serve(limits=ConnectionLimits(connections=6, connections_per_address=3), clock=Clock())
         for number in range(3):
             await self.known(server, b"peer %d" % number)
         for _ in range(20):
@@ -170,7 +170,7 @@ class Connections(Rig):
         self.assertEqual(server.ends, [])
 
     async def test_a_peer_of_libzmq_comes_in_by_itself_once_there_is_room(self) -> None:
-        server = self.serve(limits=Limits(connections_per_address=1))
+        server = self.serve(limits=ConnectionLimits(connections_per_address=1))
         first = await self.known(server)
         self.peer(server, b"late", reconnect_ivl=10).send(b"hello")
         await until(lambda: self.refusals(Reason.TOO_MANY_CONNECTIONS) >= 2)
@@ -272,7 +272,7 @@ class Takeover(Rig):
             asked.append((identity, key))
             return identity != b"kept"
 
-        server = self.serve(claim=claim, limits=Limits(authenticate_within=1.0))
+        server = self.serve(claim=claim, limits=ConnectionLimits(authenticate_within=1.0))
         key = OWN.shown if self.form else ""
         first = await self.known(server, b"free")
         self.assertEqual(asked, [(b"free", key)])
@@ -301,7 +301,7 @@ class OtherKeys(Rig):
     form = "python"
 
     async def test_another_key_does_not_get_an_identity_nor_a_message_of_its_owner(self) -> None:
-        server = self.serve(limits=Limits(authenticate_within=1.0))
+        server = self.serve(limits=ConnectionLimits(authenticate_within=1.0))
         owner = await self.known(server, b"mine")
         thief = self.speaker(server, b"mine", Pair.new())
         await thief.until(lambda: self.refusals(Reason.IDENTITY_TAKEN) == 1)
@@ -325,7 +325,7 @@ class OtherKeys(Rig):
 
     async def test_a_refused_key_is_told_nothing_and_logged_once(self) -> None:
         allowed = Allowed({Pair.new().shown: "web1"})
-        server = self.serve(keys=allowed, limits=Limits(authenticate_within=1.0))
+        server = self.serve(keys=allowed, limits=ConnectionLimits(authenticate_within=1.0))
         stranger = Pair.new()
         with capturedLogs() as logs:
             for number in range(1, 4):
@@ -341,7 +341,7 @@ class OtherKeys(Rig):
 
     async def test_a_peer_of_libzmq_comes_in_by_itself_once_its_key_is_allowed(self) -> None:
         allowed = Allowed()
-        server = self.serve(keys=allowed, limits=Limits(authenticate_within=1.0))
+        server = self.serve(keys=allowed, limits=ConnectionLimits(authenticate_within=1.0))
         pair = Pair.new()
         peer = self.peer(server, b"new", pair, reconnect_ivl=10)
         peer.send(b"hello")

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.counters import Counters
-from broker.net.limits import COMPLAIN_EVERY, Complaints
+from broker.net.rate_limits import COMPLAIN_EVERY, Complaints
 from broker.net.router.gate import KEYS_LOGGED, Gate
 from tests.net.router.rig import Allowed
 

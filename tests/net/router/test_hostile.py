@@ -9,10 +9,10 @@ import zmq
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net import unfinished
-from broker.net.admission import Limits
-from broker.net.zmtp.limits import Limits as ZmtpLimits
-from broker.session.router import Sent
+from broker.net import unfinished_input
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.router import Sent
+from broker.net.zmtp.limits import FrameLimits
 from tests.net.process import script
 from tests.net.router.rig import MEBIBYTE, Pair, Rig
 from tests.net.waiting import reactor, there_are, turn, until
@@ -96,7 +96,7 @@ class Noise(Rig):
         self.assertEqual([(event["reason"], event["address"]) for event in lines], [("handshake", "127.0.0.1")])
 
     async def test_half_a_handshake_ends_when_its_time_is_over(self) -> None:
-        server = self.serve(limits=Limits(authenticate_within=0.3))
+        server = self.serve(limits=ConnectionLimits(authenticate_within=0.3))
         raws = []
         for data in HALVES.values():
             raws.append(self.raw(server))
@@ -149,7 +149,7 @@ def answered(raw: RawPeer, answer: bytes) -> bool:
 
 class Lengths(Rig):
     async def test_a_frame_of_the_largest_length_passes_and_a_longer_one_is_refused(self) -> None:
-        server = self.serve(zmtp=ZmtpLimits.of_frame(10_000))
+        server = self.serve(zmtp=FrameLimits.of_frame(10_000))
         other, peer = await self.known(server, b"other"), await self.known(server, b"me")
         peer.send(b"", bytes(10_000), bytes(10_000))
         await until(there_are(1, server.told))
@@ -161,7 +161,7 @@ class Lengths(Rig):
         await until(there_are(3, server.told))
 
     async def test_a_peer_that_sent_too_much_may_come_again(self) -> None:
-        server = self.serve(zmtp=ZmtpLimits.of_frame(10_000))
+        server = self.serve(zmtp=FrameLimits.of_frame(10_000))
         peer = self.peer(server, b"me", reconnect_ivl=10)
         peer.send(b"", bytes(10_001))
         await until(lambda: server.ends)
@@ -175,7 +175,7 @@ class Lengths(Rig):
         self.assertEqual(server.heard[0], (b"me", [b"", b"again"]))
 
     async def test_an_endless_message_is_refused_at_its_limit(self) -> None:
-        limits = ZmtpLimits(frame=MEBIBYTE, message=4 * MEBIBYTE, frames=8_192)
+        limits = FrameLimits(frame=MEBIBYTE, message=4 * MEBIBYTE, frames=8_192)
         server = self.serve(zmtp=limits)
         good = await self.known(server, b"good")
         for number, size in enumerate((0, 33, MEBIBYTE), 1):
@@ -191,7 +191,7 @@ class Lengths(Rig):
         self.assertEqual(server.router.unfinished.held, 0)
 
     async def test_unfinished_messages_of_an_address_are_bounded(self) -> None:
-        self.patch(unfinished, "UNFINISHED_BY_ADDRESS", 10 * MEBIBYTE)
+        self.patch(unfinished_input, "UNFINISHED_BY_ADDRESS", 10 * MEBIBYTE)
         server = self.serve()
         good = await self.known(server, b"good")
         peers = []
@@ -219,7 +219,7 @@ class Lengths(Rig):
         self.assertIs(peer.transport.crowd, server.router.turns)
 
     async def test_a_message_that_is_begun_and_not_continued_is_closed(self) -> None:
-        server = self.serve(limits=Limits(stalled_after=0.2))
+        server = self.serve(limits=ConnectionLimits(stalled_after=0.2))
         good = await self.known(server, b"good")
         good.send(b"whole")
         for whole in ([b"x" * 10], [b"x" * 100_000], [b"x"] * 5):
@@ -245,7 +245,7 @@ class Keys(Rig):
     form = "python"
 
     async def test_peers_without_the_right_keys_cost_others_nothing(self) -> None:
-        server = self.serve(limits=Limits(authenticate_within=1.0))
+        server = self.serve(limits=ConnectionLimits(authenticate_within=1.0))
         good = self.peer(server, b"good")
         good.send(b"0")
         await until(lambda: server.messages)
@@ -285,8 +285,8 @@ class KeysCompiled(Keys):
 
 FUZZ = """
 import random, sys, unittest
-from broker.net.admission import Limits
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.zmtp.limits import FrameLimits
 from tests.net.router.rig import Rig
 from tests.net.waiting import turn, until
 from tests.net.zmtp_peers import RawPeer, greeting, message, ready
@@ -310,7 +310,7 @@ def garbled(data):
 
 class Fuzz(Rig):
     async def test(self):
-        server = self.serve(limits=Limits(authenticate_within=0.2), zmtp=ZmtpLimits.of_frame(1_000))
+        server = self.serve(limits=ConnectionLimits(authenticate_within=0.2), zmtp=FrameLimits.of_frame(1_000))
         server.react = lambda identity, frames, connection: server.router.reply(identity, frames)
         hello = ready({b"Socket-Type": b"DEALER", b"Identity": b"x"})
         messages = message(b"", b"NOOP", b"ID", b"1") + message(b"y" * 300) * 3
@@ -342,7 +342,7 @@ def test_no_input_makes_the_router_fail(seed: int) -> None:
 
 ENDLESS = """
 import os, sys, threading, unittest
-from broker.net.zmtp.limits import Limits as ZmtpLimits
+from broker.net.zmtp.limits import FrameLimits
 from tests.net.process import resident
 from tests.net.router.rig import Rig
 from tests.net.waiting import until
@@ -352,7 +352,7 @@ size = int(sys.argv[1])
 
 class Endless(Rig):
     async def test(self):
-        server = self.serve(zmtp=ZmtpLimits(frame=1 << 20, message=4 << 20))
+        server = self.serve(zmtp=FrameLimits(frame=1 << 20, message=4 << 20))
         raw = self.raw(server)
         await raw.handshake(b"me")
         piece = part(bytes(size)) * max(1, 65_536 // (size + 2))

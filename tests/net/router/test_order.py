@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from broker.net.interfaces.router import Sent
 from broker.net.router import peer as peers
-from broker.net.router.router import LARGE
+from broker.net.router.backlog import LARGE
 from broker.net.zmtp.curve_frames import OVERHEAD
 from broker.net.zmtp.frames import SHORT
-from broker.session.router import Sent
 from tests.net.router.rig import BULKY, Rig, Server, Speaker, To
 from tests.net.waiting import there_are, until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.net.router.router import LARGE
-from broker.session.router import NUMBER, Sent
+from broker.net.interfaces.router import NUMBER, Sent
+from broker.net.router.backlog import LARGE
 from tests.net.router.rig import BULKY, MEBIBYTE, Rig, To, numbers
 from tests.net.waiting import until
 

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from broker.net.connection import UNWATCHED
-from broker.net.turns import Turns
+from broker.net.scheduler import Turns
 from tests.net.router.rig import Rig, Server, Speaker
 from tests.net.waiting import reactor, until
 from tests.net.words import TickingClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from broker.net.zmtp.frames import Decoded
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output, State
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
@@ -58,9 +58,9 @@ class Side:
         return output
 
 
-def router(mechanism: Mechanism | None = None, limits: Limits | None = None) -> Machine:
+def router(mechanism: Mechanism | None = None, limits: FrameLimits | None = None) -> Machine:
     """The machine of a ROUTER, as a server."""
-    return Machine(mechanism or Null(True), "ROUTER", limits or Limits(), peers=ROUTER_PEERS)
+    return Machine(mechanism or Null(True), "ROUTER", limits or FrameLimits(), peers=ROUTER_PEERS)
 
 
 def whole(data: bytes) -> Iterator[bytes]:
@@ -88,7 +88,7 @@ def converse(one: Side, other: Side, pieces: Callable[[bytes], Iterable[bytes]] 
             one.take(piece)
 
 
-def in_traffic(limits: Limits | None = None) -> Side:
+def in_traffic(limits: FrameLimits | None = None) -> Side:
     """A ROUTER whose peer, a DEALER, has completed its handshake."""
     side = Side(router(limits=limits))
     side.take(GREETING + READY)

@@ -19,7 +19,7 @@ from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.curve_frames import Boxes, PythonSealing, Sealing
 from broker.net.zmtp.frames import Command, Encoder
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output
 from broker.net.zmtp.mechanism import Claim
 
@@ -78,15 +78,15 @@ def security(form: str = "python", server: bool = True, boxes: Boxes = SODIUM) -
     return Security(boxes, sealing_of(form), *keys)
 
 
-def server_side(form: str = "python", cookies: Cookies | None = None, limits: Limits | None = None) -> Machine:
+def server_side(form: str = "python", cookies: Cookies | None = None, limits: FrameLimits | None = None) -> Machine:
     """The server of a connection."""
     mechanism = CurveServer(security(form), cookies or Cookies(SODIUM, lambda: 0.0))
-    return Machine(mechanism, "ROUTER", limits or Limits())
+    return Machine(mechanism, "ROUTER", limits or FrameLimits())
 
 
-def client_side(form: str = "python", limits: Limits | None = None, server: bytes = SERVER) -> Machine:
+def client_side(form: str = "python", limits: FrameLimits | None = None, server: bytes = SERVER) -> Machine:
     """The client of a connection, with the identity "me"."""
-    return Machine(CurveClient(security(form, server=False), server), "DEALER", limits or Limits(), b"me")
+    return Machine(CurveClient(security(form, server=False), server), "DEALER", limits or FrameLimits(), b"me")
 
 
 def connect(
@@ -108,7 +108,7 @@ def connect(
     return claims[server], claims[client]
 
 
-def connected(form: str, limits: Limits | None = None) -> tuple[Machine, Machine]:
+def connected(form: str, limits: FrameLimits | None = None) -> tuple[Machine, Machine]:
     """A server and a client after their handshake."""
     server, client = server_side(form, limits=limits), client_side(form, limits)
     connect(server, client)

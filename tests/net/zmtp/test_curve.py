@@ -13,7 +13,7 @@ from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import COOKIE_LIFE, Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Output, State, error
 from tests.net.zmtp.curve_sides import (
     CLIENT,
@@ -366,7 +366,7 @@ def test_secrets_are_not_kept_behind_the_handshake():
     ready = handshake.ready()
     handshake.client.take(ready)
     for side in (handshake.server, handshake.client):
-        side.decoder(Limits())
+        side.decoder(FrameLimits())
         side.encoder()
         assert side._key == b""
     assert handshake.client._secret == b""

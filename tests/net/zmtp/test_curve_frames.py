@@ -10,7 +10,7 @@ from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve_frames import BOXED_COMMAND, LAST_COUNTER, OVERHEAD
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command, Decoder
-from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, Limits
+from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
 from broker.net.zmtp.machine import Output
 from tests.net.zmtp.curve_sides import FROM_CLIENT, FROM_SERVER, connected, encoder_of, forms, received, sealing_of
 
@@ -39,8 +39,8 @@ def framed(body: bytes, flags: int = 0) -> bytes:
     return bytes((flags | 2,)) + len(body).to_bytes(8, "big") + body
 
 
-def decoder_of(form: str, limits: Limits | None = None, counter: int = 0) -> Decoder:
-    return sealing_of(form).decoder(limits or Limits(), KEY, FROM_CLIENT, counter)
+def decoder_of(form: str, limits: FrameLimits | None = None, counter: int = 0) -> Decoder:
+    return sealing_of(form).decoder(limits or FrameLimits(), KEY, FROM_CLIENT, counter)
 
 
 def refused(decoder: Decoder, data: bytes, fault: Fault = Fault.FRAME) -> str:
@@ -271,7 +271,7 @@ def test_a_command_that_is_too_long_is_refused(form):
 @forms
 @pytest.mark.parametrize("limit", [256, 1_000, 100_000])
 def test_a_frame_beyond_the_limit_is_refused_by_its_header(form, limit):
-    limits = Limits.of_frame(limit)
+    limits = FrameLimits.of_frame(limit)
     assert list(decoder_of(form, limits).feed(framed(box(b"\0" + bytes(limit), 1)))) == [[bytes(limit)]]
     data = framed(box(b"\0" + bytes(limit + 1), 1))[:9]  # the body need not come
     assert f"a frame of {limit + 1} bytes; {limit} are allowed" in refused(
@@ -293,7 +293,7 @@ def test_a_size_of_64_bits_takes_no_memory(form):
 @forms
 @pytest.mark.parametrize("size", [0, 100, 60_000])
 def test_an_endless_message_is_refused(form, size):
-    limits = Limits(frame=100_000, message=200_000, frames=1_000_000)
+    limits = FrameLimits(frame=100_000, message=200_000, frames=1_000_000)
     decoder = decoder_of(form, limits)
     most = 200_000 // (size + FRAME_COST)
     with pytest.raises(ZmtpError, match="a message of more than 200000 bytes") as caught:  # noqa: PT012
@@ -334,7 +334,7 @@ def test_an_altered_frame_is_refused_that_comes_in_pieces(form, at):
 
 @forms
 def test_the_last_frame_of_a_message_counts_as_well(form):
-    limits = Limits(frame=1_000, message=1_000 + FRAME_COST, frames=10)
+    limits = FrameLimits(frame=1_000, message=1_000 + FRAME_COST, frames=10)
     assert list(decoder_of(form, limits).feed(framed(box(b"\0" + bytes(1_000), 1)))) == [[bytes(1_000)]]
     data = framed(box(b"\1", 1)) + framed(box(b"\0" + bytes(1_000), 2))
     assert "more than 1064 bytes" in refused(decoder_of(form, limits), data, Fault.TOO_LARGE)
@@ -342,7 +342,7 @@ def test_the_last_frame_of_a_message_counts_as_well(form):
 
 @forms
 def test_a_message_of_too_many_frames_is_refused(form):
-    limits = Limits(frames=10)
+    limits = FrameLimits(frames=10)
     data = b"".join(framed(box(b"\1", counter)) for counter in range(1, 10))
     decoder = decoder_of(form, limits)
     assert list(decoder.feed(data + framed(box(b"\0", 10)))) == [[b""] * 10]

@@ -25,7 +25,7 @@ from broker.net.zmtp.frames import (
     message,
     split_command,
 )
-from broker.net.zmtp.limits import ENVELOPE, FRAME_COST, MAX_COMMAND, Limits
+from broker.net.zmtp.limits import ENVELOPE, FRAME_COST, MAX_COMMAND, FrameLimits
 from tests.net.zmtp.conversation import bytewise, messages, reads, whole
 
 MIB = 1024 * 1024
@@ -36,17 +36,17 @@ EDGES = (0, 1, 2, 254, 255, 256, 257, PARTIAL - 1, PARTIAL, PARTIAL + 1, 65_535,
 PING = command(b"PING", b"\0\0")
 
 
-def decode(pieces: Iterable[bytes], limits: Limits | None = None) -> list[Any]:
+def decode(pieces: Iterable[bytes], limits: FrameLimits | None = None) -> list[Any]:
     """All that is decoded, without the moments to look at the clock; all of it is complete."""
-    decoder = PlainDecoder(limits or Limits())
+    decoder = PlainDecoder(limits or FrameLimits())
     decoded = [each for piece in pieces for each in decoder.feed(piece) if each is not None]
     assert decoder.pending == 0
     return decoded
 
 
-def refused(pieces: Iterable[bytes], limits: Limits | None = None) -> tuple[Fault, int]:
+def refused(pieces: Iterable[bytes], limits: FrameLimits | None = None) -> tuple[Fault, int]:
     """The fault of the input, and how many octets of it had been given when it was refused."""
-    decoder = PlainDecoder(limits or Limits())
+    decoder = PlainDecoder(limits or FrameLimits())
     given = 0
     for piece in pieces:
         given += len(piece)
@@ -54,7 +54,7 @@ def refused(pieces: Iterable[bytes], limits: Limits | None = None) -> tuple[Faul
             list(decoder.feed(piece))
         except ZmtpError as error:
             assert error.reply == b""
-            assert decoder.pending <= (limits or Limits()).message + len(piece)
+            assert decoder.pending <= (limits or FrameLimits()).message + len(piece)
             return error.fault, given
     raise AssertionError("it was not refused")
 
@@ -131,7 +131,7 @@ def test_messages_are_the_same_in_one_read_bytewise_and_split_anywhere(example: 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_what_comes_behind_a_message_is_kept(example: list[Any]) -> None:
     trailing = message([b"x" * 100])[:-1]
-    decoder = PlainDecoder(Limits())
+    decoder = PlainDecoder(FrameLimits())
     assert list(decoder.feed(octets_of(example) + trailing)) == example
     assert decoder.pending == len(trailing)
     assert list(decoder.feed(b"x")) == [[b"x" * 100]]
@@ -219,7 +219,7 @@ def test_a_command_without_a_name_is_refused(body: bytes) -> None:
 
 
 def test_a_frame_may_have_the_size_of_the_limit_and_one_that_announces_more_is_refused_by_its_header() -> None:
-    limits = Limits.of_frame(10_000)
+    limits = FrameLimits.of_frame(10_000)
     assert decode([message([b"x" * 10_000])], limits) == [[b"x" * 10_000]]
     for flags in (0, MORE):
         header = long_form(flags, 10_001)
@@ -241,7 +241,7 @@ def test_a_command_may_have_the_size_of_its_limit_and_one_that_announces_more_is
 
 @pytest.mark.parametrize("frame", [b"", b"a", b"x" * 33])
 def test_a_message_may_have_so_many_frames_and_no_more(frame: bytes) -> None:
-    limits = Limits(frame=255, message=MIB, frames=50)
+    limits = FrameLimits(frame=255, message=MIB, frames=50)
     good = message([frame] * 50)
     for pieces in (whole, bytewise):
         assert decode(pieces(good), limits) == [[frame] * 50]
@@ -259,11 +259,11 @@ def test_a_message_may_cost_so_much_and_not_one_more(size: int, last: int) -> No
     cost = sum(map(len, frames)) + FRAME_COST * len(frames)
     octets = message(frames)
     for pieces in (whole, bytewise):
-        assert decode(pieces(octets), Limits(10_000, cost)) == [frames]
-        assert refused(pieces(octets), Limits(10_000, cost - 1))[0] is Fault.TOO_LARGE
+        assert decode(pieces(octets), FrameLimits(10_000, cost)) == [frames]
+        assert refused(pieces(octets), FrameLimits(10_000, cost - 1))[0] is Fault.TOO_LARGE
     for at in range(0, len(octets), max(1, len(octets) // 25)):
-        assert decode([octets[:at], octets[at:]], Limits(10_000, cost)) == [frames]
-        assert refused([octets[:at], octets[at:]], Limits(10_000, cost - 1))[0] is Fault.TOO_LARGE
+        assert decode([octets[:at], octets[at:]], FrameLimits(10_000, cost)) == [frames]
+        assert refused([octets[:at], octets[at:]], FrameLimits(10_000, cost - 1))[0] is Fault.TOO_LARGE
 
 
 @given(
@@ -276,14 +276,14 @@ def test_the_bounds_are_exact_however_the_message_is_made_and_read(sizes: list[i
     cost = sum(sizes) + FRAME_COST * len(sizes)
     head = message([*frames[:at], b""])[:-2] if at < len(frames) else b""
     octets = head + PING + message(frames[at:]) if head or at < len(frames) else message(frames)
-    for limits in (Limits(PARTIAL, cost, 99), Limits(PARTIAL, 99 * MIB, len(frames))):
+    for limits in (FrameLimits(PARTIAL, cost, 99), FrameLimits(PARTIAL, 99 * MIB, len(frames))):
         assert messages(decode(reads(octets, read), limits)) == [frames]
-    for limits in (Limits(PARTIAL, cost - 1, 99), Limits(PARTIAL, 99 * MIB, len(frames) - 1)):
+    for limits in (FrameLimits(PARTIAL, cost - 1, 99), FrameLimits(PARTIAL, 99 * MIB, len(frames) - 1)):
         assert refused(reads(octets, read), limits)[0] is Fault.TOO_LARGE
 
 
 def test_what_a_message_will_cost_is_refused_by_the_header_of_the_frame_that_is_too_much() -> None:
-    limits = Limits(frame=10_000, message=20_000)
+    limits = FrameLimits(frame=10_000, message=20_000)
     first = long_form(MORE, 10_000) + bytes(10_000)
     fits = 20_000 - 10_000 - 2 * FRAME_COST
     assert decode([first + long_form(0, fits) + bytes(fits)], limits) == [[bytes(10_000), bytes(fits)]]
@@ -291,7 +291,7 @@ def test_what_a_message_will_cost_is_refused_by_the_header_of_the_frame_that_is_
 
 
 def test_what_is_pending_is_what_is_held() -> None:
-    decoder = PlainDecoder(Limits())
+    decoder = PlainDecoder(FrameLimits())
     two = 2 * FRAME_COST + 5
     for piece, pending in (
         (b"\x01", 1),
@@ -312,7 +312,7 @@ def test_what_is_pending_is_what_is_held() -> None:
 
 
 def test_a_refused_message_is_not_kept() -> None:
-    decoder = PlainDecoder(Limits(frame=MIB, message=2 * MIB))
+    decoder = PlainDecoder(FrameLimits(frame=MIB, message=2 * MIB))
     big = long_form(MORE, MIB - 200) + bytes(MIB - 200)
     tracemalloc.start()
     try:
@@ -341,8 +341,8 @@ def endless(frame: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("frame", [b"", b"a", b"x" * 33, b"y" * 8_192, b"z" * 1_000_000])
-@pytest.mark.parametrize("limits", [Limits(), Limits(MIB, 3 * MIB, 10**9), Limits.of_frame(MIB)])
-def test_an_endless_message_takes_no_more_memory_than_the_limit(frame: bytes, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [FrameLimits(), FrameLimits(MIB, 3 * MIB, 10**9), FrameLimits.of_frame(MIB)])
+def test_an_endless_message_takes_no_more_memory_than_the_limit(frame: bytes, limits: FrameLimits) -> None:
     source = endless(frame)
     given_at_most = list(islice(source, (limits.message + MIB) // 65_536))
     tracemalloc.start()
@@ -356,7 +356,7 @@ def test_an_endless_message_takes_no_more_memory_than_the_limit(frame: bytes, li
 def test_a_large_frame_is_in_memory_once() -> None:
     size = 16 * MIB
     header, piece = long_form(0, size), bytes(65_536)
-    decoder = PlainDecoder(Limits())
+    decoder = PlainDecoder(FrameLimits())
     tracemalloc.start()
     try:
         list(decoder.feed(header))
@@ -394,7 +394,7 @@ class Copied(bytes):
 
 @pytest.mark.parametrize("size", [PARTIAL, 65_536, MIB // 4])
 def test_a_frame_that_comes_byte_by_byte_is_not_copied_for_each_of_them(size: int) -> None:
-    decoder = PlainDecoder(Limits())
+    decoder = PlainDecoder(FrameLimits())
     Copied.octets = 0
     octets = long_form(0, size) + bytes(size)
     piece = Copied(b"\0")
@@ -408,7 +408,7 @@ def test_a_frame_that_comes_byte_by_byte_is_not_copied_for_each_of_them(size: in
 
 
 def test_a_short_frame_that_comes_byte_by_byte_is_copied_as_often_as_it_is_short() -> None:
-    decoder = PlainDecoder(Limits())
+    decoder = PlainDecoder(FrameLimits())
     Copied.octets = 0
     size = PARTIAL - 1
     for piece in bytewise(long_form(0, size) + bytes(size)):
@@ -418,21 +418,21 @@ def test_a_short_frame_that_comes_byte_by_byte_is_copied_as_often_as_it_is_short
 
 def test_many_frames_in_one_read_leave_moments_to_look_at_the_clock() -> None:
     count = 10 * len(STEP)
-    decoded = list(PlainDecoder(Limits(frames=2 * count)).feed(message([b""] * count)))
+    decoded = list(PlainDecoder(FrameLimits(frames=2 * count)).feed(message([b""] * count)))
     assert decoded.count(None) == count // len(STEP)
     assert messages(decoded) == [[b""] * count]
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 5])
 def test_decoding_may_be_abandoned(taken: int) -> None:
-    decoder = PlainDecoder(Limits())
+    decoder = PlainDecoder(FrameLimits())
     decoding = decoder.feed(message([b"a", b"b"]) * 5 + b"\xff\xff")
     assert list(islice(decoding, taken)) == [[b"a", b"b"]] * taken
     del decoding
 
 
 def test_the_limits_of_a_frame_leave_room_for_its_envelope() -> None:
-    limits = Limits.of_frame(MIB)
+    limits = FrameLimits.of_frame(MIB)
     frames = [b"identity", b"", *[b"header"] * 1_000, bytes(MIB)]
     assert sum(map(len, frames)) + FRAME_COST * len(frames) <= MIB + ENVELOPE
     assert decode(reads(message(frames)), limits) == [frames]

@@ -9,7 +9,7 @@ import pytest
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import LONG, command, message
-from broker.net.zmtp.limits import MAX_HANDSHAKE, Limits
+from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
 from broker.net.zmtp.machine import MAX_IDENTITY, Machine, State, error
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
@@ -67,7 +67,7 @@ def test_two_of_ours_come_to_traffic(
     claim: Claim,
 ) -> None:
     one = Side(router(server()))
-    other = Side(Machine(client(), "DEALER", Limits(), b"me", frozenset([b"ROUTER"])))
+    other = Side(Machine(client(), "DEALER", FrameLimits(), b"me", frozenset([b"ROUTER"])))
     converse(one, other, pieces)
     assert one.claims == [claim]
     assert other.claims == [Claim({metadata.SOCKET_TYPE: b"ROUTER", metadata.IDENTITY: b""})]
@@ -146,7 +146,7 @@ def test_traffic_behind_the_handshake_waits_until_the_claim_is_accepted(
 
 
 def test_what_is_held_for_a_claim_is_bounded() -> None:
-    limits = Limits(frame=1_000, message=2_000)
+    limits = FrameLimits(frame=1_000, message=2_000)
     machine = router(limits=limits)
     list(machine.feed(GREETING + READY))
     read = bytes(1_500)
@@ -181,7 +181,7 @@ def test_a_peer_of_version_2_gets_our_socket_type_and_an_empty_identity_instead_
 
 
 def test_a_client_speaks_version_2_with_a_service_that_has_no_later_one() -> None:
-    side = Side(Machine(Null(False), "DEALER", Limits(), b"me", frozenset([b"ROUTER"])))
+    side = Side(Machine(Null(False), "DEALER", FrameLimits(), b"me", frozenset([b"ROUTER"])))
     side.take(SIGNATURE + b"\x01")
     assert side.give() == SIGNATURE + b"\x03" + b"\x05\0\x02me"
     side.take(b"\x06\0\0" + b"\0\x01a")
@@ -220,7 +220,7 @@ def test_an_identity_of_version_2_may_have_255_octets() -> None:
     "machine",
     [
         lambda: router(PlainServer()),
-        lambda: Machine(PlainClient(b"u", b"p"), "ROUTER", Limits()),
+        lambda: Machine(PlainClient(b"u", b"p"), "ROUTER", FrameLimits()),
     ],
 )
 def test_version_2_is_for_routers_without_a_mechanism(machine: Callable[[], Machine]) -> None:
@@ -287,7 +287,7 @@ NULL_REFUSED = {
 @pytest.mark.parametrize(("octets", "fault"), NULL_REFUSED.values(), ids=NULL_REFUSED)
 @pytest.mark.parametrize("as_server", [False, True])
 def test_what_is_no_ready(octets: bytes, fault: Fault, as_server: bool) -> None:
-    machine = Machine(Null(as_server), "ROUTER" if as_server else "DEALER", Limits())
+    machine = Machine(Null(as_server), "ROUTER" if as_server else "DEALER", FrameLimits())
     assert refused(Side(machine), GREETING + octets).fault is fault
 
 
@@ -328,7 +328,7 @@ def test_what_a_plain_server_refuses(octets: bytes) -> None:
     ],
 )
 def test_what_a_plain_client_refuses(octets: bytes, fault: Fault) -> None:
-    side = Side(Machine(PlainClient(b"u", b"p"), "DEALER", Limits()))
+    side = Side(Machine(PlainClient(b"u", b"p"), "DEALER", FrameLimits()))
     as_server = PLAIN[:32] + b"\x01" + bytes(31)
     assert refused(side, as_server + octets).fault is fault
 

@@ -16,7 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import command, message
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output, State
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
@@ -348,7 +348,7 @@ def passwords(context: zmq.Context[Any]) -> Iterator[None]:
 
 def client_of(endpoint: str, mechanism: Mechanism, socket_type: str = "DEALER") -> Connection:
     peers = frozenset([b"ROUTER", b"REP", b"DEALER"])
-    return connect(endpoint, Machine(mechanism, socket_type, Limits(), b"ours", peers))
+    return connect(endpoint, Machine(mechanism, socket_type, FrameLimits(), b"ours", peers))
 
 
 def test_a_client_of_ours_talks_to_a_router(peer: Open) -> None:
@@ -424,7 +424,7 @@ def test_the_octets_of_a_handshake_are_those_of_the_examples(
     client = peer(kind, **options)
     client.connect(listener.endpoint)
     received = b""
-    with listener.accept(Machine(Null(True), "ROUTER", Limits())) as server:
+    with listener.accept(Machine(Null(True), "ROUTER", FrameLimits())) as server:
         while len(received) < 64 + len(expected):
             server.step()
             received += server.input

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import STEP, command, message
-from broker.net.zmtp.limits import MAX_HANDSHAKE, Limits
+from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
 from broker.net.zmtp.machine import Machine, Output, State, error
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.plain import PlainServer
@@ -184,7 +184,7 @@ def test_a_claim_with_traffic_in_one_packet_loses_nothing() -> None:
     assert events[3] == [b"a"]
 
 
-LIMITS = Limits(frame=1_000, message=3_000, frames=12)
+LIMITS = FrameLimits(frame=1_000, message=3_000, frames=12)
 """Small ones, so that sequences reach them."""
 
 parts = st.lists(st.integers(0, 400).map(lambda size: b"x" * size), min_size=1, max_size=4)

@@ -12,7 +12,7 @@ import pytest
 
 from broker.net.zmtp.errors import ZmtpError
 from broker.net.zmtp.frames import Command, Decoder
-from broker.net.zmtp.limits import Limits
+from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.sealing import OUTPUT, VARIABLE, SealingError, choose, helper_path
 from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
 
@@ -27,7 +27,7 @@ class Peers:
     def __init__(self, form: str, count: int) -> None:
         self.sealing = sealing_of(form)
         self.encoders = [self.sealing.encoder(key, FROM_SERVER, 0) for key in keys(count)]
-        self.decoders = [sealing_of("python").decoder(Limits(), key, FROM_SERVER, 0) for key in keys(count)]
+        self.decoders = [sealing_of("python").decoder(FrameLimits(), key, FROM_SERVER, 0) for key in keys(count)]
 
     def receive(self, sealed: list[bytes]) -> list[list[object]]:
         """The events at each other end, when each is sent its own octets."""
@@ -121,7 +121,7 @@ def outcome(decoder: Decoder, pieces: list[bytes]) -> tuple[list[object], str]:
 @pytest.mark.parametrize("seed", range(20))
 def test_both_forms_decide_the_same_on_damaged_input(seed: int):
     random = Random(seed)
-    limits = Limits(frame=3_000, message=8_000, frames=12)
+    limits = FrameLimits(frame=3_000, message=8_000, frames=12)
     reasons = set()
     for _ in range(40):
         encoder = sealing_of("python").encoder(bytes(32), FROM_SERVER, random.randrange(3))

@@ -1,0 +1,188 @@
+"""Good peers on the TCP wires: each pings through its own transport, and counts the pongs that it has read."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from bench.common import traffic
+from bench.elko import messages
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def frame(opcode: int, payload: bytes) -> bytes:
+    """One WebSocket frame of a client; the mask is all zeros."""
+    size = len(payload)
+    length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + size.to_bytes(2, "big")
+    return bytes([0x80 | opcode]) + length + bytes(4) + payload
+
+
+def request(path: str, body: bytes | None = None) -> bytes:
+    """One request of HTTP."""
+    if body is None:
+        return f"GET {path} HTTP/1.1\r\nHost: broker\r\n\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\nHost: broker\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def connected(port: int) -> socket.socket:
+    """A connection on which nothing waits to be sent."""
+    sock = traffic.connect(port)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Good:
+    """A peer that pings, on a connection of its own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sockets = [self.sock]
+        self.pongs = 0
+        self._tail: dict[socket.socket, bytes] = {}
+
+    def ping(self, number: int) -> None:
+        """Send so many pings."""
+        self.sock.sendall(messages.PING * number)
+
+    def read(self, sock: socket.socket) -> bool:
+        """Read what has come. Returns False when the broker closed the connection."""
+        data = sock.recv(1 << 16)
+        self.came(sock, data)
+        return bool(data)
+
+    def came(self, sock: socket.socket, data: bytes) -> None:
+        """Count the pongs in what has come."""
+        whole = self._tail.get(sock, b"") + data
+        self.pongs += whole.count(b'pong"')
+        self._tail[sock] = whole[-4:]
+
+    def say(self, data: bytes) -> None:
+        """Send the first words, and wait for what is said to them."""
+        self.sock.sendall(data)
+        self.sock.settimeout(traffic.STUCK)
+        pongs = self.pongs
+        while self.pongs == pongs:
+            if not self.read(self.sock):
+                raise traffic.Stuck("the broker closed a good connection")
+
+
+class ElkoPeer(Good):
+    """Lines over TCP."""
+
+    def __init__(self, port: int, role: str = "broker") -> None:
+        super().__init__(connected(port))
+        self._ping = messages.PING.replace(b'"broker"', f'"{role}"'.encode())
+        self.say(messages.auth("good", role) + self._ping)
+
+    def ping(self, number: int) -> None:
+        self.sock.sendall(self._ping * number)
+
+
+class WebPeer(Good):
+    """Messages over a WebSocket."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(connected(port))
+        self.sock.sendall(HANDSHAKE)
+        self.sock.recv(4_096)
+        self._ping = frame(1, messages.PING)
+        self.say(frame(1, messages.auth("good")) + self._ping)
+
+    def ping(self, number: int) -> None:
+        self.sock.sendall(self._ping * number)
+
+
+class RtcpPeer(Good):
+    """Numbered blocks."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(connected(port))
+        self._sent = 0
+        self.sock.sendall(b"start\n")
+        self.sock.recv(4_096)
+        self.say(self._block(messages.auth("good")) + self._block(messages.PING))
+
+    def _block(self, data: bytes) -> bytes:
+        self._sent += 1
+        return b"%d %d\n" % (self._sent, self.pongs) + data
+
+    def ping(self, number: int) -> None:
+        self.sock.sendall(b"".join(self._block(messages.PING) for _ in range(number)))
+
+
+class ConsolePeer(Good):
+    """Commands of the console."""
+
+    COMMAND = b'{op:"ping"}\n'
+
+    def __init__(self, port: int) -> None:
+        super().__init__(connected(port))
+        self.say(self.COMMAND)
+
+    def ping(self, number: int) -> None:
+        self.sock.sendall(self.COMMAND * number)
+
+
+class HttpPeer(Good):
+    """A session that polls: pings go in one request at a time, answers come on a second connection."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(connected(port))
+        self._select = connected(port)
+        self.sockets.append(self._select)
+        self._data = {self.sock: b"", self._select: b""}
+        self.sock.sendall(request("/connect"))
+        self._session = self._answer(self.sock)["sessionid"]
+        self._xmit = 0
+        self._due = 0
+        self._busy = False
+        self._send(messages.auth("good"))
+        self._answer(self.sock)
+        self._busy = False
+        self._poll("1")
+
+    def ping(self, number: int) -> None:
+        self._due += number
+        if not self._busy and self._due:
+            pings, self._due = self._due, 0
+            self._send(messages.PING * pings)
+
+    def _send(self, body: bytes) -> None:
+        self._busy = True
+        self._xmit += 1
+        self.sock.sendall(request(f"/xmit/{self._session}/{self._xmit}", body))
+
+    def _poll(self, number: str) -> None:
+        self._select.sendall(request(f"/select/{self._session}/{number}"))
+
+    def _answer(self, sock: socket.socket) -> dict[str, str]:
+        sock.settimeout(traffic.STUCK)
+        while (body := self._response(sock)) is None:
+            self._data[sock] += sock.recv(1 << 16)
+        answer: dict[str, str] = json.loads(body)
+        return answer
+
+    def _response(self, sock: socket.socket) -> bytes | None:
+        """The body of the next response, if it is complete."""
+        head, found, rest = self._data[sock].partition(b"\r\n\r\n")
+        if not found:
+            return None
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if len(rest) < length:
+            return None
+        self._data[sock] = rest[length:]
+        return rest[:length]
+
+    def came(self, sock: socket.socket, data: bytes) -> None:
+        self._data[sock] += data
+        while (body := self._response(sock)) is not None:
+            if sock is self.sock:
+                self._busy = False
+                self.ping(0)
+            else:
+                self.pongs += body.count(b'pong"')
+                self._poll(json.loads(body)["seqnum"])

@@ -1,0 +1,61 @@
+"""The configuration of this daemon: the schema with the sections of all wires, and the operations on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.app.wires import WIRES
+from broker.config import check, load, validate
+from broker.config import reload as reloading
+from broker.config.check import resolves
+from broker.config.problem import Problem
+from broker.config.schema import Config as Config
+from broker.config.schema import Schema
+from broker.config.section import Resolves
+
+SCHEMA = Schema.of(wire.section for wire in WIRES)
+"""The sections of the configuration."""
+
+if not TYPE_CHECKING:
+    Config = SCHEMA.config
+
+
+def read(path: str | Path) -> Config:
+    """As `broker.config.load.read`."""
+    return load.read(path, SCHEMA)
+
+
+def parse(text: str, name: str) -> Config:
+    """As `broker.config.load.parse`."""
+    return load.parse(text, name, SCHEMA)
+
+
+def found(config: Config) -> list[Problem]:
+    """As `broker.config.validate.found`."""
+    return validate.found(config, SCHEMA)
+
+
+def problems(config: Config) -> list[tuple[str, str]]:
+    """As `broker.config.validate.problems`."""
+    return validate.problems(config, SCHEMA)
+
+
+def report(config: Config, resolves: Resolves = resolves) -> str:
+    """As `broker.config.check.report`."""
+    return check.report(config, SCHEMA, resolves)
+
+
+def changes(old: Config, new: Config) -> list[str]:
+    """As `broker.config.reload.changes`."""
+    return reloading.changes(old, new, SCHEMA)
+
+
+def refused(old: Config, new: Config) -> list[str]:
+    """As `broker.config.reload.refused`."""
+    return reloading.refused(old, new, SCHEMA)
+
+
+def example() -> str:
+    """As `broker.config.schema.Schema.example`."""
+    return SCHEMA.example()

@@ -1,0 +1,87 @@
+"""The operators' console: its listener, and its password."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from broker.admin.console import ConsoleSession, Shown
+from broker.admin.telnet import ConsoleReader
+from broker.app.core import Core
+from broker.config import endpoint as endpoints
+from broker.config import values
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineFactory
+from broker.net.stream_listener import StreamListener
+from broker.net.tls import Certificates
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.common.places import place
+from broker.wires.dialect import Dialect
+
+LIMITS = ConnectionLimits(connections=100, rate=1, burst=20, authenticate_within=30)
+"""Operators are few, and a password is not guessed at one connection a second."""
+
+
+class ConsoleListener:
+    """The listener of operators. ``dialects`` and ``shown`` are asked for each operator that connects."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        config: values.Console,
+        core: Core,
+        reactor: Any,
+        dialects: Callable[[], Sequence[Dialect]],
+        shown: Callable[[], Shown],
+    ) -> None:
+        self._password = config.password
+        self._guesses = Guesses(reactor.seconds)
+        self._dialects = dialects
+        self._shown = shown
+        endpoint = endpoints.parse(config.endpoint)
+        self._lines = LineFactory(
+            "console",
+            self._converse,
+            LIMITS,
+            core.scheduler,
+            core.complaints,
+            reactor,
+            half_close=endpoint.kind != "tls",
+            guarded=False,  # The console's decoder detects HTTP requests itself, among telnet commands.
+        )
+        self._listener = StreamListener(reactor, endpoint, self._lines, self._lines, core.scheduler, core.complaints)
+        self.where = endpoint.where
+
+    def bind(self) -> str:
+        """Listen, and log that. Returns the address. Raises `broker.net.endpoints.CannotListen`."""
+        where = self._listener.open()
+        self.log.info("console on {where}", where=where)
+        return where
+
+    def places(self) -> list[dict[str, object]]:
+        """Return the listener as operators see it, if it is open."""
+        return place("console", "console", self._listener)
+
+    def certificates(self) -> list[Certificates]:
+        """Return the certificates of a listener over TLS, if it is open."""
+        return [] if self._listener.certificates is None else [self._listener.certificates]
+
+    def reload(self, config: values.Console) -> None:
+        """Take a new password: operators who are connected stay."""
+        self._password = config.password
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when that is so."""
+        return self._listener.stop_listening()
+
+    def close(self) -> Deferred[None]:
+        """Close all connections in good order. Fires when they are closed."""
+        return self._lines.close()
+
+    def _converse(self, peer: Peer) -> tuple[Reader, Session]:
+        return ConsoleReader(), ConsoleSession(self._dialects(), self._shown(), self._password, self._guesses, peer)

@@ -1,0 +1,91 @@
+"""The core of a daemon, which all wires share, built from the state in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from broker.config import values
+from broker.core.counters import Counters
+from broker.core.launchers import Launchers
+from broker.core.liveness import Leases
+from broker.core.model import Launcher, Snapshot
+from broker.core.recorder import Recorder
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+from broker.core.store import Store
+from broker.core.topics import Topics
+from broker.net.child_processes import Programs
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
+from broker.wires.common.registry_topics import FarmTopics
+
+log = Logger()
+
+
+@attrs.frozen(eq=False)
+class Core:
+    """The parts of the core. ``in_thread`` calls a function in the thread of the store."""
+
+    registry: Registry
+    restored: Restored
+    recorder: Recorder
+    launchers: Launchers
+    programs: Programs
+    threads: ThreadPool
+    topics: Topics
+    leases: Leases
+    scheduler: Turns
+    complaints: Complaints
+    in_thread: Callable[..., Deferred[Any]]
+
+
+def build(
+    snapshot: Snapshot, store: Store, grace: float, table: list[Launcher], counters: Counters, reactor: Any
+) -> Core:
+    """Build the core from the remembered state. Raises `broker.core.database.StateError`."""
+    threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
+    in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, threads)
+    # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
+    restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
+    registry = Registry(reactor, lambda: recorder.next_id(), restored)
+    recorder = Recorder(
+        registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
+    )
+    threads.start()
+    programs = Programs(reactor)
+
+    def remember(name: str, on: bool) -> None:
+        in_thread(store.switch, name, on).addErrback(
+            lambda failure: log.failure("the switch of {name} was not stored", failure, name=name)
+        )
+
+    launchers = Launchers(table, snapshot.launchers_on, programs.spawn, remember)
+    topics = Topics()
+    leases = Leases(reactor)
+    FarmTopics(registry, topics, leases)
+    return Core(
+        registry=registry,
+        restored=restored,
+        recorder=recorder,
+        launchers=launchers,
+        programs=programs,
+        threads=threads,
+        topics=topics,
+        leases=leases,
+        scheduler=Turns(reactor, leases.look),
+        complaints=Complaints(counters, reactor),
+        in_thread=in_thread,
+    )
+
+
+def launchers_of(config: values.Launchers) -> list[Launcher]:
+    """Return the launcher table of a configuration."""
+    return [Launcher(each.name, each.script, each.initial, each.on) for each in config.table]

@@ -1,0 +1,22 @@
+"""The documentation of all counters of the daemon: those of the wires, and those of its own parts."""
+
+from __future__ import annotations
+
+from broker.app.wires import WIRES
+from broker.wires.common.connection_counters import connection_counters
+from broker.wires.counter import Counter, Documentation
+
+DAEMON = (
+    *connection_counters("console"),
+    Counter("console_dropped", "Answers dropped because the operator does not read", "messages"),
+    Counter("console_debug", "Lines for the log that were not logged, since there were too many", "lines"),
+    Counter("registry", "What the registry holds now", gauge=True),
+    Counter("journal_records", "Records of the metrics journal, by what became of them", "records"),
+    Counter("journal_segments", "Segments of the metrics journal, by event", "segments"),
+    Counter("journal_errors", "Failures of the journal's disk, by operation", "errors"),
+    Counter("journal_clock", "Times that the system clock was set back", "times"),
+)
+"""The counters of the console, the registry and the journal."""
+
+COUNTERS = Documentation([*DAEMON, *(counter for wire in WIRES for counter in wire.counters)])
+"""The documentation of every counter that the daemon has."""

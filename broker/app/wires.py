@@ -1,0 +1,115 @@
+"""The wires of the daemon: the list of all, and the life cycle of the enabled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+
+from broker.config.schema import Config
+from broker.core.counters import Counters
+from broker.core.model import Service
+from broker.net.listener_retry import Openings
+from broker.net.tls import Certificates
+from broker.wires.dbp.wire import WIRE as DBP
+from broker.wires.dialect import Dialect
+from broker.wires.dns.wire import WIRE as DNS
+from broker.wires.elko.wire import BROKER, DIRECTOR
+from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.mc0.wire import WIRE as MC0
+from broker.wires.mtl.wire import WIRE as MTL
+from broker.wires.views import AnyView
+
+WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS)
+"""All wires, in the order in which their listeners are opened."""
+
+
+def streams(config: Config) -> int:
+    """Return the number of sockets of the wires that take connections."""
+    return sum(not binding.datagrams for wire in WIRES for binding in wire.section.bindings(getattr(config, wire.name)))
+
+
+def descriptors(config: Config, every: int) -> int:
+    """Return the file descriptors that wires take besides connections, of ``every`` that the process may have."""
+    enabled = ((wire, getattr(config, wire.name)) for wire in WIRES)
+    return sum(wire.descriptors(section, every) for wire, section in enabled if wire.enabled(section))
+
+
+class RunningWires:
+    """The enabled wires. Each is made once; binding its listeners is retried until they are open."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._config: Config
+        self._open: dict[str, OpenWire] = {}
+
+    def add(self, openings: Openings, config: Config, context: Context) -> None:
+        """Have ``openings`` make the wires and open their listeners. If that fails, `abandon` closes what is open."""
+        self._config = config
+        for wire in WIRES:
+            section = getattr(config, wire.name)
+            if not wire.enabled(section):
+                continue
+            make = partial(self._make, wire, context)
+            # The sockets of one title are one listener: the first one's address is shown.
+            titles = {binding.title: binding for binding in reversed([*wire.section.bindings(section)])}
+            for binding in reversed(titles.values()):
+                bind = partial(self._bind, wire, binding.title)
+                openings.add(binding.title, binding.where.where, bind, make, binding.required)
+            if not titles:
+                # Nothing listens, and so nothing would be retried.
+                make()
+
+    def reload(self, config: Config) -> None:
+        """Apply the keys that a reload may change, also to wires that are not made yet."""
+        self._config = config
+        for name, wire in self._open.items():
+            wire.reload(getattr(config, name), config.broker)
+
+    def views(self) -> dict[str, AnyView]:
+        """Return the tables that operators see, by name."""
+        return {view.name: view for wire in self._open.values() for view in wire.views()}
+
+    def dialects(self) -> list[Dialect]:
+        """Return the commands of the wires for operators."""
+        return [dialect for wire in self._open.values() for dialect in wire.dialects()]
+
+    def places(self) -> Iterator[Mapping[str, object]]:
+        """Yield the open listeners as operators see them."""
+        for wire in self._open.values():
+            yield from wire.places()
+
+    def services(self) -> Iterator[Service]:
+        """Yield the open listeners as services of the broker itself."""
+        for wire in self._open.values():
+            yield from wire.services()
+
+    def certificates(self) -> list[Certificates]:
+        """Return the certificates of open listeners over TLS."""
+        return [each for wire in self._open.values() for each in wire.certificates()]
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when that is so."""
+        return DeferredList([wire.stop_listening() for wire in self._open.values()], consumeErrors=True)
+
+    def close(self) -> Deferred[Any]:
+        """Close all wires orderly and concurrently. Fires when that is done."""
+        closing = [wire.close() for wire in self._open.values()]
+        self._open.clear()
+        return DeferredList(closing, consumeErrors=True)
+
+    def abandon(self) -> None:
+        """Close all without the reactor: the start failed."""
+        for wire in self._open.values():
+            wire.abandon()
+        self._open.clear()
+
+    def _make(self, wire: Wire[Any], context: Context) -> None:
+        if wire.name not in self._open:
+            made = self._open[wire.name] = wire.open(getattr(self._config, wire.name), context)
+            self._counters.include(made.counts)
+
+    def _bind(self, wire: Wire[Any], title: str) -> str:
+        return self._open[wire.name].bind(title)

@@ -1,0 +1,200 @@
+"""Contents for blocking programs: readers take them, and writers send them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from broker.client import mtl
+from broker.client.errors import Closed, NotTaken
+from broker.client.reactor_thread import ReactorThread
+from broker.client.reader import Delivery
+from broker.wires.mtl.codec.table import Value
+
+
+class Content:
+    """A Content that was received. Its attributes are those of `broker.client.reader.Delivery`."""
+
+    def __init__(self, thread: ReactorThread, delivery: Delivery, done: Deferred[Any]) -> None:
+        self.body = delivery.body
+        self.resource = delivery.resource
+        self.missed = delivery.missed
+        self.properties = delivery.properties
+        self._thread = thread
+        self._confirmed = not delivery.answered
+        self._delivery = delivery
+        self._done = done
+
+    @property
+    def stale(self) -> bool:
+        """True if an answer would be void: the flow was lost, and the broker delivers the Content again."""
+        return self._confirmed and self._delivery.answered
+
+    def take(self) -> None:
+        """Record that the program has the Content. Without confirmation that settles it."""
+        if not self._confirmed:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Confirm the Content."""
+        self.settle(None)
+
+    def reject(self, *, recycle: bool) -> None:
+        """Reject the Content; with ``recycle`` the broker delivers it again."""
+        self.settle(Failure(NotTaken(recycle=recycle)))
+
+    def settle(self, result: bytes | Failure | None) -> None:
+        """Settle the Content with the result of its handler. The first result counts."""
+        self._thread.soon(self._settle, result)
+
+    def _settle(self, result: bytes | Failure | None) -> None:
+        # In the client's thread: Deferreds are not thread-safe.
+        if self._done.called:
+            return
+        if isinstance(result, Failure):
+            self._done.errback(result)
+        else:
+            self._done.callback(result)
+
+
+Item = TypeVar("Item", bound=Content)
+
+
+class Inbox(Generic[Item]):
+    """Received Contents, in order, until the flow ends.
+
+    Several threads may take from one inbox; each Content goes to one of them.
+    """
+
+    def __init__(self, thread: ReactorThread, make: Callable[[ReactorThread, Delivery, Deferred[Any]], Item]) -> None:
+        self._thread = thread
+        self._make = make
+        # Unbounded here: the reader bounds the number of Contents that are not settled, and stops receiving.
+        self._contents: queue.SimpleQueue[Item | Exception] = queue.SimpleQueue()
+
+    def __iter__(self) -> Iterator[Item]:
+        """Iterate over the Contents until the flow is closed. Raises the error that ends it otherwise."""
+        while True:
+            try:
+                yield self.take()
+            except Closed:
+                return
+
+    def take(self, timeout: float | None = None) -> Item:
+        """Return the next Content. Raises TimeoutError, `Closed`, or the error that has ended the flow."""
+        end = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                content = self._contents.get(timeout=None if end is None else max(0.0, end - monotonic()))
+            except queue.Empty:
+                raise TimeoutError(f"no Content in {timeout} s") from None
+            if isinstance(content, Exception):
+                self._contents.put(content)  # for the next caller
+                raise content
+            if not content.stale:
+                content.take()
+                return content
+            # The flow was lost while the Content waited here. Its answer is void; it only frees the reader's slot.
+            content.confirm()
+
+    # in the client's thread
+
+    def receive(self, delivery: Delivery) -> Deferred[Any]:
+        """Queue a Content. The Deferred fires when the program settles it."""
+        done: Deferred[Any] = Deferred()
+        self._contents.put(self._make(self._thread, delivery, done))
+        return done
+
+    def end_with(self, ended: Deferred[None]) -> None:
+        """End the inbox when the flow ends."""
+        ended.addBoth(self._end)
+
+    def _end(self, outcome: Failure | None) -> None:
+        error = Closed("the flow is closed") if outcome is None else outcome.value
+        self._contents.put(error if isinstance(error, Exception) else Closed(str(error)))
+
+
+class Reader(Inbox[Content]):
+    """Reader of Contents."""
+
+    def __init__(self, thread: ReactorThread) -> None:
+        super().__init__(thread, Content)
+        self.reader: mtl.Reader
+
+    def work(self, function: Callable[[Content], object]) -> None:
+        """Call a function for each Content and answer it: confirm when the function returns, reject when it raises.
+
+        `broker.client.errors.NotTaken` chooses between redelivery and discarding; any other exception is redelivered.
+        Returns when the reader is closed. Several threads may call it to process Contents concurrently.
+        """
+        for content in self:
+            try:
+                function(content)
+            except Exception as error:
+                content.settle(Failure(error))
+            else:
+                content.confirm()
+
+    def drain(self) -> None:
+        """Stop delivery. `take`, `work` and iteration end after the Contents that have arrived are settled."""
+        self._thread.soon(self.reader.drain)
+
+    def close(self) -> None:
+        """Close the reader. Unanswered Contents are returned to the broker."""
+        self._thread.soon(self.reader.close)
+
+
+class Writer:
+    """Writer of Contents."""
+
+    def __init__(self, thread: ReactorThread, writer: mtl.Writer) -> None:
+        self.writer = writer
+        self._thread = thread
+        self._error: BaseException | None = None
+
+    def send(
+        self,
+        body: bytes,
+        resource: str = "",
+        properties: Mapping[str, Value] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Send a Content and wait until it is confirmed. After TimeoutError it may still arrive."""
+        self._thread.call(self._send, body, resource, properties, timeout=timeout)
+
+    def post(
+        self,
+        body: bytes,
+        resource: str = "",
+        properties: Mapping[str, Value] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Send a Content and wait only for room. `flush` waits for the confirms."""
+        self._thread.call(self._post, body, resource, properties, timeout=timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all posted Contents are settled. Raises the first error since the last flush."""
+        self._thread.call(self.writer.settled, timeout=timeout)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._thread.call(self.writer.close)
+
+    async def _send(self, *content: Any) -> None:
+        await self.writer.room()
+        await self.writer.send(*content)
+
+    async def _post(self, *content: Any) -> None:
+        await self.writer.room()
+        self.writer.send(*content).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self._error = self._error or failure.value

@@ -1,0 +1,66 @@
+"""Checks that several sections of the configuration need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from broker.config import endpoint
+from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.files import MAX_SECRET, BadFile, check_tls
+from broker.config.problem import Problem
+
+MAX_LABEL = 1_024
+"""Characters of a label or an address: the bound for those of peers, too."""
+
+MAX_SUFFIX = 200
+"""Characters of the suffix of the broker's own service names, which with it must stay under 255."""
+
+_HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
+
+
+def hostport(text: str) -> tuple[str, int] | None:
+    """Return the host and port of ``host:port``, an IPv6 address in brackets; None for any other text."""
+    match = _HOSTPORT.fullmatch(text)
+    if match is None or not 1 <= int(match["port"]) <= 65_535:
+        return None
+    host = match["six"] or match["host"]
+    return None if (":" in host) != bool(match["six"]) else (host, int(match["port"]))
+
+
+def printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
+    """Yield the problems of a text to be displayed, of at most ``most`` characters."""
+    if value is None:
+        return
+    if not value.strip():
+        yield Problem(key, "is empty")
+    elif not value.isprintable():
+        yield Problem(key, "has a character that cannot be printed")
+    elif len(value) > most:
+        yield Problem(key, f"has more than {most} characters")
+
+
+def secret(key: str, value: str) -> Iterator[Problem]:
+    """Yield the problems of a secret."""
+    if not value:
+        yield Problem(key, "is empty")
+    elif len(value.encode(errors="replace")) > MAX_SECRET:
+        yield Problem(key, f"has more than {MAX_SECRET} bytes")
+
+
+def listens(key: str, text: str) -> Iterator[Problem]:
+    """Yield the problems of an endpoint string. Reads the TLS files that it names."""
+    try:
+        where = endpoint.parse(text)
+        if where.kind == "tls":
+            check_tls(where.kwargs["certificate"], where.kwargs["key"], where.kwargs.get("ca"))
+    except (BadEndpoint, BadFile) as error:
+        yield Problem(key, str(error))
+
+
+def parsed(text: str) -> Endpoint | None:
+    """Return the endpoint that ``text`` describes, None if it describes none."""
+    try:
+        return endpoint.parse(text)
+    except BadEndpoint:
+        return None

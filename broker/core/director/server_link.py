@@ -1,0 +1,164 @@
+"""One link of a Context Server: validates its reports, and applies them to the farm.
+
+The links of one server share its `state.Server`; `farm` decides which server a link belongs to.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from zope.interface import implementer
+
+from broker.core.director.farm import Farm
+from broker.core.director.interfaces import IContextServer, ProviderLink
+from broker.core.director.limits import MAX_CONTEXTS, MAX_FAMILIES, MAX_PROTOCOLS, MAX_USERS, MAX_USERS_IN_CONTEXT
+from broker.core.director.names import check_name, check_text
+from broker.core.director.state import LinkReport, OpenContext, Server
+from broker.core.errors import Reason, Refusal
+from broker.core.model import MAX_TEXT
+
+GATE_CLOSED = "context closed to new entries"
+"""The reason to deny a reservation if a server closes a gate without a reason."""
+
+
+@implementer(IContextServer)
+class ServerLink:
+    """The implementation of `IContextServer`, which documents each method."""
+
+    __slots__ = ("_farm", "_gone", "_report", "server")
+
+    def __init__(self, farm: Farm, label: str, link: ProviderLink) -> None:
+        self._farm = farm
+        self._report = LinkReport(label[:MAX_TEXT], link)
+        self._gone = False
+        self.server: Server = farm.join(self._report)
+
+    # The server
+
+    def relabel(self, label: str) -> None:
+        self._check_here()
+        self._report.label = label[:MAX_TEXT]
+        # The newest link gives the label, even if an older one is relabelled.
+        self.server.label = next(reversed(self.server.links)).label
+
+    def address(self, protocol: str, hostport: str) -> None:
+        check_name("protocol", protocol)
+        check_text("a host and port", hostport)
+        if not hostport:
+            raise Refusal(Reason.PARAMETER, "a host and port is empty")
+        self._check_here()
+        addresses = self._report.addresses
+        before = addresses.get(protocol)
+        if before is None and len(addresses) >= MAX_PROTOCOLS:
+            raise Refusal(Reason.LIMIT, f"a server may speak {MAX_PROTOCOLS} protocols, and this is one more")
+        addresses[protocol] = hostport
+        try:
+            self.server = self._farm.settle(self.server, self._report)
+        except Refusal:
+            if before is None:
+                del addresses[protocol]
+            else:
+                addresses[protocol] = before
+            raise
+        self._farm.telling.tell()
+
+    def will_serve(self, family: str, capacity: int, restricted: bool) -> None:
+        check_name("family", family)
+        self._check_here()
+        families = self._report.families
+        if family not in families and len(families) >= MAX_FAMILIES:
+            raise Refusal(Reason.LIMIT, f"a server may serve {MAX_FAMILIES} families, and this is one more")
+        families[family] = restricted or families.get(family, False)
+        self._report.capacity = capacity
+        self._farm.serves(self.server, capacity)
+
+    def load(self, factor: float) -> None:
+        self._check_here()
+        if not isfinite(factor):
+            raise Refusal(Reason.PARAMETER, "a load is not a finite number")
+        self._farm.selection.load(self.server, max(0.0, factor))
+
+    # Contexts
+
+    def opened(self, context: str, yours: bool, maxcap: int, basecap: int, restricted: bool) -> None:
+        check_name("context", context)
+        self._check_here()
+        farm = self._farm
+        server = self.server
+        found = server.contexts.get(context)
+        new = found is None
+        if found is None:
+            if len(server.contexts) >= MAX_CONTEXTS:
+                raise Refusal(Reason.LIMIT, f"a server may have {MAX_CONTEXTS} contexts, and this is one more")
+            found = OpenContext(context, server)
+        found.reporters |= self._report.bit
+        found.yours = found.yours or yours
+        found.maxcap = maxcap
+        found.basecap = basecap
+        found.restricted = restricted
+        # Before `Farm.opened`, which moves reservations by the capacity of the clone.
+        farm.capacity_hints.remember(found)
+        if new:
+            farm.opened(found)
+        else:
+            found.changed()
+            farm.end_duplicate(found)
+        farm.telling.tell()
+
+    def closed(self, context: str) -> None:
+        self._farm.taken_back(self._own(context), self._report.bit)
+        self._farm.telling.tell()
+
+    def gate(self, context: str, open: bool, reason: str | None) -> None:
+        check_text("a reason", reason or "")
+        found = self._own(context)
+        if open:
+            found.gate = None
+        else:
+            found.gate = GATE_CLOSED if reason is None else reason
+        found.changed()
+
+    # Users
+
+    def entered(self, context: str, user: str) -> None:
+        check_name("user", user)
+        found = self._own(context)
+        bit = self._report.bit
+        if user in found.users:
+            found.users[user] |= bit
+            return
+        if len(found.users) >= MAX_USERS_IN_CONTEXT:
+            raise Refusal(Reason.LIMIT, f"a context may have {MAX_USERS_IN_CONTEXT} users, and this is one more")
+        if found.server.users >= MAX_USERS:
+            raise Refusal(Reason.LIMIT, f"a server may have {MAX_USERS} users, and this is one more")
+        self._farm.entered(found, user, bit)
+        self._farm.telling.tell()
+
+    def exited(self, context: str, user: str) -> None:
+        found = self._own(context)
+        bit = self._report.bit
+        if not found.users.get(user, 0) & bit:
+            check_name("user", user)
+            raise Refusal(Reason.NOT_REGISTERED, f"user {user!r} is not in context {context!r}")
+        self._farm.exited(found, user, bit)
+        self._farm.telling.tell()
+
+    def leave(self) -> None:
+        if not self._gone:
+            self._gone = True
+            self._farm.leave(self.server, self._report)
+            self._farm.telling.tell()
+
+    # Internals
+
+    def _check_here(self) -> None:
+        if self._gone:
+            raise Refusal(Reason.NOT_REGISTERED, "this server has left")
+
+    def _own(self, context: str) -> OpenContext:
+        """Return the context of that name that this link reports. Raises `Refusal` NOT_REGISTERED."""
+        found = self.server.contexts.get(context)
+        if found is None or not found.reporters & self._report.bit or self._gone:
+            check_name("context", context)
+            raise Refusal(Reason.NOT_REGISTERED, f"context {context!r} is not open at this server")
+        return found

@@ -1,0 +1,1 @@
+"""Work queues: at-least-once delivery to competing consumers."""

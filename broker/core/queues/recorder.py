@@ -1,0 +1,329 @@
+"""Writes the durable messages of queues to their store, many at a time, without disk work in the reactor thread.
+
+Rules:
+- What is to be written is gathered for `COMMIT_SECONDS`, or until there are `COMMIT_MESSAGES`, and goes into one
+  transaction, in a thread. One at a time: what comes meanwhile is in the next ones, each of a bounded size.
+- An author hears of a message when the transaction that it is in is on the disk, and of all of its messages in that
+  transaction together. Authors hear in the order of their messages.
+- A message that is gone before it is written is not written. One that was dead gave way to another one in its queue's
+  graveyard, which is in the same transaction.
+- If a transaction fails, the authors whose messages were in it, or were gathered for the next one, hear that they are
+  not kept. No further ones are taken until a transaction succeeds, which is tried again and again. What is not from an
+  author, dead messages above all, and what is gone, is written then. So nothing that an author was told of is lost.
+- A message that was confirmed by a reader is safe, whatever the disk does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.core.database import StateError, StateFull
+from broker.core.disk_errors import DiskErrors
+from broker.core.interfaces import ILeases
+from broker.core.queues.interfaces import Author, Batch, IQueueStore, RestoredMessage, Row
+from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
+from broker.core.queues.queue import Queue
+from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
+
+COMMIT_SECONDS = 0.005
+"""Seconds for which messages are gathered: about as long as a disk takes to write them."""
+
+COMMIT_MESSAGES = 100
+"""Messages that are not kept waiting for more."""
+
+MOST_GATHERED = 10_000
+"""Messages that are gathered while a transaction takes long. When there are more, writers are told to wait."""
+
+MOST_GATHERED_BYTES = 64 * 1024 * 1024
+"""Bytes of those: what a disk writes in a second or so."""
+
+_Gathered = tuple[Message, Author | None, Any]
+
+
+class QueueRecorder:
+    """See `broker.core.queues.interfaces.Keeper`.
+
+    ``in_thread`` runs a function with arguments in a worker thread, and returns a Deferred of its result. ``rows`` are
+    what the store had when it was opened, or looked at: ``full`` says why it could not be opened.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        store: IQueueStore,
+        leases: ILeases,
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+        rows: Iterable[RestoredMessage] = (),
+        full: StateFull | None = None,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._clock = clock
+        self._in_thread = in_thread
+        self.takes = True
+        self.batches = 0
+        self.kept = 0
+        self.not_kept = 0
+        self._number = max((row.number for row in rows), default=0)
+        """The highest number of a queue."""
+        self._gathered: list[_Gathered] = []
+        self._bytes = 0
+        self._counts: dict[int, int] = {}
+        self._gone: list[int] = []
+        self._queues: dict[int, tuple[int, str, str]] = {}
+        """Queues that the store does not know yet."""
+        self._queues_gone: list[int] = []
+        self._timer: IDelayedCall | None = None
+        self._writing = False
+        self._errors = DiskErrors(
+            self.log,
+            clock,
+            StateError,
+            "messages of durable queues could not be kept: {why}. It is tried again, every {most:g} seconds at the "
+            "latest; until it succeeds writers to these queues are told to wait",
+            "messages of queues are kept again, after {failures} failures",
+        )
+        self._stopped: Deferred[None] | None = None
+        self._gave_up = False
+        """The last transaction, the one of the stop, failed."""
+        if full is not None:
+            self.takes = False
+            self._errors.add(Failure(full))
+            self._schedule()
+
+    # from queues
+
+    def add(self, message: Message, author: Author | None, token: Any) -> None:
+        """See `Keeper`."""
+        message.kept = WAITING
+        self._gathered.append((message, author, token))
+        self._bytes += message.size
+        gathered = len(self._gathered)
+        if not self._has_room:
+            self.takes = False
+        if self._timer is None:
+            self._schedule()
+        elif gathered == COMMIT_MESSAGES and not self._errors.failures:
+            self._timer.reset(0)  # not here and now: an author is never told while it puts
+
+    def remove(self, message: Message) -> None:
+        """See `Keeper`."""
+        if message.kept == KEPT:
+            self._gone.append(message.order)
+            self._schedule()
+        # Of the others, one that waits will not be written, and one that is being written is looked at afterwards.
+
+    def amend(self, message: Message) -> None:
+        """See `Keeper`."""
+        self._counts[message.order] = message.count
+        self._schedule()
+
+    def forget(self, queue: Queue) -> None:
+        """See `Keeper`."""
+        self._queues.pop(queue.number, None)
+        self._queues_gone.append(queue.number)
+        self._schedule()
+
+    # from the wiring
+
+    def stop(self) -> Deferred[None]:
+        """Write what is gathered, then close the store. Nothing is taken from now on.
+
+        The Deferred fires when the store is closed, whether or not all could be written (the log tells), and never
+        fails. To be called once.
+        """
+        self._stopped = Deferred()
+        self.takes = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._writing:
+            self._finish()
+        return self._stopped
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters by their names."""
+        return {
+            "batches": self.batches,
+            "kept": self.kept,
+            "not_kept": self.not_kept,
+            "failures": self._errors.failures,
+        }
+
+    # writing
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._gathered) < MOST_GATHERED and self._bytes < MOST_GATHERED_BYTES
+
+    def _schedule(self) -> None:
+        if self._timer is None and not self._writing and self._stopped is None:
+            wait = self._errors.wait if self._errors.failures else COMMIT_SECONDS
+            self._timer = self._clock.callLater(wait, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._commit()
+
+    def _commit(self) -> None:
+        """Write what is gathered, if there is anything, or if it is time to see whether that works again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gathered = self._next_part()
+        self.takes = not self._errors.failures and self._stopped is None and self._has_room
+        batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
+        if batch.queues or batch.rows or batch.counts or batch.gone or batch.queues_gone:
+            writing = self._in_thread(self._store.write, batch)
+        elif self._errors.failures:
+            writing = self._in_thread(self._store.probe)
+        else:
+            self._tell(gathered)
+            if self._gathered:
+                self._schedule()
+            return
+        self._writing = True
+        writing.addCallbacks(self._written, self._failed, (gathered, batch), {}, (gathered, batch), {})
+        writing.addErrback(lambda failure: self.log.failure("a defect in keeping messages of queues", failure))
+        writing.addBoth(self._next)
+
+    def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
+        epoch = self._clock.seconds() - self._leases.moment()
+        rows: list[Row] = []
+        for message, _ in messages:
+            message.kept = WRITING
+            queue = message.queue
+            if not queue.number:
+                self._number += 1
+                queue.number = self._number
+                self._queues[queue.number] = (queue.number, queue.space, queue.name)
+            expires = None if message.deadline == inf else message.deadline + epoch
+            body = message.body if type(message.body) is bytes else bytes(message.body)
+            rows.append((message.order, queue.number, message.count, expires, message.death, message.head, body))
+        # One that died is gone for the sake of one that is gathered: it is not taken away before that is written.
+        most = 0 if self._gathered else COMMIT_GONE
+        gone, self._gone = self._gone[:most], self._gone[most:]
+        queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
+        urgent = all(author is None for _, author in messages)
+        batch = Batch(list(self._queues.values()), rows, list(self._counts.items()), gone, queues_gone, urgent)
+        self._counts = {}
+        return batch
+
+    def _next_part(self) -> list[_Gathered]:
+        """Take what goes into one transaction of what is gathered."""
+        count = size = 0
+        for message, _, _ in self._gathered:
+            if size >= COMMIT_BYTES:
+                break
+            size += message.size
+            count += 1
+        part, self._gathered = self._gathered[:count], self._gathered[count:]
+        self._bytes -= size
+        return part
+
+    def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
+        self._leases.look()  # the result of a thread is no quantum
+        self.batches += 1
+        for number, _, _ in batch.queues:
+            self._queues.pop(number, None)
+        for message, _, _ in gathered:
+            if message.kept == WRITING:
+                message.kept = KEPT
+                if message.state == GONE:
+                    self._gone.append(message.order)
+            else:
+                message.kept = NOT_KEPT  # it was gone before
+        if self._errors.failures:
+            self._errors.over()
+            self.takes = self._stopped is None
+        self._tell(gathered)
+
+    def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
+        self._leases.look()  # the result of a thread is no quantum
+        self._errors.add(failure)
+        self._gave_up = self._stopped is not None
+        self.takes = False
+        self._counts = dict(batch.counts) | self._counts
+        self._gone = [*batch.gone, *self._gone]
+        self._queues_gone = [*batch.queues_gone, *self._queues_gone]
+        gathered = gathered + self._gathered
+        self._gathered = [each for each in gathered if each[1] is None and each[0].state != GONE]
+        self._bytes = sum(message.size for message, _, _ in self._gathered)
+        for message, _, _ in self._gathered:
+            message.kept = WAITING
+        self._refuse(each for each in gathered if each[1] is not None)
+
+    def _next(self, _: object) -> None:
+        self._writing = False
+        if self._stopped is not None:
+            self._finish()
+        elif self._errors.failures:
+            self._schedule()
+        elif len(self._gathered) >= COMMIT_MESSAGES:
+            self._commit()
+        elif self._gathered or self._gone or self._counts or self._queues_gone:
+            self._schedule()
+
+    def _finish(self) -> None:
+        """The recorder stops and nothing is being written: write what is left, or close."""
+        while (self._gathered or self._gone or self._counts or self._queues_gone) and not self._gave_up:
+            self._commit()
+            if self._writing:
+                return
+
+        def failed(failure: Failure) -> None:
+            self.log.error("the store of queues was not closed in good order: {why}", why=failure.value)
+
+        def ended(_: object) -> None:
+            assert self._stopped is not None
+            self._stopped.callback(None)
+
+        self._in_thread(self._store.close).addErrback(failed).addBoth(ended)
+
+    # authors
+
+    def _tell(self, gathered: list[_Gathered]) -> None:
+        """These are safe: on the disk, or confirmed by a reader."""
+        told: dict[Author, list[Any]] = {}
+        for _, author, token in gathered:
+            if author is not None:
+                told.setdefault(author, []).append(token)
+        for author, tokens in told.items():
+            self.kept += len(tokens)
+            try:
+                author.kept(tokens)
+            except Exception:
+                self.log.failure("an author failed to hear of its messages")
+
+    def _refuse(self, gathered: Iterable[_Gathered]) -> None:
+        """These could not be written: all but those that a reader has confirmed are to be sent again."""
+        told: dict[Author, tuple[list[Any], list[Any]]] = {}
+        for message, author, token in gathered:
+            assert author is not None
+            message.kept = NOT_KEPT
+            kept, not_kept = told.setdefault(author, ([], []))
+            if message.state == GONE and message.death is None:
+                kept.append(token)
+            else:
+                not_kept.append(token)
+                if message.state != GONE:
+                    message.queue.withdraw(message)
+        for author, (kept, not_kept) in told.items():
+            self.kept += len(kept)
+            self.not_kept += len(not_kept)
+            try:
+                if kept:
+                    author.kept(kept)
+                if not_kept:
+                    author.not_kept(not_kept)
+            except Exception:
+                self.log.failure("an author failed to hear of its messages")

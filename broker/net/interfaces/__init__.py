@@ -1,0 +1,1 @@
+"""Interfaces between transports and sessions."""

@@ -1,0 +1,74 @@
+"""Limits on the connections of one listener, as frozen values: pure data, without Twisted.
+
+A listener takes one `ConnectionLimits`. A configuration section provides it in one of two ways:
+
+- A section whose keys are these fields *is* one: its class inherits from `ConnectionLimits` and adds its own keys.
+- A section of a ROUTER (ZeroMQ) inherits from `RouterLimits`, whose `connection_limits` derives the value.
+
+A reload passes the new value to the listener (`ConnectionFactory.limit`). The defaults are defined here only. The
+limits are enforced in `broker.net.admission` and `broker.net.router`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import attrs
+
+L = TypeVar("L", bound="ConnectionLimits")
+
+
+@attrs.frozen
+class ConnectionLimits:
+    """Limits on the peers of one listener. Sizes in bytes, times in seconds."""
+
+    connections: int = 20_000
+    """Open connections. At the limit, new connections wait in the kernel's accept queue."""
+    connections_per_address: int = 0
+    """Open connections of one address; over HTTP and RTCP, its sessions. 0 is no limit. Addresses of this machine count
+    as well, and all peers of a unix socket are one address."""
+    rate: float = 100.0
+    """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
+    burst: int = 1_000
+    """New connections that one address may make at once before ``rate`` applies."""
+    authenticate_within: float = 30.0
+    """Time for a successful authentication; 0 is no limit."""
+    write_buffer: int = 4 * 1024 * 1024
+    """Pending output of one peer. Beyond it, the peer is disconnected."""
+    stalled_after: float = 30.0
+    """Time for which output may be pending while the peer reads none of it."""
+
+    def fitting(self: L, room: int) -> L:
+        """Return the same limits with at most ``room`` connections, the file descriptors that the listener may use."""
+        return attrs.evolve(self, connections=min(self.connections, room))
+
+
+@attrs.frozen
+class RouterLimits:
+    """Limits on the peers of one ROUTER, by the keys of a section in the configuration. Sizes in bytes, times in
+    seconds."""
+
+    handshake: float = 2.0
+    """Time for a handshake. A client whose key is not allowed (yet) retries after that time."""
+    stalled_after: float = 30.0
+    """Time within which an incomplete message must continue."""
+    connections: int = 20_000
+    """Open connections of each socket. At the limit, new connections wait in the kernel's accept queue."""
+    connections_per_address: int = 10_000
+    """Open connections of one address; further ones are closed. Loopback addresses count, and all peers of a unix
+    socket are one address. 0 is no limit."""
+    high_water: int = 1_000
+    """Messages queued for one peer; further ones for it are dropped, or refused."""
+    max_message: int = 16 * 1024 * 1024
+    """Size of one frame of a message. All its frames together may have 512 KiB more. A peer that sends more is
+    disconnected."""
+
+    def connection_limits(self, room: int) -> ConnectionLimits:
+        """Return the limits of the listener, with at most ``room`` connections."""
+        return ConnectionLimits(
+            # A peer of a ROUTER authenticates in its handshake, so both have one time limit.
+            connections=min(self.connections, room),
+            connections_per_address=self.connections_per_address,
+            authenticate_within=self.handshake,
+            stalled_after=self.stalled_after,
+        )

@@ -1,0 +1,79 @@
+"""Interfaces between a connection of a byte stream and its session.
+
+A connection (`Peer`) feeds received bytes to a `Reader`, and passes each message to the `Session`. The session sends
+its answers through the connection. `broker.net.connection` implements `Peer`; the sessions of the wires implement
+`Session`, and their codecs `Reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from broker.core.errors import Malformed, Refusal
+
+
+class Peer(Protocol):
+    """One connected peer."""
+
+    @property
+    def address(self) -> str:
+        """Remote address of the peer, for display."""
+
+    @property
+    def local(self) -> bool:
+        """True if the peer is on this machine: over loopback or a unix socket."""
+
+    @property
+    def behind(self) -> bool:
+        """True while output is pending: the session should delay long answers."""
+
+    def write(self, data: bytes) -> None:
+        """Send one encoded message. Never raises; output for a closed connection is discarded."""
+
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message ahead of all later output to other peers, unless this peer does not read."""
+
+    def close(self) -> None:
+        """Flush pending output, then close. Calls `Session.lost` first."""
+
+    def refused(self, refusal: Refusal) -> bool:
+        """Count and log a refusal. Returns False if there were too many, and the connection is to be closed."""
+
+    def debug(self, label: str, text: str) -> None:
+        """Log a line that the peer sent for the log."""
+
+    def authenticated(self) -> None:
+        """Cancel the time limit for authentication: the peer has authenticated."""
+
+
+class Reader(Protocol):
+    """Incremental decoder: bytes to messages."""
+
+    @property
+    def pending(self) -> int:
+        """Buffered bytes of an incomplete message."""
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the messages that ``data`` completes, and a `Malformed` for each invalid one.
+
+        `None` stands for a unit of work that completes no message, so that the scheduler can interleave connections."""
+
+
+class Session(Protocol):
+    """State of one peer's conversation."""
+
+    def receive(self, message: Any) -> None:
+        """Process one message."""
+
+    def malformed(self, malformed: Malformed) -> None:
+        """Process input that is not a valid message."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Send the peer the reason of a refusal, and close the connection if the refusal is fatal."""
+
+    def input_ended(self) -> bool:
+        """Process the end of input. Returns True if answers are pending, which the peer may still read."""
+
+    def lost(self) -> None:
+        """Release the state of the peer: the connection is closed, or about to be. Idempotent."""

@@ -1,0 +1,1 @@
+"""Parts that several wires share. No wire imports another wire."""

@@ -1,0 +1,92 @@
+"""Descriptors: services and loads of the registry as JSON objects, for wires without a format of their own.
+
+The members are those of the Elko Broker document, which has the richest description of a service. A descriptor never
+contains a secret: a wire that discloses secrets does so to trusted peers only, in a format of its own.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from broker.core.model import Auth, Load, Service
+
+DEFAULT_PROTOCOL = "tcp"
+"""The protocol of a service whose descriptor names none."""
+
+
+class Authentication(msgspec.Struct, frozen=True, gc=False):
+    """Authentication that a service requires: a mode, with a code and an id where the mode needs them."""
+
+    mode: str
+    code: str | None = None
+    id: str | None = None
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """A descriptor with which a peer offers a service. With ``failure`` it describes the lack of a service instead."""
+
+    service: str
+    hostport: str | None = None
+    protocol: str | None = None
+    label: str | None = None
+    auth: Authentication | None = None
+    failure: str | None = None
+    provider: int | float | None = None
+
+
+class ServiceDescriptor(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="type", tag="servicedesc"
+):
+    """A service. ``restored`` is true if it is known from before a restart of the broker and was not offered since.
+
+    Members without a value are omitted, as in the Elko Broker's descriptors; a null would differ from them.
+    """
+
+    service: str
+    hostport: str
+    protocol: str
+    label: str | None = None
+    provider: int
+    restored: bool = False
+
+
+class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="loaddesc"):
+    """The load of a provider."""
+
+    label: str
+    load: float
+    provider: int
+
+
+encode = msgspec.json.Encoder().encode
+"""Encodes a descriptor."""
+
+read_offer = msgspec.json.Decoder(Offer).decode
+"""Decodes a descriptor that offers a service. Raises `msgspec.DecodeError`."""
+
+
+def offered(offer: Offer, provider: int) -> Service | None:
+    """Return the service that a provider's descriptor offers; None if it has no hostport, or describes a failure."""
+    if offer.hostport is None or offer.failure is not None:
+        return None
+    auth = offer.auth
+    # The mode "open" is equivalent to no authentication.
+    secret = None if auth is None or auth.mode == "open" else Auth(auth.mode, auth.code, auth.id)
+    return Service(offer.service, offer.hostport, provider, offer.protocol or DEFAULT_PROTOCOL, offer.label, secret)
+
+
+def service_descriptor(service: Service) -> ServiceDescriptor:
+    """Return the descriptor of a service, without its secret."""
+    return ServiceDescriptor(
+        service=service.name,
+        hostport=service.hostport,
+        protocol=service.protocol,
+        label=service.label,
+        provider=service.provider,
+        restored=service.restored,
+    )
+
+
+def load_descriptor(load: Load) -> LoadDescriptor:
+    """Return the descriptor of a load."""
+    return LoadDescriptor(load.label, load.load, load.provider)

@@ -1,0 +1,60 @@
+"""Publication of registry changes on the broker's own topics.
+
+The registry is watched only while a topic has subscribers, and each change is encoded once. Subscribers may use any
+wire with topics. `broker.wires.common.registry_events` has the formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core.interfaces import ILeases, IRegistry, ITopics, IWait
+from broker.core.model import Change, Kind, Load, Service
+from broker.wires.common import registry_events
+
+
+class FarmTopics:
+    """Publishes the changes of ``registry`` on ``topics``."""
+
+    def __init__(self, registry: IRegistry, topics: ITopics, leases: ILeases) -> None:
+        self._registry = registry
+        self._topics = topics
+        self._leases = leases
+        self._watches: dict[bytes, IWait] = {}
+        self._own(registry_events.SERVICES, self._service_changed, Kind.OFFERED, Kind.WITHDRAWN)
+        self._own(registry_events.LOAD, self._load_changed, Kind.LOAD)
+
+    def _own(self, topic: bytes, changed: Callable[[Change], None], *kinds: Kind) -> None:
+        def wanted(on: bool) -> None:
+            if on:
+                self._watches[topic] = self._registry.watch(changed, kinds)
+            else:
+                self._watches.pop(topic).cancel()
+
+        self._topics.own(topic, wanted)
+
+    def _service_changed(self, change: Change) -> None:
+        service = change.subject
+        assert isinstance(service, Service)
+        notice = registry_events.ServiceChange(
+            revision=change.revision,
+            on=change.kind is Kind.OFFERED,
+            service=service.name,
+            hostport=service.hostport,
+            protocol=service.protocol,
+            provider=service.provider,
+            label=service.label,
+        )
+        self._publish(registry_events.SERVICES, notice)
+
+    def _load_changed(self, change: Change) -> None:
+        load = change.subject
+        assert isinstance(load, Load)
+        notice = registry_events.LoadChange(change.revision, load.provider, load.label, load.load)
+        self._publish(registry_events.LOAD, notice)
+
+    def _publish(self, topic: bytes, notice: registry_events.ServiceChange | registry_events.LoadChange) -> None:
+        # A change may come from outside of a quantum, as the end of a provider's connection does. The lifetime clock
+        # is read first, so that the deliveries are not dated back to the last quantum.
+        self._leases.look()
+        self._topics.publish(topic, (), (registry_events.encode(notice),))

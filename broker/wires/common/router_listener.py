@@ -1,0 +1,125 @@
+"""Factory and listener of a wire's ROUTER: `make_router` assembles one from its limits, keys and the wire's context,
+`RouterListener` binds and closes it.
+
+The ROUTER itself is in `broker.net.router`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from time import monotonic
+from typing import Any
+
+import attrs
+from nacl.bindings import crypto_scalarmult_base
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+
+from broker import curve
+from broker.config.zmq_endpoint import ZEndpoint
+from broker.net.allowed_keys import AllowedKeys
+from broker.net.endpoints import bound, close_now, listen
+from broker.net.interfaces.limits import RouterLimits
+from broker.net.router.backlog import BacklogLimits
+from broker.net.router.gate import Gate
+from broker.net.router.router import Router
+from broker.net.zmtp.boxes import SODIUM
+from broker.net.zmtp.curve import Cookies, CurveServer, Security
+from broker.net.zmtp.curve_frames import Sealing
+from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.mechanism import Mechanism
+from broker.net.zmtp.null import Null
+from broker.net.zmtp.sealing import SealingError, choose
+from broker.wires.common.places import occupied
+from broker.wires.interface import Context
+
+log = Logger()
+
+
+def make_router(
+    wire: str, limits: RouterLimits, secret_key: str | None, keys: AllowedKeys | None, context: Context
+) -> Router:
+    """Return a ROUTER for as many connections as the context has room for. Connections of revoked keys are closed.
+
+    ``secret_key`` (Z85) is the key of the mechanism CURVE; None selects the mechanism NULL. ``keys`` are the allowed
+    client keys; None allows any. Raises OSError if the implementation of CURVE's encryption that the environment
+    selects is not available.
+    """
+    mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
+    sealing = None
+    if secret_key is not None:
+        sealing = _sealing()
+        why = f": {sealing.reason}" if sealing.reason else ""
+        log.info("{wire}: CURVE encryption by {name}{why}", wire=wire, name=sealing.name, why=why)
+        secret = curve.decode(secret_key)
+        security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
+        mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
+    router = Router(
+        wire,
+        mechanism,
+        Gate(wire, keys, context.complaints, context.clock),
+        limits.connection_limits(context.room),
+        FrameLimits.of_frame(limits.max_message),
+        context.scheduler,
+        context.complaints,
+        context.clock,
+        BacklogLimits(messages=limits.high_water),
+        sealing,
+    )
+    if keys is not None:
+        keys.changed.append(router.revoke)
+    return router
+
+
+@cache
+def _sealing() -> Sealing:
+    """Return the sealing that the environment selects, one for all ROUTERs. Raises OSError if it is not available.
+
+    It is cached, because the compiled one has 330 kB of buffers, which only one call at a time uses.
+    """
+    try:
+        return choose()
+    except SealingError as error:
+        raise OSError(str(error)) from None
+
+
+@attrs.define(eq=False)
+class RouterListener:
+    """A ROUTER and the port where its peers connect. ``address`` is the bound address, empty before."""
+
+    router: Router
+    reactor: Any
+    address: str = ""
+    port: IListeningPort | None = None
+
+    def bind(self, where: ZEndpoint) -> str:
+        """Listen at ``where``. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
+        shown = where.where if where.kind == "systemd" else f"{where.kind}://{where.where}"
+        port: Any = listen(self.reactor, where.stream, self.router, shown)
+        self.port = self.router.port = port
+        order = self.router.order
+        # Only the broker's own reactor can run calls at the end of an iteration.
+        order.at_end = getattr(port.reactor, "at_end", order.at_end)
+        self.address = f"{'tcp' if hasattr(port.getHost(), 'port') else 'ipc'}://{bound(port)}"
+        return self.address
+
+    def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
+        """Return its row of `broker.wires.interface.OpenWire.places`."""
+        named = {} if name is None else {"name": name}
+        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
+
+    def unbind(self) -> None:
+        """Stop listening; connections remain."""
+        if self.port is not None:
+            close_now(self.port)
+        self.port = self.router.port = None
+        self.address = ""
+
+    def close(self) -> Deferred[None]:
+        """Stop listening, and close all connections in order. Fires when they are closed."""
+        if self.port is None:
+            return succeed(None)
+        self.unbind()
+        return self.router.close()

@@ -1,0 +1,1 @@
+"""DBP (Core Catalog Service): a catalogue of services over ZeroMQ, with heartbeats by UDP."""

@@ -1,0 +1,186 @@
+"""Assembly and lifecycle of DBP: its ROUTER, its UDP socket, the beacon, and the services that survive a restart.
+
+Order at the start: recorded services, so that the first answer contains them; the sockets; the beacon. At the stop, all
+services are sent a DISCONNECT, and the sockets are closed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.config.zmq_endpoint import parse
+from broker.core.interfaces import ILeases
+from broker.core.model import Rights
+from broker.net.endpoints import CannotListen
+from broker.net.probes import Probes
+from broker.net.rate_limits import Rates
+from broker.net.udp import UdpSocket
+from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.dbp import views
+from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
+from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.sessions.beacon import Beacon
+from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, Terms
+from broker.wires.dbp.sessions.commands import Commands
+from broker.wires.dbp.sessions.datagrams import Datagrams
+from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.outbound import BROKER, Voice
+from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView
+
+PORTS_TRIED = 10
+"""Attempts to find a free port, if the configuration leaves it open: one that is free for UDP may be in use for TCP."""
+
+
+@attrs.define(eq=False)
+class OpenDbp(PlainWire):
+    """The running wire, an `broker.wires.interface.OpenWire`. ``udp_address`` is the address for heartbeats, empty
+    before `bind`."""
+
+    log = Logger()
+
+    config: Dbp
+    name: str
+    clock: Any
+    listener: RouterListener
+    room: int
+    udp: UdpSocket
+    probes: Probes
+    catalogue: Catalogue
+    listing: Listing
+    commands: Commands
+    datagrams: Datagrams
+    leases: ILeases
+    beacon: Beacon | None = None
+    udp_address: str = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the ROUTER, empty before `bind`."""
+        return self.listener.address
+
+    def bind(self, title: str) -> str:
+        """Bind both sockets, and start the beacon. Returns the ROUTER's address.
+
+        Raises `CannotListen` with neither bound; `bind` may be repeated then. UDP is bound first: if the ROUTER cannot
+        be bound afterwards, no peer loses a connection.
+        """
+        config = self.config
+        where = parse(config.endpoint)
+        host = where.where.rpartition(":")[0]
+        heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
+        # Nodes send their heartbeats to the port of the ROUTER, unless the configuration names another. So a free port
+        # must be free for both.
+        chosen = where.port == 0 and config.udp_port is None
+        for left in reversed(range(PORTS_TRIED if chosen else 1)):
+            try:
+                udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
+            try:
+                self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
+                break
+            except CannotListen:
+                self.udp.close()
+                if not left:
+                    raise
+        self.udp_address = f"{host}:{udp_port}"
+        port = int(self.address.rpartition(":")[2])
+        addresses = effective_dbp_beacon(config)
+        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.name)
+        self.beacon.start()
+        self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
+        return self.address
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the rows of the ROUTER and the UDP socket, if they are open."""
+        if not self.address:
+            return []
+        return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the view of registered services."""
+        return views.views(self.catalogue, self.leases)
+
+    def reload(self, config: Dbp, broker: Broker) -> None:
+        """Apply new terms and limits."""
+        self.catalogue.use(_terms(config))
+        self.listener.router.limit(config.connection_limits(self.room))
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters that the parts of the wire keep themselves."""
+        counts: dict[str, int] = {}
+        for each in (self.commands, self.datagrams, self.udp, self.probes):
+            counts.update(each.counts())
+        return counts
+
+    def stop_listening(self) -> Deferred[None]:
+        """Do nothing: `close` closes both sockets together, after all services were sent a DISCONNECT."""
+        return succeed(None)
+
+    def close(self) -> Deferred[None]:
+        """Send all services a DISCONNECT, and close the wire. Fires when all connections are closed."""
+        if self.beacon is not None:
+            self.beacon.stop()
+        self.catalogue.part_all()
+        self.listing.close()
+        self.probes.close()
+        self.udp.close()
+        return self.listener.close()
+
+    def abandon(self) -> None:
+        """Close the wire where the reactor does not run."""
+        self.close()
+
+
+def open_dbp(config: Dbp, context: Context) -> OpenDbp:
+    """Return the wire, not listening yet."""
+    suffix, clock = context.broker.service, context.clock
+    name = BROKER if suffix is None else f"{BROKER}-{suffix}"
+    leases, complaints = context.leases, context.complaints
+    router = make_router(WIRE, config, None, None, context)
+    udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
+    probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
+    voice = Voice(router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port)
+    catalogue = Catalogue(context.registry, leases, voice, complaints, _terms(config))
+    listing = Listing(context.registry, clock)
+    commands = Commands(router, catalogue, listing, voice, leases, clock, complaints)
+    datagrams = Datagrams(catalogue, voice, complaints)
+    router.serve(commands)
+    catalogue.restore(context.known.providers)
+    listener = RouterListener(router, clock)
+    return OpenDbp(
+        config,
+        name,
+        clock,
+        listener,
+        context.room,
+        udp,
+        probes,
+        catalogue,
+        listing,
+        commands,
+        datagrams,
+        leases,
+    )
+
+
+def _terms(config: Dbp) -> Terms:
+    return Terms(
+        rights=Rights(effective_dbp_offer(config)),
+        services=config.services,
+        check_address=config.check_address,
+        interval=config.interval,
+        least_interval=config.least_interval,
+        most_interval=config.most_interval,
+        liveness=config.liveness,
+        fall_back=config.fall_back,
+        probe=config.probe,
+    )

@@ -1,0 +1,1 @@
+"""DBP sessions: registered services, their conversations over ZeroMQ and UDP, listings, and expiry."""

@@ -1,0 +1,373 @@
+"""Catalogue of the services registered by DBP: registration, heartbeat contract, expiry. The registry has them too.
+
+Rules (the document has "agreed-upon intervals", but does not define the agreement):
+- Each service is a provider of its own in the registry. A name belongs to one service: a new registration replaces the
+  old one if that is under no contract or came from the same address, and is refused otherwise.
+- A service is under contract if it registered an interval, or has ever sent a heartbeat, by UDP or over the ROUTER.
+  Its interval is the registered one, clamped to the configured bounds, or else the configured one.
+- Under contract, it expires after the agreed number of intervals without a sign of life: any message of its own, over
+  either transport, or an answer to a probe. Stalls of the broker itself do not count (`broker.core.liveness`).
+- After one missed heartbeat it is probed at its own address, repeatedly until it expires.
+- Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
+  probed periodically; then one that has ever answered expires after as many consecutive failures.
+- Messages about a service count only from the address that registered it, unless the configuration disables that.
+
+A service has a lease exactly while it is to be checked: under contract, or where services without one are probed. See
+docs/protocols/dbp.md, "Registration", "Heartbeats" and "Expiry".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+
+import attrs
+from twisted.logger import Logger
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILeases, IRegistry
+from broker.core.model import Provider, Rights, Service
+from broker.net.interfaces.router import Complaints
+from broker.wires.dbp.codec.details import details
+from broker.wires.dbp.codec.info import merge
+from broker.wires.dbp.codec.times import Form
+from broker.wires.dbp.sessions.addresses import hostport, same
+from broker.wires.dbp.sessions.outbound import Voice, is_broker
+from broker.wires.dbp.sessions.service_state import Connection, Entry, Source
+
+WIRE = "dbp"
+"""The name of the wire in the registry, in counters and in logs."""
+
+MISSED = 1.5
+"""Intervals of silence after which a heartbeat counts as missed. Heartbeats are regularly late by a little."""
+
+ASK_FOR = 0.75
+"""Intervals for the answer to a probe: two probes fit between a missed heartbeat and the end of three intervals."""
+
+LEAST_TO_ASK = 0.25
+"""Intervals that must remain until the expiry for another probe to be of use."""
+
+ASK_AGAIN = 0.1
+"""Intervals until the next attempt to probe a service that cannot be probed now, because another name at the same
+address is being probed."""
+
+LEAST_LIVENESS, MOST_LIVENESS = 3, 5
+"""Bounds of the intervals of silence that a service may register: "usually 3-5" in the document."""
+
+
+@attrs.frozen
+class Terms:
+    """Configuration that a reload may change. Times in seconds; see `broker.wires.dbp.config.Dbp`."""
+
+    rights: Rights = attrs.field(factory=Rights)
+    services: int = 10_000
+    check_address: bool = True
+    interval: float = 1.0
+    least_interval: float = 0.2
+    most_interval: float = 3_600.0
+    liveness: int = 3
+    fall_back: bool = True
+    probe: float = 0.0
+
+
+class Catalogue:
+    """All registered services, in the order of their registration. The leases of entries call `check`."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        registry: IRegistry,
+        leases: ILeases,
+        voice: Voice,
+        complaints: Complaints,
+        terms: Terms,
+    ) -> None:
+        self._registry = registry
+        self._leases = leases
+        self._voice = voice
+        self._complaints = complaints
+        self.terms = terms
+        self._entries: dict[str, Entry] = {}
+        self._sources: dict[Source, dict[Entry, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def get(self, name: str) -> Entry | None:
+        """Return the service of that name."""
+        return self._entries.get(name)
+
+    def sources(self) -> Collection[Source]:
+        """Return the sources of the last datagrams of all services."""
+        return self._sources.keys()
+
+    def at(self, source: Source) -> list[Entry]:
+        """Return the services whose last datagram came from that source."""
+        return list(self._sources.get(source, ()))
+
+    def trusts(self, entry: Entry, address: str) -> bool:
+        """Return True if messages about a service count from that address."""
+        return not self.terms.check_address or same(entry.address, address)
+
+    # registrations and signs of life
+
+    def register(self, name: str, info: bytes, address: str, form: Form, connection: Connection | None) -> Entry:
+        """Register a service, which may replace the old one of that name. Raises `Refusal`, with no change."""
+        terms = self.terms
+        old = self._entries.get(name)
+        if old is not None and old.contract and not same(old.address, address):
+            raise Refusal(Reason.NAME_TAKEN, f"the name {name} is in use by a service at another address")
+        if old is None and len(self._entries) >= terms.services:
+            raise Refusal(Reason.LIMIT, f"there are {terms.services} services already, and no more are taken")
+        self._permit(name)
+        entry = Entry(self, name, address, info, details(info))
+        entry.form = form
+        self._agree(entry)
+        entry.contract = entry.details.interval is not None
+        if old is not None:
+            self._replace(old, connection)
+        self._join(entry)
+        self.bind(entry, connection)
+        self._complaints.count("dbp_services", "registered")
+        return entry
+
+    def restore(self, providers: Iterable[Provider]) -> None:
+        """Register the recorded services that do not register again after a restart of the broker."""
+        for provider in providers:
+            for service in provider.services:
+                if provider.wire != WIRE or not service.lasting or service.info is None:
+                    continue
+                try:
+                    self.register(service.name, service.info.encode(), provider.address, Form.TEXT, None)
+                except Refusal as refusal:
+                    self.log.warn("{name} was not restored: {why}", name=service.name, why=refusal.text)
+
+    def update(self, entry: Entry, changes: bytes) -> None:
+        """Update the info of a service. Raises `Refusal`, with no change."""
+        info = merge(entry.info, changes)
+        self._permit(entry.name)
+        before, entry.info, entry.details = entry.details, info, details(info)
+        if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
+            self._agree(entry)
+            entry.contract = entry.contract or entry.details.interval is not None
+        if hostport(before, entry.address) == hostport(entry.details, entry.address):
+            self._amend(entry)
+        else:
+            # A moved service is another one to its watchers, which connect to the hostport of an offer.
+            self._registry.withdraw(entry.provider, [entry.name])
+            self._offer(entry)
+        load = details(changes).load
+        if load is not None:
+            self._registry.load(entry.provider, load)
+        self.live(entry)
+        self._look(entry)
+
+    def live(self, entry: Entry) -> None:
+        """Record a sign of life of a service."""
+        entry.last_alive = self._leases.moment()
+        entry.failures = 0
+
+    def beat(self, entry: Entry, source: Source | None, form: Form, sent: float | None) -> None:
+        """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
+        had that form."""
+        entry.last_alive = self._leases.moment()
+        entry.form = form
+        if source is not None and entry.source != source:
+            self._move(entry, source)
+        if not entry.contract:
+            entry.contract = True
+            self._amend(entry)
+            self._look(entry)
+        # A time in single precision has an error of up to a minute, so that it is no evidence about the peer's clock.
+        self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
+
+    def bind(self, entry: Entry, connection: Connection | None) -> None:
+        """Bind a service to a connection, unless it has one already through which it can be sent messages."""
+        if connection is None or connection.entry is not None:
+            return
+        # A REQ socket cannot be sent unsolicited messages, so any other connection is better.
+        if entry.connection is not None and entry.connection.req:
+            entry.connection.release()
+        if entry.connection is None:
+            entry.connection, connection.entry = connection, entry
+
+    def disconnect(self, entry: Entry) -> None:
+        """Process a DISCONNECT of a service, over either transport: no more messages are sent to it over any."""
+        if entry.source is not None:
+            self._voice.hush(entry.source)
+        if entry.connection is not None and not entry.connection.req:
+            entry.connection.ended = True
+        self.remove(entry, "disconnected")
+
+    def remove(self, entry: Entry, why: str) -> None:
+        """Remove a service, also from the registry. ``why`` is the event in the counter ``dbp_services``."""
+        if self._entries.get(entry.name) is not entry:
+            return  # replaced already
+        del self._entries[entry.name]
+        if entry.lease is not None:
+            entry.lease.cancel()
+            entry.lease = None
+        self._move(entry, None)
+        if entry.connection is not None:
+            entry.connection.release()
+        self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
+        self._complaints.count("dbp_services", why)
+        self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)
+
+    # administration
+
+    def use(self, terms: Terms) -> None:
+        """Apply other terms. They hold for later registrations; those about probes, for all services."""
+        self.terms = terms
+        for entry in self._entries.values():
+            self._look(entry)
+
+    def part_all(self) -> None:
+        """Send all services a DISCONNECT, since the broker stops. They stay in the registry, and so in its record."""
+        for entry in self._entries.values():
+            self._voice.part(entry)
+            if entry.lease is not None:
+                entry.lease.cancel()
+                entry.lease = None
+
+    # periodic checks
+
+    def check(self, entry: Entry, now: float) -> float | None:
+        """Expire, probe or send a heartbeat to a service, as is due. Returns the time of the next check, or None."""
+        if not entry.contract:
+            return self._check_lasting(entry, now)
+        # The exact slack, since an agreed interval may be shorter than the coarse one.
+        dead_at = entry.last_alive + entry.liveness * entry.interval + self._leases.slack_exact
+        if now >= dead_at:
+            self._expire(entry)
+            return None
+        if now >= entry.beat_at:
+            self._voice.beat(entry)
+            # The phase is kept, but missed heartbeats are not sent in a burst.
+            entry.beat_at = max(entry.beat_at + entry.interval, now)
+        due = min(dead_at, entry.beat_at)
+        if self.terms.fall_back and not entry.probing:
+            ask_at = entry.last_alive + MISSED * entry.interval
+            left = dead_at - now
+            if now < ask_at:
+                due = min(due, ask_at)
+            elif left >= LEAST_TO_ASK * entry.interval:
+                self._ask(entry, min(ASK_FOR * entry.interval, left))
+                if not entry.probing:
+                    due = min(due, now + ASK_AGAIN * entry.interval)
+        return due
+
+    def _check_lasting(self, entry: Entry, now: float) -> float | None:
+        if not self.terms.probe:
+            entry.lease = None
+            return None
+        if entry.proved and entry.failures >= entry.liveness:
+            self._expire(entry)
+            return None
+        if not entry.probing:
+            self._ask(entry, min(self.terms.probe, entry.interval))
+        return now + self.terms.probe
+
+    def _expire(self, entry: Entry) -> None:
+        """Remove a silent service. It is sent a DISCONNECT, since only its own messages may have been lost."""
+        entry.lease = None  # this check is the lease's, and ends it
+        self._voice.part(entry)
+        self.remove(entry, "expired")
+
+    def _ask(self, entry: Entry, seconds: float) -> None:
+        def answered(lives: bool | None) -> None:
+            entry.probing = False
+            if self._entries.get(entry.name) is not entry:
+                return  # removed or replaced in the meantime
+            if lives:
+                entry.proved = True
+                self.live(entry)
+            elif lives is not None:
+                entry.failures += 1
+            if entry.contract:
+                self._look(entry)
+
+        entry.probing = self._voice.probe(entry, seconds, answered)
+
+    # helpers
+
+    def _permit(self, name: str) -> None:
+        if is_broker(name) or not self.terms.rights.permits(name):
+            raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name} may not be registered here")
+
+    def _agree(self, entry: Entry) -> None:
+        """Set the agreed interval, and the number of intervals that may pass in silence."""
+        terms, wanted = self.terms, entry.details
+        interval = terms.interval if wanted.interval is None else wanted.interval
+        entry.interval = min(max(interval, terms.least_interval), terms.most_interval)
+        liveness = terms.liveness if wanted.liveness is None else wanted.liveness
+        entry.liveness = min(max(liveness, LEAST_LIVENESS), MOST_LIVENESS)
+
+    def _replace(self, old: Entry, connection: Connection | None) -> None:
+        """Remove the service that another registration replaces, and send it a DISCONNECT over its connection."""
+        if old.connection is not None and old.connection is not connection:
+            # Not by UDP: the new service may have the same source, and would receive the DISCONNECT too.
+            self._move(old, None)
+            self._voice.part(old)
+        self.remove(old, "replaced")
+
+    def _join(self, entry: Entry) -> None:
+        entry.provider = self._registry.join(entry.name, WIRE, entry.address)
+        try:
+            self._offer(entry)
+        except Refusal:
+            self._registry.leave(entry.provider)
+            raise
+        if entry.details.load is not None:
+            self._registry.load(entry.provider, entry.details.load)
+        self._entries[entry.name] = entry
+        self.live(entry)
+        self._look(entry)
+
+    def _offer(self, entry: Entry) -> None:
+        """Offer a service in the registry, which refuses a service that was permitted here only if it is full."""
+        self._registry.offer([self._service(entry)], self.terms.rights)
+
+    def _amend(self, entry: Entry) -> None:
+        """Amend a service in the registry after a change of its info or contract."""
+        # The contract was approved, and the info permitted: a registry that refuses must not end the service.
+        with suppress(Refusal):
+            self._registry.amend(self._service(entry))
+
+    def _service(self, entry: Entry) -> Service:
+        return Service(
+            entry.name,
+            hostport(entry.details, entry.address),
+            entry.provider,
+            info=entry.info.decode(),
+            lasting=not entry.contract,
+            interval=entry.interval if entry.contract else None,
+        )
+
+    def _move(self, entry: Entry, source: Source | None) -> None:
+        """Set the source of a service's datagrams, None for none, and keep the index by source consistent."""
+        if entry.source is not None:
+            there = self._sources[entry.source]
+            del there[entry]
+            if not there:
+                del self._sources[entry.source]
+        entry.source = source
+        if source is not None:
+            self._sources.setdefault(source, {})[entry] = None
+
+    def _look(self, entry: Entry) -> None:
+        """Schedule the checks of a service from now on, by the current agreement and terms."""
+        before, entry.lease = entry.lease, None
+        now = self._leases.moment()  # not `now`, which is of the last quantum: the end of a probe leads here too
+        if entry.contract:
+            entry.beat_at = min(max(entry.beat_at, now), now + entry.interval)
+            entry.lease = self._leases.hold(entry, now)
+        elif self.terms.probe:
+            entry.lease = self._leases.hold(entry, now + self.terms.probe)
+        # Cancelled last: while no lease is held at all, the lifetime clock stops.
+        if before is not None:
+            before.cancel()

@@ -1,0 +1,274 @@
+"""Conversations over the ROUTER: execution of the peers' commands, and the answers.
+
+Rules (of the document, and where it is silent, of the real nodes):
+- Requests are answered to all peers, at any time. A registration is approved or denied; an update acknowledged or
+  denied; a heartbeat acknowledged only to a REQ socket, which must get a reply; a ping answered, for Hermes' clients.
+  A DISCONNECT is never answered.
+- A reply has its time in the form of the message that it answers.
+- A connection is identified by its number. State exists only for connections that registered, are bound to a service or
+  violated the protocol, and only until they end. So the table needs no limit of its own besides the transport's.
+- Valid but unexpected: commands that only a broker sends; a second registration on one connection; a heartbeat or an
+  acknowledgement without a known service. The answer is one DISCONNECT, and the connection is *ended*: until it closes,
+  no message from it is read, and none is sent to it.
+- Invalid: frames that are no message. They are dropped without an answer, and the connection is ended.
+- An update of a service that is not registered is denied: that is the purpose of DENIED.
+- Any message of a service over its connection is a sign of life.
+
+See docs/protocols/dbp.md, "Messages" and "Disconnect and silence". `broker.wires.dbp.sessions.datagrams` is the
+counterpart for UDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.interfaces import ILeases
+from broker.net.interfaces.router import Complaints, Part, Router, Sent
+from broker.wires.dbp.codec import messages, replies
+from broker.wires.dbp.codec.listings import listing
+from broker.wires.dbp.codec.times import Form
+from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
+from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.outbound import Voice
+from broker.wires.dbp.sessions.service_state import Connection, Entry
+
+SERVICE_QUESTION = "mmi.service"
+"""The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""
+
+
+class Commands:
+    """All conversations over the ROUTER: a `broker.net.interfaces.router.Conversation`."""
+
+    def __init__(
+        self,
+        router: Router,
+        catalogue: Catalogue,
+        listing: Listing,
+        voice: Voice,
+        leases: ILeases,
+        clock: IReactorTime,
+        complaints: Complaints,
+    ) -> None:
+        self._router = router
+        self._catalogue = catalogue
+        self._listing = listing
+        self._voice = voice
+        self._leases = leases
+        self._clock = clock
+        self._complaints = complaints
+        self.requests = 0
+        self.ignored = 0
+        self._connections: dict[int, Connection] = {}
+        """Connections with state, by number."""
+        self._commands: dict[type, Callable[[Connection, Any], None]] = {
+            messages.Beat: self._beat,
+            messages.Update: self._update,
+            messages.Registration: self._register,
+            messages.Question: self._question,
+            messages.Bye: self._bye,
+            messages.Ack: self._ack,
+            messages.Ping: self._ping,
+            messages.Unexpected: self._unexpected,
+        }
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def connections(self) -> Mapping[int, Connection]:
+        """Return the connections with state, by number."""
+        return self._connections
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters of the conversations, by name."""
+        return {"dbp_requests.answered": self.requests, "dbp_messages.ignored": self.ignored}
+
+    # calls of the ROUTER
+
+    def receive(self, identity: bytes, frames: list[Part], number: int) -> None:
+        """Process one message: the frames after the identity, and the number of its connection."""
+        connection = self._connections.get(number)
+        if connection is not None and connection.ended:
+            self.ignored += 1
+            return
+        try:
+            message = messages.parse(frames)
+        except Malformed as malformed:
+            self._malformed(connection or self._new_connection(identity, number), malformed)
+            return
+        if connection is not None:
+            self._alive(connection, message.form)
+        # Requests need no state, so that no `Connection` is made for them.
+        if type(message) is messages.Request:
+            names = message.names
+            body = self._listing.named(names) if names else self._listing.all()
+            sent = self._router.reply(identity, replies.reply(message.form, self._clock.seconds(), body))
+            self.requests += 1
+            if sent is not Sent.SENT:
+                self._complaints.count("dbp_dropped", sent.value)
+            elif connection is not None:
+                connection.last_sent = self._leases.now
+            return
+        if connection is None:
+            connection = self._new_connection(identity, number)
+            connection.form = message.form
+        self._commands[type(message)](connection, message)
+
+    def closed(self, number: int) -> None:
+        """Discard the state of a closed connection. Its service stays registered, without a connection."""
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            connection.release()
+
+    def room(self, identity: bytes) -> None:
+        """Do nothing: a dropped heartbeat is due again by itself, and a dropped answer is lost."""
+
+    def _alive(self, connection: Connection, form: Form) -> None:
+        """Record a message of a connection, with a time in that form, as a sign of life of its service."""
+        connection.form = form
+        if connection.entry is not None:
+            connection.entry.form = form
+            self._catalogue.live(connection.entry)
+
+    # requests
+
+    def _question(self, connection: Connection, message: messages.Question) -> None:
+        code = "501"  # not implemented, in 8/MMI
+        if message.question == SERVICE_QUESTION:
+            code = "200" if self._listing.has(message.name) else "404"
+        body = listing((), {message.question: code})
+        self._voice.answer(connection, replies.reply(message.form, self._clock.seconds(), body))
+
+    def _ping(self, connection: Connection, message: messages.Ping) -> None:
+        self._voice.answer(connection, replies.pong(message.form, self._clock.seconds(), self._voice.name))
+
+    # services
+
+    def _register(self, connection: Connection, message: messages.Registration) -> None:
+        if connection.registered:
+            self._part(connection, "registered twice on one connection")
+            return
+        try:
+            entry = self._catalogue.register(message.name, message.info, connection.address, message.form, connection)
+        except Refusal as refusal:
+            self._complain(connection, refusal)
+            self._deny(connection, refusal.text, message.hermes)
+            return
+        connection.registered = True
+        self._keep(connection)
+        agreed = replies.agreement(round(entry.interval * 1000), entry.liveness)
+        approved = replies.approved(message.form, self._clock.seconds(), connection.hermes, agreed)
+        self._voice.answer(connection, approved)
+
+    def _update(self, connection: Connection, message: messages.Update) -> None:
+        entry = self._named(connection, message.name)
+        try:
+            if entry is None:
+                what = f"the service {message.name}" if message.name else "the service of this connection"
+                raise Refusal(Reason.NOT_REGISTERED, f"{what} is not registered")
+            if not self._trusts(connection, entry):
+                raise Refusal(Reason.WRONG_ADDRESS, f"the service {entry.name} was registered from another address")
+            self._catalogue.update(entry, message.info)
+        except Refusal as refusal:
+            self._complain(connection, refusal)
+            self._deny(connection, refusal.text, connection.hermes)
+            return
+        entry.form = message.form
+        self._adopt(connection, entry)
+        self._voice.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
+
+    def _beat(self, connection: Connection, message: messages.Beat) -> None:
+        entry = self._named(connection, message.name)
+        if entry is None:
+            self._part(connection, "a heartbeat of a service that is not registered")
+        elif not self._trusts(connection, entry):
+            self._part(connection, f"a heartbeat of {entry.name}, which was registered from another address")
+        else:
+            self._adopt(connection, entry)
+            self._catalogue.beat(entry, None, message.form, message.sent)
+            if connection.req:
+                self._voice.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
+            elif entry.connection is connection:
+                entry.beaten = True
+
+    def _ack(self, connection: Connection, message: messages.Ack) -> None:
+        if connection.entry is None:
+            self._part(connection, "an acknowledgement over a connection without a service")
+
+    def _bye(self, connection: Connection, message: messages.Bye) -> None:
+        named = None if message.name is None else self._catalogue.get(message.name)
+        for entry in (connection.entry, named):
+            if entry is None:
+                continue
+            if self._trusts(connection, entry):
+                self._catalogue.disconnect(entry)
+            else:
+                text = f"a DISCONNECT of {entry.name}, which was registered from another address"
+                self._complain(connection, Refusal(Reason.WRONG_ADDRESS, text))
+        self._end(connection)
+
+    def _unexpected(self, connection: Connection, message: messages.Unexpected) -> None:
+        self._part(connection, f"{message.command.decode()}, which only a broker says")
+
+    def _named(self, connection: Connection, name: str | None) -> Entry | None:
+        """Return the service to which a message refers: by name, else that of the connection."""
+        return connection.entry if name is None else self._catalogue.get(name)
+
+    def _trusts(self, connection: Connection, entry: Entry) -> bool:
+        return connection.entry is entry or self._catalogue.trusts(entry, connection.address)
+
+    def _adopt(self, connection: Connection, entry: Entry) -> None:
+        """Bind a service that lost its connection to this one."""
+        # Hermes uses a new REQ socket for each message, through which no later message could be sent.
+        if not connection.req:
+            self._catalogue.bind(entry, connection)
+            if connection.entry is entry:
+                self._keep(connection)
+
+    # protocol violations
+
+    def _malformed(self, connection: Connection, malformed: Malformed) -> None:
+        self._complain(connection, malformed)
+        if isinstance(malformed, messages.Denied):
+            self._alive(connection, malformed.form)
+            self._deny(connection, malformed.text, malformed.hermes)
+        elif isinstance(malformed, messages.BadRequest):
+            self._alive(connection, malformed.form)
+            body = listing((), malformed.error)
+            self._voice.answer(connection, replies.reply(malformed.form, self._clock.seconds(), body))
+        else:
+            self._end(connection)
+
+    def _deny(self, connection: Connection, reason: str, hermes: bool) -> None:
+        self._voice.answer(connection, replies.denied(connection.form, self._clock.seconds(), reason, hermes))
+
+    def _part(self, connection: Connection, why: str) -> None:
+        """Answer a valid but unexpected message by a DISCONNECT. The service stays registered until it expires."""
+        if connection.entry is not None:
+            connection.entry.parted = True
+        self._complain(connection, Refusal(Reason.UNEXPECTED, why))
+        self._voice.answer(connection, replies.disconnect(connection.form, self._clock.seconds(), connection.hermes))
+        self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        """End a connection: it is neither read nor written until the peer closes it."""
+        connection.release()
+        connection.ended = True
+        # Its state must stay in the table, or the next message would count as that of a new connection.
+        self._keep(connection)
+
+    def _complain(self, connection: Connection, refusal: Refusal) -> None:
+        self._complaints.add(WIRE, connection.address, refusal)
+
+    # connections
+
+    def _new_connection(self, identity: bytes, number: int) -> Connection:
+        """Return the state of a connection. It is discarded after this message unless `_keep` stores it."""
+        return Connection(identity, number, self._router.sender())
+
+    def _keep(self, connection: Connection) -> None:
+        """Store the state of a connection until it is closed."""
+        self._connections[connection.number] = connection

@@ -1,0 +1,178 @@
+"""Messages that the broker sends to services: answers, and unsolicited heartbeats, DISCONNECTs and probes.
+
+Rules:
+- Heartbeats of the broker use the transport of the service's own: UDP, to the source of its last datagram; its
+  connection, if it sends heartbeats there or has sent no datagram yet, and only if it was sent no other message lately.
+- A REQ socket is never sent an unsolicited message: it would take that for the reply to its next request.
+- No message is sent to the port of the beacon: Hermes' nodes fail on it.
+- A service that was sent a DISCONNECT, or has sent one, is sent no more messages.
+- A silent service is probed by ZeroMQ at its own address, one probe at a time, also if it has two names: Hermes'
+  services abort when two requests overlap. They know "ping", others know heartbeats; any answer is a sign of life.
+
+See docs/protocols/dbp.md, "Heartbeats" and "Disconnect and silence".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+from twisted.internet.interfaces import IReactorTime
+
+from broker.core.interfaces import ILeases
+from broker.net.interfaces.router import Complaints, Router, Sent
+from broker.wires.dbp.codec import datagrams, replies
+from broker.wires.dbp.codec.times import Form
+from broker.wires.dbp.sessions.addresses import probed
+from broker.wires.dbp.sessions.service_state import Connection, Entry, Source
+
+SOURCE_RATE, SOURCE_BURST = 0.2, 1
+"""Rate a second and burst of DISCONNECTs to one unregistered source. The document has silence after the first one, but
+that may be lost."""
+
+ADDRESS_RATE, ADDRESS_BURST = 100, 1_000
+"""Rate and burst for one address: a thousand services of one machine return in the seconds after a restart, and forged
+sources direct only a small flood at a victim."""
+
+RECENTLY = 0.9
+"""Intervals within which any message over a connection replaces a heartbeat there."""
+
+
+BROKER = "elkobroker"
+"""Name of the broker, with a suffix if it has one. Other brokers on the same network use the same."""
+
+
+def is_broker(name: str | None) -> bool:
+    """Return True for a name of brokers, which no service may have."""
+    return name is not None and (name == BROKER or name.startswith(f"{BROKER}-"))
+
+
+class Udp(Protocol):
+    """The UDP socket."""
+
+    def send(self, data: bytes, to: Source) -> bool:
+        """Send one datagram. Returns False if the system refused it."""
+
+
+class Rates(Protocol):
+    """Token buckets in a bounded table."""
+
+    def take(self, key: Hashable, rate: float, burst: float) -> bool:
+        """Take a token for this key. Returns False at the limit of ``rate`` a second with bursts of ``burst``."""
+
+
+class Probes(Protocol):
+    """Sender of probes to services at their own addresses."""
+
+    def ask(
+        self, host: str, port: int, frames: Sequence[bytes], seconds: float, answered: Callable[[bool | None], object]
+    ) -> None:
+        """Send one message. ``answered`` is called once, later: with True for an answer within ``seconds``, False for
+        none, and None if the message could not be sent.
+        """
+
+
+class Voice:
+    """Outbound side of the wire, for the broker of that ``name``. No message is sent to ``beacon_port``.
+
+    ``sources`` and ``addresses`` limit the rate of DISCONNECTs to unregistered sources and their addresses.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        udp: Udp,
+        probes: Probes,
+        leases: ILeases,
+        clock: IReactorTime,
+        complaints: Complaints,
+        sources: Rates,
+        addresses: Rates,
+        name: str,
+        beacon_port: int,
+    ) -> None:
+        self._router = router
+        self._udp = udp
+        self._probes = probes
+        self._leases = leases
+        self._clock = clock
+        self._complaints = complaints
+        self._sources = sources
+        self._addresses = addresses
+        self.name = name
+        self._beacon_port = beacon_port
+        self._asking: set[tuple[str, int]] = set()
+        """Addresses and ports of unanswered probes."""
+
+    def answer(self, connection: Connection, frames: replies.Sent) -> None:
+        """Answer a request over its connection."""
+        self._note(connection, self._router.reply(connection.identity, frames))
+
+    def _send_unsolicited(self, connection: Connection, frames: replies.Sent) -> None:
+        """Send a message that is no answer over a connection."""
+        self._note(connection, self._router.send(connection.identity, frames))
+
+    def _note(self, connection: Connection, sent: Sent) -> None:
+        if sent is Sent.SENT:
+            connection.last_sent = self._leases.now
+        else:
+            self._complaints.count("dbp_dropped", sent.value)
+
+    def send(self, data: bytes, to: Source) -> None:
+        """Send a datagram, unless to the port of the beacon."""
+        if to[1] != self._beacon_port:
+            self._udp.send(data, to)
+
+    def turn_away(self, source: Source) -> None:
+        """Send a DISCONNECT to an unregistered source, within the rate limits of the source and its address."""
+        # The source first: a single repeating source must not use up the tokens of its address.
+        if self._sources.take(source, SOURCE_RATE, SOURCE_BURST) and self._addresses.take(
+            source[0], ADDRESS_RATE, ADDRESS_BURST
+        ):
+            self.send(datagrams.disconnect(self._clock.seconds()), source)
+
+    def hush(self, source: Source) -> None:
+        """Suppress the next DISCONNECT to a source that has just sent one: its late heartbeats need no answer."""
+        self._sources.take(source, SOURCE_RATE, SOURCE_BURST)
+
+    def beat(self, entry: Entry) -> None:
+        """Send a service the broker's heartbeat."""
+        if entry.parted:
+            return
+        now = self._clock.seconds()
+        if entry.source is not None:
+            self.send(datagrams.heartbeat(now, self.name), entry.source)
+        connection = entry.connection
+        if connection is None or connection.req or not (entry.beaten or entry.source is None):
+            return
+        if self._leases.now - connection.last_sent >= RECENTLY * entry.interval:
+            self._send_unsolicited(connection, replies.heartbeat(connection.form, now, self.name))
+
+    def part(self, entry: Entry) -> None:
+        """Send a service a DISCONNECT, over each transport by which it can be sent one."""
+        now = self._clock.seconds()
+        if entry.source is not None:
+            self.send(datagrams.disconnect(now), entry.source)
+        connection = entry.connection
+        if connection is not None and not connection.req:
+            self._send_unsolicited(connection, replies.disconnect(connection.form, now, connection.hermes))
+            connection.ended = True
+
+    def probe(self, entry: Entry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
+        """Probe a service. Returns False, without a probe, if that is not possible now."""
+        place = probed(entry.details, entry.address)
+        if place is None or place in self._asking or entry.parted:
+            return False
+
+        def ended(alive: bool | None) -> None:
+            self._asking.discard(place)
+            answered(alive)
+
+        self._asking.add(place)
+        now = self._clock.seconds()
+        if entry.details.hermes:
+            frames = replies.ping(Form.FLOAT32, now)
+        else:
+            frames = replies.heartbeat(entry.form, now, self.name)
+        self._probes.ask(*place, frames, seconds, ended)
+        return True

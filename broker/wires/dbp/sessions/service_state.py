@@ -1,0 +1,130 @@
+"""State of one registered service (`ServiceEntry`), and of one connection to the ROUTER (`RouterConnection`).
+
+Invariant: an entry and a connection refer to each other, or neither refers to the other.
+`broker.wires.dbp.sessions.catalogue` owns the entries, `broker.wires.dbp.sessions.commands` the connections.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.core.interfaces import ILease
+from broker.net.interfaces.router import Sender
+from broker.wires.dbp.codec.details import Details
+from broker.wires.dbp.codec.times import Form
+
+Source = tuple[str, int]
+"""Source of datagrams: an address and a port."""
+
+_REQ = "REQ"
+
+
+class Connection:
+    """One connection to the ROUTER, from a message that needs state until its end.
+
+    ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``entry`` is the service that is bound to
+    it. ``registered`` is true after a registration through it, which permits no second one. ``ended`` is true after a
+    DISCONNECT or an invalid message: then it is neither read nor written. ``last_sent`` is the time of the last message
+    to it, on the clock of the leases.
+    """
+
+    __slots__ = ("address", "ended", "entry", "form", "identity", "last_sent", "number", "registered", "req")
+
+    def __init__(self, identity: bytes, number: int, sender: Sender) -> None:
+        self.identity = identity
+        self.number = number
+        self.address = sender.address
+        self.req = sender.socket_type == _REQ
+        self.form = Form.TEXT
+        self.entry: Entry | None = None
+        self.registered = False
+        self.ended = False
+        self.last_sent = 0.0
+
+    @property
+    def hermes(self) -> bool:
+        """True for a node of Hermes, which needs a frame after the time."""
+        return self.req and self.form is Form.FLOAT32
+
+    def release(self) -> None:
+        """Unbind the connection from its service.
+
+        The end of a connection does not end its service: ZeroMQ reconnects by itself, and Hermes uses each connection
+        once.
+        """
+        entry = self.entry
+        if entry is not None:
+            self.entry, entry.connection, entry.beaten = None, None, False
+
+
+class EntryOwner(Protocol):
+    """Owner of an entry: the catalogue, which does its periodic work."""
+
+    def check(self, entry: Entry, now: float) -> float | None:
+        """Do the work that is due. Returns the time of the next check; None ends the lease."""
+
+
+class Entry:
+    """One registered service, the subject of a lease while it is to be checked.
+
+    ``address`` is the address from which it was registered; ``interval`` is in seconds. A service is under *contract*
+    if it registered an interval, or has sent a heartbeat: then it must go on sending them. ``last_alive`` is the time
+    of its last sign of life, ``beat_at`` that of the broker's next heartbeat to it, both on the clock of the leases.
+    """
+
+    __slots__ = (
+        "address",
+        "beat_at",
+        "beaten",
+        "connection",
+        "contract",
+        "details",
+        "failures",
+        "form",
+        "info",
+        "interval",
+        "last_alive",
+        "lease",
+        "liveness",
+        "name",
+        "owner",
+        "parted",
+        "probing",
+        "proved",
+        "provider",
+        "source",
+    )
+
+    def __init__(self, owner: EntryOwner, name: str, address: str, info: bytes, details: Details) -> None:
+        self.owner = owner
+        self.name = name
+        self.address = address
+        self.info = info
+        self.details = details
+        self.provider = 0
+        self.form = Form.TEXT
+        self.contract = False
+        self.interval = 0.0
+        self.liveness = 0
+        self.last_alive = 0.0
+        self.beat_at = 0.0
+        self.lease: ILease | None = None
+        self.connection: Connection | None = None
+        """The connection through which it registered, or sends heartbeats."""
+        self.source: Source | None = None
+        """Source of its last datagram."""
+        self.beaten = False
+        """True if it has sent a heartbeat over its connection."""
+        self.parted = False
+        """True after a DISCONNECT for an unexpected message: no more messages are sent to it until it registers again.
+        It may be alive all the same."""
+        self.probing = False
+        """True while a probe is unanswered."""
+        self.proved = False
+        """True if it has ever answered a probe."""
+        self.failures = 0
+        """Consecutive probes that it has not answered."""
+
+    def check(self, now: float) -> float | None:
+        """Do the work that is due. Returns the time of the next check; None ends the lease."""
+        return self.owner.check(self, now)

@@ -1,0 +1,32 @@
+"""DBP as a wire of the broker."""
+
+from __future__ import annotations
+
+from broker.net.probes import MOST
+from broker.wires.common.connection_counters import connection_counters
+from broker.wires.counter import Counter
+from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.open import open_dbp
+from broker.wires.dbp.section import SECTION
+from broker.wires.interface import Wire
+
+
+def _descriptors(config: Dbp, every: int) -> int:
+    """Return the file descriptors that probes of services may use, one each: at most a quarter of ``every``."""
+    return min(MOST, every // 4)
+
+
+COUNTERS = (
+    *connection_counters("dbp"),
+    Counter("dbp_requests", "Requests answered", "requests"),
+    Counter("dbp_messages", "Messages ignored on connections that DBP has ended", "messages"),
+    Counter("dbp_dropped", "Answers and notices dropped, by reason", "messages"),
+    Counter("dbp_services", "Services registered and removed, by event", "services"),
+    Counter("dbp_heartbeats", "Heartbeats of services, by transport", "heartbeats"),
+    Counter("dbp_datagrams", "Datagrams, by outcome", "datagrams"),
+    Counter("dbp_unsent", "Datagrams that the system did not send, by error", "datagrams"),
+    Counter("dbp_probes", "Probes of silent services, by outcome", "probes"),
+)
+
+WIRE = Wire(SECTION, lambda config: config.enabled, open_dbp, COUNTERS, _descriptors)
+"""The Core Catalog Service over ZeroMQ, with heartbeats by UDP."""

@@ -1,0 +1,46 @@
+"""Dialects: the commands of a wire that operators type at the console, besides views."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from broker.net.interfaces.peer import Peer, Session
+
+
+class Typist(Protocol):
+    """One operator's conversation in one dialect. Answers are written to the peer of the conversation."""
+
+    @property
+    def session(self) -> Session:
+        """The session of the wire behind the conversation."""
+
+    def say(self, message: Any) -> None:
+        """Carry out a message that `Dialect.messages` or `Dialect.typed` returned."""
+
+
+class Dialect(Protocol):
+    """The commands of one protocol."""
+
+    @property
+    def prefix(self) -> str:
+        """The word before each command; empty for the commands that need none."""
+
+    @property
+    def ops(self) -> Collection[str]:
+        """The commands, without the prefix."""
+
+    def messages(self, text: str) -> Sequence[Any]:
+        """Return the messages that were typed as JSON. Raises `broker.core.errors.Malformed`."""
+
+    def typed(self, op: str, words: Sequence[str]) -> Any:
+        """Return the message that was typed as words. Raises `broker.core.errors.Malformed`."""
+
+    def list(self) -> Sequence[str]:
+        """Return all commands with their parameters, a line each."""
+
+    def help(self, op: str) -> str:
+        """Return the parameters of a command, and what it does."""
+
+    def converse(self, peer: Peer) -> Typist:
+        """Begin the conversation of an operator, who is authenticated as an administrator."""

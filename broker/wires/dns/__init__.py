@@ -1,0 +1,1 @@
+"""DNS: services found by any program, without a client library."""

@@ -1,0 +1,1 @@
+"""The DNS codec: bytes to queries, responses to bytes, and messages on a stream."""

@@ -1,0 +1,234 @@
+"""The wiring of DNS: a UDP socket and a TCP listener at one address and port, over one responder."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.config.values import Broker
+from broker.core.errors import Reason, Refusal
+from broker.net.admission import ConnectionFactory
+from broker.net.connection import StreamConnection
+from broker.net.endpoints import CannotListen, bound, close_now, listen
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.rate_limits import Rates
+from broker.net.udp import UdpSocket
+from broker.wires.common.places import occupied
+from broker.wires.dns import views
+from broker.wires.dns.codec.framing import Frames
+from broker.wires.dns.codec.query import MAX_QUERY
+from broker.wires.dns.config import Dns
+from broker.wires.dns.sessions.datagrams import Datagrams
+from broker.wires.dns.sessions.responder import WIRE, Responder
+from broker.wires.dns.sessions.response_limit import ResponseLimit, ResponseRates
+from broker.wires.dns.sessions.stream import StreamSession
+from broker.wires.dns.validation import dns_domain, dns_host, dns_place
+from broker.wires.dns.zone.names import ServiceNames
+from broker.wires.dns.zone.zone import Terms, Zone
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView
+
+PORTS_TRIED = 10
+"""Ports that are tried where any will do: one that is free for UDP may be taken by a TCP connection."""
+
+
+class DnsConnection(StreamConnection):
+    """A connection. It ends when no whole query came for the time of ``Dns.idle``."""
+
+    factory: DnsFactory
+
+    def __init__(self, factory: DnsFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
+        super().__init__(factory, host, port, local, turned_away)
+        self.reader = Frames()
+        self._session = StreamSession(factory.responder, self)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        del self._session  # it knows the connection, and would wait for the garbage collector with it
+
+    @property
+    def queries(self) -> int:
+        """Queries so far."""
+        return self._session.queries
+
+    def receive(self, message: bytes) -> None:
+        """Take one message."""
+        self.factory.queries += 1
+        self.factory.active(self)
+        self._session.receive(message)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Report a refusal."""
+        self._session.refuse(refusal)
+
+    def debug(self, label: str, text: str) -> None:
+        """Nothing: DNS has no message for the log."""
+
+    def too_slow(self) -> None:
+        """Close the connection, which is idle. One that holds a part of a query is refused."""
+        if self.reader.pending:
+            self.refuse(Refusal(Reason.TOO_SLOW, "a query that was begun, and not completed in time"))
+        else:
+            self.close()
+
+
+class DnsFactory(ConnectionFactory):
+    """The TCP listener. The deadlines of logins are those of idle connections here, the longest idle one first."""
+
+    def __init__(self, responder: Responder, limits: ConnectionLimits, context: Context) -> None:
+        super().__init__(WIRE, limits, context.scheduler, context.complaints, context.clock)
+        self.responder = responder
+        self.queries = 0
+        self.evicted = 0
+
+    def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> DnsConnection:
+        return DnsConnection(self, host, port, local, turned_away)
+
+    def active(self, connection: DnsConnection) -> None:
+        """Begin the idle time of a connection again."""
+        self.logins.discard(connection)  # to stand behind the others
+        self.logins.add(connection, self.limits.authenticate_within)
+
+    def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
+        """One more. It gets the last place by the end of the connection that is idle for the longest time: so idle
+        connections lock no client out."""
+        if connection.turned_away is None and len(self.connections) + 1 >= self.limits.connections:
+            idle = self.logins.first()
+            if idle is not None:
+                self.evicted += 1
+                idle.close()
+        super().connected(connection, authenticated)
+
+
+@attrs.define(eq=False)
+class OpenDns(PlainWire):
+    """DNS as it runs; see `broker.wires.interface.OpenWire`. ``address`` is empty before `bind`."""
+
+    log = Logger()
+
+    config: Dns
+    context: Context
+    names: ServiceNames
+    responder: Responder
+    limit: ResponseLimit
+    udp: UdpSocket
+    datagrams: Datagrams
+    factory: DnsFactory
+    port: IListeningPort | None = None
+    address: str = ""
+
+    def bind(self, title: str) -> str:
+        """Bind both sockets. UDP comes first: it has no connection that would be lost if TCP cannot be bound."""
+        where = dns_place(self.config)
+        assert where is not None, "the configuration was checked"
+        at = dns_host(where)
+        for left in reversed(range(1 if where.port else PORTS_TRIED)):
+            try:
+                number = self.udp.bind(at, where.port or 0, self.datagrams.receive)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on udp {where.where}: {error.strerror or error}") from None
+            try:
+                port: Any = listen(self.context.clock, attrs.evolve(where, args=(str(number),)), self.factory)
+                break
+            except CannotListen:
+                self.udp.close()
+                if not left:
+                    raise
+        self.port = self.factory.port = port
+        self.address = bound(port)
+        self.log.info("dns on {where} (udp and tcp)", where=self.address)
+        return self.address
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the listener."""
+        if self.port is None:
+            return []
+        return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupied(self.factory)}]
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what the sessions and the sockets count."""
+        counts = {
+            "dns_queries.tcp": self.factory.queries,
+            "dns_connections.open": len(self.factory.connections),
+            "dns_connections.evicted": self.factory.evicted,
+            "dns_names.known": len(self.names),
+        }
+        for each in (self.responder, self.limit, self.datagrams, self.udp):
+            counts.update(each.counts())
+        return counts
+
+    def views(self) -> Sequence[AnyView]:
+        """Return names and connections."""
+        connections: Any = self.factory.connections
+        return views.views(self.names, self.context.registry, connections)
+
+    def reload(self, config: Dns, broker: Broker) -> None:
+        """Take another domain, other times and other limits."""
+        self.config = attrs.evolve(config, endpoint=self.config.endpoint)
+        self.responder.terms = _terms(self.config)
+        self.limit.rates = _rates(config)
+        self.factory.limit(_limits(config, self.context.room))
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Close both sockets."""
+        self._close_sockets()
+        return succeed(None)
+
+    def close(self) -> Deferred[Any]:
+        """Stop. Fires when all connections are closed."""
+        self._close_sockets()
+        self.names.stop()
+        return self.factory.close()
+
+    def abandon(self) -> None:
+        """Stop where the reactor does not run."""
+        self.close()
+
+    def _close_sockets(self) -> None:
+        self.udp.close()
+        if self.port is not None:
+            close_now(self.port)
+            self.port = self.factory.port = None
+            self.address = ""
+
+
+def open_dns(config: Dns, context: Context) -> OpenDns:
+    """Make the wire, without opening its sockets."""
+    clock = context.clock
+    remembered = (service for provider in context.known.providers for service in provider.services)
+    names = ServiceNames(context.registry, remembered)
+    responder = Responder(Zone(context.registry, names), _terms(config), clock, random.randrange)
+    limit = ResponseLimit(Rates(clock), Rates(clock), _rates(config))
+    udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
+    datagrams = Datagrams(responder, limit, udp, context.complaints)
+    factory = DnsFactory(responder, _limits(config, context.room), context)
+    return OpenDns(config, context, names, responder, limit, udp, datagrams, factory)
+
+
+def _terms(config: Dns) -> Terms:
+    domain, where = dns_domain(config), dns_place(config)
+    assert domain is not None, "the configuration was checked"
+    assert where is not None
+    return Terms(domain, config.ttl, None if where.wildcard else ip_address(dns_host(where)))
+
+
+def _rates(config: Dns) -> ResponseRates:
+    return ResponseRates(config.response_rate, config.response_burst, config.limit_loopback)
+
+
+def _limits(config: Dns, room: int) -> ConnectionLimits:
+    return ConnectionLimits(
+        connections=min(config.connections, room),
+        connections_per_address=config.connections_per_address,
+        authenticate_within=config.idle,
+        stalled_after=config.stalled_after,
+    )

@@ -1,0 +1,1 @@
+"""DNS sessions: datagrams and connections, and the rate limit of responses."""

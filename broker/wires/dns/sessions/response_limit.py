@@ -1,0 +1,97 @@
+"""Response rate limiting: a forged source address must not turn the broker into an amplifier.
+
+A datagram's source can be forged, and a response may be twenty times as long as its query. So responses by UDP are
+limited for each address and for each network, since a sender that forges one address can forge its neighbours. Of the
+queries over the limit most are dropped, and each `SLIP`-th is answered by a short response with TC: a real client asks
+again by TCP, where a source cannot be forged.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Protocol
+
+import attrs
+
+SLIP = 2
+"""Of so many queries over the limit one is answered by TC. A client that asks three times, as resolvers do, then gets
+at least one; and what a victim is sent is at most half of what the attacker sends."""
+
+NETWORK_SHARE = 4
+"""Times the rate of one address that its network (/24, for IPv6 /56) gets: less than the number of its addresses, so
+that varying the forged address gains little, and more than one, since a farm is often one network."""
+
+IPV6_NETWORK = 7
+"""Bytes of an IPv6 address that are its network: 56 bits are what a site is usually given."""
+
+
+class Verdict(enum.Enum):
+    """Decision about one response."""
+
+    SEND = "send"
+    SLIP = "slipped"
+    DROP = "dropped"
+
+
+class Rates(Protocol):
+    """A token bucket for each key."""
+
+    def take(self, key: str, rate: float, burst: float) -> bool:
+        """Return True if one more of this key is within the rate."""
+
+
+@attrs.frozen
+class ResponseRates:
+    """Responses that one address gets by UDP: ``rate`` a second and ``burst`` at once, both 0 for no limit.
+    ``loopback`` says that addresses of this machine are limited, too."""
+
+    rate: float
+    burst: float
+    loopback: bool = False
+
+
+class ResponseLimit:
+    """The limit, over two tables of token buckets: one of addresses and one of networks."""
+
+    def __init__(self, addresses: Rates, networks: Rates, rates: ResponseRates) -> None:
+        self.rates = rates
+        self._addresses = addresses
+        self._networks = networks
+        self._over = 0
+        self._slipped = self._dropped = 0
+
+    def verdict(self, host: str) -> Verdict:
+        """Return whether the next response to an address may be sent; it is taken to be."""
+        rates = self.rates
+        if not rates.rate or (not rates.loopback and is_loopback(host)):
+            return Verdict.SEND
+        within = self._addresses.take(host, rates.rate, rates.burst) and self._networks.take(
+            network(host), rates.rate * NETWORK_SHARE, rates.burst * NETWORK_SHARE
+        )
+        if within:
+            return Verdict.SEND
+        self._over += 1
+        if self._over % SLIP:
+            self._dropped += 1
+            return Verdict.DROP
+        self._slipped += 1
+        return Verdict.SLIP
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the queries over the limit, by what became of them."""
+        return {"dns_limited.dropped": self._dropped, "dns_limited.slipped": self._slipped}
+
+
+def network(host: str) -> str:
+    """Return the network of an address, in text that no address has."""
+    if "." in host:  # also an IPv4 address that a socket for both shows as ::ffff:192.0.2.1
+        return host.rpartition(".")[0] + ".*"
+    ip = ip_address(host.partition("%")[0])
+    return ip.packed[:IPV6_NETWORK].hex() + ":*"
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address of this machine's loopback."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"

@@ -1,0 +1,29 @@
+"""DNS as a wire of the broker."""
+
+from __future__ import annotations
+
+from broker.wires.common.connection_counters import connection_counters
+from broker.wires.counter import Counter
+from broker.wires.dns.open import open_dns
+from broker.wires.dns.section import SECTION
+from broker.wires.interface import Wire
+
+COUNTERS = (
+    *connection_counters("dns"),
+    Counter("dns_connections.open", "Open connections", "connections", gauge=True),
+    Counter("dns_connections.evicted", "Idle connections that were closed to make room for others", "connections"),
+    Counter("dns_queries", "Messages by UDP and by TCP that were taken for queries", "queries"),
+    Counter("dns_responses", "Responses by kind; those with TC count as truncated, too", "responses"),
+    Counter("dns_limited", "Queries over the rate limit: dropped, or slipped (answered by TC alone)", "queries"),
+    Counter(
+        "dns_ignored",
+        "Datagrams without an answer: oversized; unanswerable, a response or no message; from a port that answers all",
+        "datagrams",
+    ),
+    Counter("dns_datagrams", "Datagrams, by what became of them", "datagrams"),
+    Counter("dns_unsent", "Datagrams that the system did not send, by error", "datagrams"),
+    Counter("dns_names.known", "Names of services, compared without case", "names", gauge=True),
+)
+
+WIRE = Wire(SECTION, lambda config: config.enabled, open_dns, COUNTERS)
+"""The Domain Name System: services by name, for any program."""

@@ -1,0 +1,1 @@
+"""Elko Broker and Elko Director: JSON over TCP, WebSocket, HTTP and RTCP."""

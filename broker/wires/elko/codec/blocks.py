@@ -1,0 +1,207 @@
+"""Framing and encoding: the bytes of one connection to messages, and messages to bytes.
+
+Rules (from the original's behaviour; see "Framing" in docs/protocols/elko-broker.md):
+- Lines end with LF. CR and NUL bytes are dropped everywhere.
+- A block is one or more lines, joined by a space, up to an empty line; it holds any number of messages.
+- A line that leaves no object of the block open ends the block, too. Thus a message that is typed in telnet, or comes
+  from a client that ends each message with one LF, is decoded at once.
+- After a syntax error the rest of that block is discarded. Earlier messages of the block count, and so do later blocks.
+- A block, or an unterminated line, over `MAX_BLOCK` is a fatal error, and so are bytes that are not UTF-8.
+
+`lenient` parses a block, `vocabulary` makes its objects messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from broker.core.errors import Malformed, Reason
+from broker.wires.elko.codec import lenient
+from broker.wires.elko.codec.vocabulary import NOT_STRICT, Message, Vocabulary
+
+MAX_BLOCK = 1_048_576
+"""Bytes of one line or block: the original's limit. The largest messages of real peers are far smaller."""
+
+LINES_PER_STEP = 256
+"""Lines that one step splits off: a read full of tiny lines would otherwise become tens of thousands of objects."""
+
+MAX_FAST_LINE = 4_096
+"""Bytes of a line that `BlockReader.feed` may decode before its messages are due: some 20 µs."""
+
+_LF = 10
+
+END = b"\n\n"
+"""Terminator of every message that is sent: an empty line."""
+
+
+class BlockReader:
+    """Incremental decoder for the input of one connection."""
+
+    __slots__ = ("_balance", "_block", "_decode", "_ended", "_tail", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decode = vocabulary.decode
+        self._tail = bytearray()
+        self._block = bytearray()
+        self._balance: lenient.BracketBalance | None = None
+        self._ended = False
+
+    def feed(self, data: bytes) -> Iterator[Message | Malformed]:
+        """Return an iterator over the messages that ``data`` completes, in order.
+
+        It yields a `Malformed` in place of an invalid message, and nothing after a `Malformed` with a fatal reason.
+        Messages are decoded lazily; the iterator must be exhausted before the next call.
+        """
+        # Fast path: most reads are one whole message in one line, which the strict decoder takes without copies.
+        end = data.find(b"\n")
+        if (
+            0 <= end == len(data) - 2 <= MAX_FAST_LINE
+            and data[-1] == _LF
+            and not (self._tail or self._block or self._ended)
+        ):
+            try:
+                if data.isascii():
+                    return iter((self._decode(data),))
+            except NOT_STRICT:
+                pass
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[Message | Malformed]:
+        if b"\r" in data or b"\0" in data:
+            data = data.translate(None, b"\r\0")
+        # Checked once for all lines: only others need a check of their UTF-8 each.
+        ascii_only = data.isascii() and self._tail.isascii()
+        decode = self._decode
+        while data:
+            lines = data.split(b"\n", LINES_PER_STEP)
+            data = lines.pop()
+            if not lines:
+                self._tail += data
+                break
+            if self._tail:
+                lines[0] = bytes(self._tail) + lines[0]
+                self._tail = bytearray()
+            for line in lines:
+                if self._ended:
+                    return
+                if not line:
+                    if self._block:
+                        yield from self._end_of_block()
+                elif self._block or len(line) > MAX_BLOCK or not (ascii_only or _is_utf8(line)):
+                    # The strict decoder would not check the UTF-8 of members that it skips.
+                    yield from self._line(line)
+                else:
+                    # Strict JSON in one line is decoded directly, many times faster than by the lenient parser.
+                    try:
+                        message = decode(line)
+                    except NOT_STRICT:
+                        yield from self._line(line)
+                    else:
+                        yield message
+        if self.pending > MAX_BLOCK and not self._ended:
+            yield self._end(Reason.TOO_LARGE, f"a line or block has more than {MAX_BLOCK} bytes")
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of an incomplete line or block."""
+        return len(self._tail) + len(self._block)
+
+    def _line(self, line: bytes) -> Iterator[Message | Malformed]:
+        """Append a line to the block, and end the block if all its objects are complete."""
+        if len(self._block) + len(line) > MAX_BLOCK:
+            yield self._end(Reason.TOO_LARGE, f"a line or block has more than {MAX_BLOCK} bytes")
+            return
+        try:
+            text = _text(line)
+        except UnicodeDecodeError as error:
+            yield self._end(Reason.ENCODING, f"byte {error.start} of the line is not UTF-8")
+            return
+        if self._balance is None:
+            if not text.strip(_BLANK):
+                return
+            self._balance = lenient.BracketBalance()
+        self._block += line
+        self._block += b" "
+        if self._balance.feed(text):
+            yield from self._end_of_block()
+
+    def _end_of_block(self) -> Iterator[Message | Malformed]:
+        # Without the joining space at its end, which would complete a word that the end of the block cuts off.
+        text = _text(bytes(self._block))[:-1]
+        self._block = bytearray()
+        self._balance = None
+        try:
+            for members in lenient.objects(text):
+                try:
+                    yield self._vocabulary.message(members)
+                except Malformed as malformed:
+                    yield malformed
+        except Malformed as malformed:
+            yield malformed
+
+    def _end(self, reason: Reason, text: str) -> Malformed:
+        # Input after a fatal error is ignored: the framing is lost, and the session closes the connection.
+        self._ended = True
+        self._tail = bytearray()
+        self._block = bytearray()
+        return Malformed(reason, text)
+
+
+_encode = msgspec.json.Encoder().encode
+
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Encode one message as it is sent: one line of JSON and an empty line.
+
+    Characters beyond the Basic Multilingual Plane are escaped: the original's peers reset the connection on UTF-8 of
+    four bytes.
+    """
+    return encode_part(message) + END
+
+
+def encode_part(part: object) -> bytes:
+    """Encode a part of a message."""
+    data = _encode(part)
+    return data if data.isascii() else _ASTRAL.sub(_escaped, data.decode()).encode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    pair = match[0].encode("utf-16-be")
+    return f"\\u{pair[:2].hex()}\\u{pair[2:].hex()}"
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_BLANK = " \t\v\f\x1c\x1d\x1e\x1f"
+"""ASCII white space: a line of it does not begin a block."""
+
+
+def _is_utf8(line: bytes) -> bool:
+    """Return True if the whole line is UTF-8: the decoder checks only the members that it converts."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_OVERLONG = re.compile(rb"[\xc0\xc1][\x80-\xbf]")
+
+
+def _text(line: bytes) -> str:
+    """Decode UTF-8, CESU-8 surrogate pairs and overlong two-byte forms, as the original does.
+
+    An unpaired surrogate becomes ``?``, as in the original's output.
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        line = _OVERLONG.sub(lambda m: bytes([(m[0][0] & 1) << 6 | m[0][1] & 0x3F]), line)
+        text = line.decode("utf-8", "surrogatepass").encode("utf-16-be", "surrogatepass")
+        return _SURROGATE.sub("?", text.decode("utf-16-be", "surrogatepass"))

@@ -1,0 +1,114 @@
+"""The running Elko Broker: its listeners on all transports, and their sessions.
+
+`broker.wires.interface` defines the methods; `wire` registers the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.core.model import Rights, Service
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.tls import Certificates
+from broker.wires.dialect import Dialect
+from broker.wires.elko import views
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.commands import broker_dialect
+from broker.wires.elko.config import BrokerListener, Elko
+from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.validation import effective_offer
+from broker.wires.interface import Context
+from broker.wires.views import AnyView
+
+WIRE = "elko"
+"""The name of the wire in counters and logs."""
+
+
+class OpenElko:
+    """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
+
+    log = Logger()
+
+    def __init__(self, config: Elko, context: Context) -> None:
+        self._broker = context.broker
+        self._room = context.room
+        registry = context.registry
+        self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits_of)
+        self.listeners.make()
+        for listener in config.listeners:
+            if context.room < listener.limits.connections:
+                self.log.info(
+                    "elko listener {name!r} takes {room} connections, since the system allows few file descriptors",
+                    name=listener.name,
+                    room=context.room,
+                )
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        return self.listeners.bind(title)
+
+    def places(self) -> Iterable[Mapping[str, object]]:
+        """Return the open listeners."""
+        return self.listeners.places()
+
+    def services(self) -> Iterable[Service]:
+        """Return the open listeners as services, with the names that the original broker uses."""
+        suffix = f"-{self._broker.service}" if self._broker.service else ""
+        return self.listeners.services(lambda role: f"broker-{role}{suffix}")
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of connections."""
+        made = self.listeners.made.values()
+        return {"elko.connections": sum(len(each.lines.connections) for each in made)}
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the view of the sessions."""
+        return views.views(self.wiring)
+
+    def dialects(self) -> Sequence[Dialect]:
+        """Return the console commands."""
+        return [broker_dialect(self.wiring)]
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open TLS listeners."""
+        return self.listeners.certificates()
+
+    def reload(self, config: Elko, broker: Broker) -> None:
+        """Apply new policies and limits."""
+        self._broker = broker
+        self.listeners.reload(config.listeners)
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when all ports are closed."""
+        return self.listeners.stop_listening()
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in order. Fires when they are closed."""
+        return self.listeners.close()
+
+    def abandon(self) -> None:
+        """Close the ports if the reactor does not run."""
+        self.listeners.stop_listening()
+
+    def _policy(self, listener: BrokerListener) -> Policy:
+        rights = Rights(effective_offer(listener), listener.limits.services)
+        policy = base_policy(listener, self._broker.diagnostics)
+        return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
+
+    def _limits_of(self, listener: BrokerListener) -> TransportLimits:
+        return net_limits(listener, self._room)
+
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

@@ -1,0 +1,151 @@
+"""The running Elko Director: its listeners, its sessions, and its names in the registry.
+
+It is a wire beside the broker. Therefore `shut_down` ends the director only, and the broker continues; and
+`reinitialize` reads the configuration of the whole daemon, as that of the broker does. It then announces the director
+again: real Context Servers that lost their connection reconnect only when they find the director again. Those that are
+connected open another connection each, which is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.core.director.director import Director
+from broker.core.director.interfaces import DirectorSettings
+from broker.core.model import Service
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.tls import Certificates
+from broker.wires.dialect import Dialect
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.director import VOCABULARY
+from broker.wires.elko.commands import director_dialect
+from broker.wires.elko.config import Director as Config
+from broker.wires.elko.config import DirectorListener
+from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
+from broker.wires.elko.section import title
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.interface import Context
+from broker.wires.views import AnyView
+
+WIRE = "director"
+"""The name of the wire in counters and logs."""
+
+
+class OpenDirector:
+    """The running director; see `broker.wires.interface.OpenWire`."""
+
+    log = Logger()
+
+    def __init__(self, config: Config, context: Context) -> None:
+        self._config = config
+        self._broker = context.broker
+        self._context = context
+        self._announced = True
+        self._ending = False
+        self._director = Director(context.clock, _settings(config))
+        self._closing: list[Deferred[Any]] = []
+        self.wiring = DirectorWiring.of(self._director, self, context.clock)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
+        self.listeners.make()
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        return self.listeners.bind(title)
+
+    def places(self) -> Iterable[Mapping[str, object]]:
+        """Return the open listeners."""
+        return self.listeners.places()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return no views: the commands of the protocol show the farm."""
+        return ()
+
+    def dialects(self) -> Sequence[Dialect]:
+        """Return the console commands."""
+        return [director_dialect(self.wiring)]
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open TLS listeners."""
+        return self.listeners.certificates()
+
+    def counts(self) -> dict[str, int]:
+        """Return counters and present numbers, by ``director.REASON``."""
+        return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
+
+    def services(self) -> Iterable[Service]:
+        """Return the listeners as services, with the names that the original director uses; none after its shutdown."""
+        if not self._announced:
+            return ()
+        suffix = self._config.service or self._broker.service
+        return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
+
+    def reload(self, config: Config, broker: Broker) -> None:
+        """Apply new settings, policies and limits."""
+        self._config, self._broker = config, broker
+        self._director.use(_settings(config))
+        self.listeners.reload(config.listeners)
+
+    # Requested by administrators
+
+    def reinitialize(self) -> None:
+        """Read the configuration again, and announce the director again."""
+        self._context.control.reinitialize()
+        self._announced = False
+        self._context.offer_own()
+        # Withdrawn and offered again: the finds of real servers (with ``monitor``) are answered by each new offer only.
+        self._announced = not self._ending
+        self._context.offer_own()
+
+    def shut_down(self) -> None:
+        """End the director, in the next turn of the reactor, after the present message is handled."""
+        if self._ending:
+            return
+        self._ending = True
+        self.log.info("the director was shut down by an administrator")
+        self._context.clock.callLater(0, self._end)
+
+    # Shutdown
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when all ports are closed."""
+        return self.listeners.stop_listening()
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in order. Fires when they are closed."""
+        self._closing.append(self.listeners.close())
+        return DeferredList(self._closing)
+
+    def abandon(self) -> None:
+        """Close the ports if the reactor does not run."""
+        self.listeners.stop_listening()
+
+    def _end(self) -> None:
+        self._announced = False
+        self._context.offer_own()
+        for listener in self._config.listeners:
+            self._context.forget(title(WIRE, listener))
+        # Ports first: a peer that reconnects at once must be refused, not accepted and dropped.
+        self.stop_listening().addCallback(lambda _: self.close())
+
+    def _policy(self, listener: DirectorListener) -> Policy:
+        limits = listener.limits
+        policy = base_policy(listener, self._broker.diagnostics)
+        return attrs.evolve(policy, waits=limits.watches, reservations=limits.reservations)
+
+    def _limits(self, listener: DirectorListener) -> TransportLimits:
+        return net_limits(listener, self._context.room)
+
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+        return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
+
+
+def _settings(config: Config) -> DirectorSettings:
+    return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations)

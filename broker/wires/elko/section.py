@@ -1,0 +1,214 @@
+"""The configuration sections ``[elko]`` and ``[director]``: bindings, summary, warnings, secrets and reloadable keys.
+
+`config` has the values, `validation` the errors; warnings, which do not prevent a start, are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+
+from broker.config import endpoint
+from broker.config.checks import hostport, parsed
+from broker.config.endpoint import Endpoint
+from broker.config.section import Binding, Files, PortOption, Resolves, Section
+from broker.config.summary import bound
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
+from broker.wires.elko.validate_transport import FOR_BROWSERS
+from broker.wires.elko.validation import director_problems, effective_auth, effective_offer, elko_problems
+
+L = TypeVar("L", bound=ElkoListener)
+
+
+def title(wire: str, listener: ElkoListener) -> str:
+    """Return the name of a listener in logs and in the state of the daemon."""
+    return f"{wire} listener {listener.name!r}"
+
+
+def _bindings(elko: Elko) -> Iterator[Binding]:
+    for index, listener in enumerate(elko.listeners):
+        where = parsed(listener.endpoint)
+        if where is not None:
+            # The first listener is the one of the command line's ``--port``: a broker without it must not start.
+            yield Binding(f"elko.listeners[{index}].endpoint", title("elko", listener), where, required=index == 0)
+
+
+def _director_bindings(director: Director) -> Iterator[Binding]:
+    for index, listener in enumerate(director.listeners if director.enabled else ()):
+        where = parsed(listener.endpoint)
+        if where is not None:
+            yield Binding(f"director.listeners[{index}].endpoint", title("director", listener), where)
+
+
+def _summary(elko: Elko) -> Iterator[str]:
+    for listener in elko.listeners:
+        offer = " ".join(effective_offer(listener)) or "nothing"
+        yield f"listener {listener.name}: {_listener(listener, listener.allow)}, offer {offer}"
+
+
+def _director_summary(director: Director) -> Iterator[str]:
+    for listener in director.listeners if director.enabled else ():
+        yield f"director listener {listener.name}: {_listener(listener, listener.allow)}"
+
+
+def _listener(listener: ElkoListener, allow: tuple[str, ...]) -> str:
+    where = endpoint.parse(listener.endpoint)
+    parts = (
+        f"{_carried(listener)}bound to {bound(where)}",
+        f"published as {listener.publish or bound(where)}",
+        f"allow {' '.join(allow)}",
+        f"auth {effective_auth(listener)}",
+    )
+    return ", ".join(parts)
+
+
+def _carried(listener: ElkoListener) -> str:
+    """Return the transport as the beginning of a line; empty for TCP."""
+    if listener.transport not in FOR_BROWSERS:
+        return "" if listener.transport == "tcp" else f"{listener.transport} "
+    return f"{listener.transport} at {listener.path or '/'} for {' '.join(listener.origins) or 'no'} pages, "
+
+
+def _warnings(elko: Elko, resolves: Resolves) -> Iterator[str]:
+    if not elko.listeners:
+        yield "elko.listeners is empty: no Elko server can connect"
+    for listener in elko.listeners:
+        for text in _listener_warnings(listener, resolves):
+            yield f"elko.listeners[{listener.name}]: {text}"
+
+
+def _director_warnings(director: Director, resolves: Resolves) -> Iterator[str]:
+    if not director.enabled:
+        return
+    if not director.listeners:
+        yield "director.listeners is empty: no peer can connect to the director"
+    for listener in director.listeners:
+        here = f"director.listeners[{listener.name}]"
+        where = endpoint.parse(listener.endpoint)
+        for text in (*_published(listener, where, resolves), *_pages(listener)):
+            yield f"{here}: {text}"
+        if where.loopback:
+            continue
+        if effective_auth(listener) == "password":
+            if where.kind == "tcp":
+                yield f"{here}: the password crosses the network in the clear; tls: would hide it"
+            continue
+        if "provider" in listener.allow:
+            yield f"{here}: open: any peer that reaches {where.where} may serve contexts, and receives users"
+        if "admin" in listener.allow:
+            yield f"{here}: open: any peer that reaches {where.where} may steer and shut down all Context Servers"
+
+
+def _listener_warnings(listener: BrokerListener, resolves: Resolves) -> Iterator[str]:
+    where = endpoint.parse(listener.endpoint)
+    yield from _published(listener, where, resolves)
+    yield from _pages(listener)
+    if where.loopback:
+        return
+    if effective_auth(listener) == "open":
+        yield from _open(listener, where)
+    elif where.kind == "tcp":
+        yield "the password crosses the network in the clear; tls: would hide it"
+    if effective_auth(listener) == "password" and listener.allow_before_auth:
+        yield "allow_before_auth: any peer that reaches it may find services without the password"
+
+
+def _pages(listener: ElkoListener) -> Iterator[str]:
+    if effective_auth(listener) != "open":
+        return
+    if "*" in listener.origins:
+        yield "origins: open to every page: a page has the access of the machine whose browser shows it"
+    elif "null" in listener.origins:
+        yield "origins: null is the origin of many pages, such as local files"
+
+
+def _published(listener: ElkoListener, where: Endpoint, resolves: Callable[[str], bool]) -> Iterator[str]:
+    if listener.publish is None:
+        if where.wildcard:
+            yield f"{where.where} is published, which is not an address that peers can use; set publish"
+        return
+    host, _ = hostport(listener.publish) or ("", 0)
+    if host in ("0.0.0.0", "::"):
+        yield f"{listener.publish} is published, which is not an address that peers can use"
+    elif not resolves(host):
+        yield f"{host} is published, but does not resolve on this machine"
+
+
+def _open(listener: BrokerListener, where: Endpoint) -> Iterator[str]:
+    steer = (
+        ", and may watch, steer and shut down all of them, since admin is allowed" if "admin" in listener.allow else ""
+    )
+    yield f"open: any peer that reaches {where.where} may find every service{steer}"
+    if any(pattern.startswith("*") for pattern in effective_offer(listener)):
+        yield "open: any peer may offer a service of any name, and receive the messages of its clients"
+
+
+def _read(elko: Elko, files: Files) -> Elko:
+    return attrs.evolve(elko, listeners=_with_codes("elko.listeners", elko.listeners, files))
+
+
+def _read_director(director: Director, files: Files) -> Director:
+    return attrs.evolve(director, listeners=_with_codes("director.listeners", director.listeners, files))
+
+
+def _with_codes(key: str, listeners: tuple[L, ...], files: Files) -> tuple[L, ...]:
+    return tuple(
+        attrs.evolve(each, code=files.secret(f"{key}[{index}].code_file", each.code, each.code_file))
+        for index, each in enumerate(listeners)
+    )
+
+
+def _director_port(director: Director, port: int | None) -> Director:
+    if port is None:
+        return attrs.evolve(director, enabled=False)
+    if director.listeners != Director().listeners:
+        raise ValueError("describes the one listener, but the configuration file has director listeners of its own")
+    listener = DirectorListener(endpoint=f"tcp:{port}:interface=127.0.0.1")
+    return attrs.evolve(director, enabled=True, listeners=(listener,))
+
+
+_LISTENER_KEYS = ("allow", "auth", "code", "code_file", "allow_before_auth", "limits.*")
+
+BROKER = Section(
+    "elko",
+    Elko,
+    Elko(),
+    elko_problems,
+    _bindings,
+    _summary,
+    _warnings,
+    reloadable=tuple(f"listeners[*].{key}" for key in (*_LISTENER_KEYS, "offer")),
+    named=("listeners",),
+    read=_read,
+    example=Path(__file__).with_name("broker.toml"),
+)
+"""The section ``[elko]``."""
+
+DIRECTOR = Section(
+    "director",
+    Director,
+    Director(enabled=False),
+    director_problems,
+    _director_bindings,
+    _director_summary,
+    _director_warnings,
+    reloadable=(
+        "providers",
+        "load_bump",
+        "reservation",
+        "user_reservations",
+        *(f"listeners[*].{key}" for key in _LISTENER_KEYS),
+    ),
+    named=("listeners",),
+    read=_read_director,
+    option=PortOption(
+        "director-port",
+        "Port of the Elko Director on 127.0.0.1, usually 9010, or 'off'; 0 takes a free one [default: no director]",
+        _director_port,
+    ),
+    example=Path(__file__).with_name("director.toml"),
+)
+"""The section ``[director]``."""

@@ -1,0 +1,1 @@
+"""Elko sessions: one state machine for each connection, independent of sockets."""

@@ -1,0 +1,403 @@
+"""Session of the Elko Broker protocol: one for each connection.
+
+Rules (the Broker document; where real peers differ, both are supported, see docs/protocols/elko-broker.md):
+- `session` handles authentication and the ops common to all objects. `find` needs no role.
+- The objects ``client`` (document) and ``broker`` (real peers) are one. A reply has the name that its request used, an
+  unsolicited message the name that the peer authenticated to.
+- A client becomes a provider at `auth`.
+- The end of the peer's input ends the provider. Finds with a limited wait are still answered.
+- Only trusted peers receive the credentials of services.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import attrs
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from broker.core.errors import Reason, Refusal, Refusals
+from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
+from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service
+from broker.net.interfaces.peer import Peer
+from broker.wires.elko.codec import broker as wire
+from broker.wires.elko.codec.blocks import encode
+from broker.wires.elko.codec.common import Auth
+from broker.wires.elko.sessions.authentication import AccessControl, Role
+from broker.wires.elko.sessions.change_notices import ChangeNotices
+from broker.wires.elko.sessions.descriptors import (
+    DEFAULT_PROTOCOL,
+    DescriptorCache,
+    failure_desc,
+    launcher_desc,
+    load_desc,
+    offered,
+    service_desc,
+    service_descs,
+)
+from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, ObjectTables, OperationRoles
+
+WIRE = "elko"
+"""The wire of these providers in the registry."""
+
+MAX_WAIT = 10 * 365 * 86_400
+"""Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
+
+MAX_PROBLEMS_SHOWN = 3
+"""Refused services of one offer that the diagnostic lists: the first ones show the mistake."""
+
+
+@attrs.frozen
+class BrokerWiring:
+    """Dependencies that all broker sessions share.
+
+    ``sessions`` holds all of them, the oldest first, and ``roster`` the session of each Elko provider, by its id.
+    """
+
+    registry: IRegistry
+    notices: ChangeNotices
+    launchers: ILaunchers
+    control: IControl
+    descriptors: DescriptorCache = attrs.field(factory=DescriptorCache)
+    roster: dict[int, BrokerSession] = attrs.field(factory=dict)
+    sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class PeerInfo:
+    """One connected peer, for operators. ``provider`` is its id in the registry, or None.
+
+    ``roles`` are those that it authenticated for, sorted; ``waits`` is the number of its finds that wait or monitor.
+    """
+
+    address: str
+    label: str
+    roles: tuple[Role, ...]
+    trusted: bool
+    provider: int | None
+    waits: int
+
+
+class BrokerSession(ElkoSession):
+    """The session of one peer of the broker."""
+
+    __slots__ = ("_as", "_provider", "_waits", "_wiring")
+
+    def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
+        super().__init__(_OBJECTS, access, peer)
+        self._wiring = wiring
+        self._as = "client"
+        self._provider: int | None = None
+        self._waits: dict[IWait | Deferred[None], bool] | None = None
+        wiring.sessions[self] = None
+
+    # Called by the connection
+
+    def input_ended(self) -> bool:
+        """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
+        self._withdraw()
+        if self._waits:
+            # A find without a limit would keep the half-closed connection open for ever.
+            for wait, limited in list(self._waits.items()):
+                if not limited:
+                    self._drop(wait)
+        self._ended = True
+        return bool(self._waits)
+
+    def lost(self) -> None:
+        """Handle the end of the connection."""
+        self._wiring.sessions.pop(self, None)
+        if self._ended and not self._waits:
+            return
+        self._withdraw()
+        self._ended = True
+        for wait in list(self._waits or ()):
+            self._drop(wait)
+
+    # State for views and commands
+
+    @property
+    def info(self) -> PeerInfo:
+        """The peer as operators see it."""
+        roles = tuple(sorted(self._roles))
+        return PeerInfo(self._peer.address, self._label, roles, self.trusted, self._provider, len(self._waits or ()))
+
+    @property
+    def is_client(self) -> bool:
+        """True if the peer authenticated as a client."""
+        return self._provider is not None
+
+    # Called by other sessions
+
+    def reinit(self) -> None:
+        """Send "reinit" to the peer."""
+        self._peer.write(encode(wire.ReinitOut(self._as)))
+
+    def shut_down(self, kill: bool) -> None:
+        """Send "shutdown" to the peer."""
+        self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
+
+    # Authentication
+
+    def _admit(self, role: Role, message: Auth) -> None:
+        registry = self._wiring.registry
+        if role == "client":
+            self._as = message.to
+            self._provider = registry.join(self._label, WIRE, self._peer.address)
+            self._wiring.roster[self._provider] = self
+        elif self._provider is not None:
+            # One label for each connection: that of the latest `auth`, for whatever role.
+            registry.relabel(self._provider, self._label)
+
+    # Object `client`
+
+    def _find(self, message: wire.Find) -> None:
+        name = message.service
+        protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
+        # The fraction of a wait has no effect, see "find" in docs/protocols/elko-broker.md.
+        wait = 0 if message.wait is None else int(message.wait)
+        standing = wait != 0 or message.monitor is True
+        known = self._wiring.registry.find(name, protocol, not standing)
+        if known:
+            desc = self._wiring.descriptors.descs(known, self.trusted)
+            self._peer.write(wire.encode_found(message.to, desc, message.tag))
+        elif wait == 0:
+            # Even with ``monitor``: a find of an unknown service without a wait has its one answer at once.
+            self._peer.write(wire.encode_found(message.to, wire.encode_not_found(name), message.tag))
+            return
+        if standing:
+            self._stand(message, wait if 0 < wait <= MAX_WAIT else None, bool(known))
+
+    def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
+        """Keep a find that waits or monitors. ``known`` is true if it was already answered: then it only monitors."""
+        try:
+            if message.monitor:
+                self._monitor(message, seconds, silent=known)
+            elif not known:
+                self._wait(message, seconds)
+        except Refusal as refusal:
+            # A client that waits for an answer gets a failure descriptor in place of a diagnostic, unless it got an
+            # answer.
+            if known or refusal.reason is not Reason.LIMIT:
+                raise
+            self._peer.refused(refusal)
+            self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
+
+    def _wait(self, message: wire.Find, seconds: int | None) -> None:
+        self._room_for_wait(message)
+        found = self._wiring.registry.wait(message.service, seconds)
+        answered = found.addCallback(partial(self._answer, message)).addErrback(partial(self._no_answer, message))
+        # The wait may end inside the call; only pending waits are kept.
+        if answered.called:
+            return
+        self._keep(answered, limited=seconds is not None)
+        answered.addBoth(lambda _: self._drop(answered))
+
+    def _answer(self, message: wire.Find, service: Service) -> None:
+        self._found(message.to, message.tag, [service_desc(service, self.trusted)])
+
+    def _no_answer(self, message: wire.Find, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            failure.trap(Refusal)
+            assert isinstance(failure.value, Refusal)
+            if failure.value.reason is Reason.LIMIT:
+                self._peer.refused(failure.value)
+            self._found(message.to, message.tag, [failure_desc(message.service, failure.value.text)])
+
+    def _monitor(self, message: wire.Find, seconds: int | None, silent: bool) -> None:
+        self._room_for_wait(message)
+        told = silent
+
+        def offer(service: Service) -> None:
+            nonlocal told
+            told = True
+            self._answer(message, service)
+
+        def end() -> None:
+            if not told:
+                self._found(message.to, message.tag, [failure_desc(message.service, "no such service")])
+            self._drop(monitor)
+
+        monitor = self._wiring.registry.monitor(message.service, seconds, offer, end)
+        self._keep(monitor, limited=seconds is not None)
+
+    def _found(self, to: str, tag: str | None, desc: list[wire.ServiceDescOut]) -> None:
+        self._peer.write(encode(wire.Found(to=to, desc=desc, tag=msgspec.UNSET if tag is None else tag)))
+
+    def _will_serve(self, message: wire.WillServe) -> None:
+        assert self._provider is not None
+        services: list[Service] = []
+        refused: list[Refusal] = []
+        if message.services is msgspec.UNSET:
+            raise Refusal(Reason.PARAMETER, "willserve: the parameter services is missing")
+        for desc in message.services or ():
+            if desc.provider is not None and desc.provider != -1:
+                text = (
+                    "a service descriptor has a provider id, which only the broker gives; it and the rest are left out"
+                )
+                refused.append(Refusal(Reason.PARAMETER, text))
+                break
+            service = offered(desc, self._provider)
+            if service is not None:
+                services.append(service)
+            elif desc.failure is None:
+                refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
+        try:
+            self._wiring.registry.offer(services, self._access.policy.rights)
+        except Refusals as refusals:
+            refused += refusals.each
+        if refused:
+            more = len(refused) - MAX_PROBLEMS_SHOWN
+            text = "; ".join(refusal.text for refusal in refused[:MAX_PROBLEMS_SHOWN])
+            raise Refusal(refused[0].reason, f"willserve: {text}" + (f"; and {more} more" if more > 0 else ""))
+
+    def _wont_serve(self, message: wire.WontServe) -> None:
+        assert self._provider is not None
+        self._wiring.registry.withdraw(self._provider, message.services or ())
+
+    def _load(self, message: wire.LoadReport) -> None:
+        assert self._provider is not None
+        # As in the original, a negative load is 0, without a diagnostic.
+        self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
+
+    def _heartbeat(self) -> None:
+        if self._provider is not None:
+            self._wiring.registry.beat(self._provider)
+
+    # Object `admin`
+
+    def _load_desc(self, message: wire.LoadDescRequest) -> None:
+        registry = self._wiring.registry
+        loads = registry.loads()
+        if message.server is not None:
+            wanted = {provider.id for provider in self._matching(message.server)}
+            loads = [load for load in loads if load.provider in wanted]
+        if message.service is not None:
+            wanted = {service.provider for service in registry.services(message.service)}
+            loads = [load for load in loads if load.provider in wanted]
+        self._peer.write(encode(wire.LoadDescs(desc=[load_desc(load) for load in loads])))
+
+    def _service_desc(self, message: wire.ServiceDescRequest) -> None:
+        registry = self._wiring.registry
+        if message.service is None:
+            services = registry.services()
+        else:
+            protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
+            services = registry.services(message.service, protocol)
+        self._peer.write(encode(wire.ServiceDescs(desc=service_descs(services, self.trusted), on=True)))
+
+    def _watch(self, message: wire.Watch) -> None:
+        notices = self._wiring.notices
+        if message.services is not None:
+            # The present state is sent before the first notice.
+            if message.services:
+                self._service_desc(wire.ServiceDescRequest(message.to))
+            notices.watch_services(self, message.services)
+        if message.load is not None:
+            if message.load:
+                self._load_desc(wire.LoadDescRequest(message.to))
+            notices.watch_loads(self, message.load)
+
+    def _reinit(self, message: wire.Reinit) -> None:
+        sessions = self._sessions("reinit", message.server)
+        for session in sessions:
+            session.reinit()
+        if message.self_:
+            self._wiring.control.reinitialize()
+
+    def _shutdown(self, message: wire.Shutdown) -> None:
+        kill = message.kill is True
+        sessions = self._sessions("shutdown", message.server)
+        for session in sessions:
+            session.shut_down(kill)
+        # Servers that are shut down by name stay down: their launchers are switched off, unless ``cluster`` is given.
+        if sessions and message.server not in (None, ALL) and not message.cluster:
+            self._wiring.launchers.switch_off(message.server)
+        if message.self_:
+            self._wiring.control.shut_down(kill and message.server is None)
+
+    def _launch(self, message: wire.Launch) -> None:
+        self._peer.write(encode(wire.LaunchStatus(status=self._wiring.launchers.launch(message.name))))
+
+    def _launcher_desc(self, message: wire.LauncherDescRequest) -> None:
+        launchers = [launcher_desc(launcher) for launcher in self._wiring.launchers.describe()]
+        self._peer.write(encode(wire.LauncherDescs(launchers=launchers)))
+
+    # Internals
+
+    def _matching(self, server: str) -> list[Provider]:
+        """Return the providers that ``server`` names: by label, by the hostport of a service, or by id."""
+        return [
+            provider
+            for provider in self._wiring.registry.providers()
+            if provider.label == server
+            or str(provider.id) == server
+            or any(service.hostport == server for service in provider.services)
+        ]
+
+    def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
+        """Return the Elko providers that an order is for. Raises `Refusal` as `_reached` does."""
+        roster = self._wiring.roster
+        if server is None:
+            return []
+        if server == ALL:
+            return list(roster.values())
+        sessions = [roster[provider.id] for provider in self._matching(server) if provider.id in roster]
+        self._reached(op, server, len(sessions))
+        return sessions
+
+    def _room_for_wait(self, message: wire.Find) -> None:
+        """Raise `Refusal` if another standing find may not be kept."""
+        for name, text, most in (("service", message.service, MAX_NAME), ("tag", message.tag, MAX_TEXT)):
+            if text is not None and len(text) > most:
+                raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
+        most = self._access.policy.waits
+        if len(self._waits or ()) >= most:
+            raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
+
+    def _keep(self, wait: IWait | Deferred[None], limited: bool) -> None:
+        if self._waits is None:
+            self._waits = {}
+        self._waits[wait] = limited
+
+    def _drop(self, wait: IWait | Deferred[None]) -> None:
+        """End a wait, and close a connection whose input has ended after its last wait."""
+        if self._waits is not None and self._waits.pop(wait, None) is not None:
+            wait.cancel()
+            if self._ended and not self._waits:
+                self._peer.close()
+
+    def _withdraw(self) -> None:
+        """Withdraw all services and end all watches."""
+        if "admin" in self._roles:
+            self._wiring.notices.watch_services(self, False)
+            self._wiring.notices.watch_loads(self, False)
+        if self._provider is not None:
+            self._wiring.roster.pop(self._provider, None)
+            self._wiring.registry.leave(self._provider)
+            self._provider = None
+
+
+_CLIENT: OperationRoles = {
+    **COMMON,
+    wire.Find: (BrokerSession._find, ()),
+    wire.WillServe: (BrokerSession._will_serve, ("client",)),
+    wire.WontServe: (BrokerSession._wont_serve, ("client",)),
+    wire.LoadReport: (BrokerSession._load, ("client",)),
+}
+_ADMIN: OperationRoles = {
+    **COMMON,
+    wire.LoadDescRequest: (BrokerSession._load_desc, ("admin",)),
+    wire.ServiceDescRequest: (BrokerSession._service_desc, ("admin",)),
+    wire.Watch: (BrokerSession._watch, ("admin",)),
+    wire.Reinit: (BrokerSession._reinit, ("admin",)),
+    wire.Shutdown: (BrokerSession._shutdown, ("admin",)),
+    wire.Launch: (BrokerSession._launch, ("admin",)),
+    wire.LauncherDescRequest: (BrokerSession._launcher_desc, ("admin",)),
+}
+_OBJECTS = ObjectTables(
+    {"broker": _CLIENT, "client": _CLIENT, "admin": _ADMIN, "error": COMMON},
+    {"broker": "client", "client": "client", "admin": "admin"},
+)

@@ -1,0 +1,1 @@
+"""Transports of Elko sessions besides plain TCP: WebSocket, HTTP long polling, RTCP."""

@@ -1,0 +1,217 @@
+"""One peer's session over HTTP: what it sends comes in numbered requests, what it is told goes out in numbered answers.
+
+An answer may let the next request of the same connection in at once: all is in order before it is given.
+
+Rules:
+- One select is pending at most: a second one with the same number takes its place. It is answered when there is
+  something to say, or after ``http_select_wait``, and then the next number is wanted.
+- Requests with another number than the next one are refused, and change nothing.
+- While nothing may be read, the answer to the last xmit is withheld; further ones are refused.
+- While no select is pending, output is kept up to `FULL`; more waits in the `LineProtocol`, with its limits.
+- A session ends after ``http_timeout`` without a pending request, at `disconnect`, and when the broker closes it: then
+  the last words, and the number `LAST`, answer the pending select or the next one.
+  At the stop of the listener, a session with no last words and no select ends at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+
+from broker.core.errors import Reason, Refusal
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.rate_limits import Deadlines
+from broker.wires.elko.codec import long_poll as wire
+from broker.wires.elko.transports.limits import LongPollLimits
+from broker.wires.elko.transports.virtual_transport import Carried
+
+FULL = 65_536
+"""Bytes of output that are kept for the next select; see `broker.net.connection.BATCH`."""
+
+
+class Exchange(Protocol):
+    """A request that is still to be answered."""
+
+    def answer(self, body: bytes) -> None:
+        """Answer it, unless its connection is lost."""
+
+    def notifyFinish(self) -> Deferred[None]:
+        """Fires when it is answered, or fails when its connection is lost."""
+
+
+class Clocks:
+    """The deadlines of a listener's sessions, and the limits that set them."""
+
+    def __init__(self, lines: LineFactory, limits: LongPollLimits) -> None:
+        self.limits = limits
+        self.idle: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.expired)
+        self.waiting: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.nothing_came)
+
+
+class LongPollSession(Carried):
+    """One session. ``forget`` is called when its id is not known any more."""
+
+    def __init__(self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None]) -> None:
+        super().__init__(lines)
+        self.id = id
+        self._clocks = clocks
+        self._forget = forget
+        self._next_xmit = 1
+        self._next_select = 1
+        self._out: list[bytes] = []
+        self._size = 0
+        self._producer: LineProtocol | None = None
+        self._full = False
+        self._closing = False
+        self._select: Exchange | None = None
+        self._held: tuple[Exchange, bytes] | None = None
+        self._note()
+
+    # from its requests
+
+    def xmit(self, exchange: Exchange, number: int, blocks: bytes) -> None:
+        """The peer sends messages."""
+        if number != self._next_xmit or self._held is not None or self._closing:
+            self._out_of_sequence(exchange, f"xmit {number}, not {self._next_xmit}")
+        elif self.reading:
+            self._deliver(exchange, blocks)
+        else:
+            self._held = exchange, blocks
+        self._note()
+
+    def select(self, exchange: Exchange, number: int) -> None:
+        """The peer wants to hear."""
+        if number != self._next_select:
+            self._out_of_sequence(exchange, f"select {number}, not {self._next_select}")
+            self._note()
+            return
+        before, self._select = self._select, exchange
+        exchange.notifyFinish().addErrback(lambda _: self._select_lost(exchange))
+        self._clocks.waiting.add(self, self._clocks.limits.http_select_wait)
+        self._note()
+        if before is not None:
+            before.answer(wire.error(wire.SEQUENCE))
+        if self._select is exchange and (self._out or self._closing):
+            self._answer()
+            if self._closing:
+                self.end()
+        if self._full and not self._closing and self._producer is not None:
+            self._full = False
+            self._producer.resumeProducing()
+
+    def disconnect(self, exchange: Exchange) -> None:
+        """The peer is going."""
+        self._forget(self)
+        self._closing = True
+        if self._select is not None:
+            self._answer()
+        self.end_of_input()
+        exchange.answer(wire.disconnected())
+
+    # from its LineProtocol
+
+    def write(self, data: bytes) -> None:
+        """Send encoded messages."""
+        self._out.append(data)
+        self._size += len(data)
+        if self._select is not None:
+            self._answer()
+        elif self._size >= FULL and self._producer is not None and not self._full:
+            self._full = True
+            self._producer.pauseProducing()
+
+    def loseConnection(self) -> None:
+        """End, with the last words for the pending select or the next one."""
+        if self._closing:
+            self.end()
+            return
+        self._closing = True
+        if self._select is not None:
+            self._answer()
+            self.end()
+        elif self.lines.stopping and not self._out:
+            self.end()  # nobody is to be told anything: the stop waits for no further request
+        self._note()
+
+    def registerProducer(self, producer: LineProtocol, streaming: bool) -> None:
+        """The `LineProtocol` says that it can be paused."""
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        """It writes no more."""
+        self._producer = None
+
+    def resumeProducing(self) -> None:
+        """Read on."""
+        super().resumeProducing()
+        if self._held is not None:
+            self.clock.callLater(0, self._deliver_held)
+
+    def ended(self) -> None:
+        """It is over: to be forgotten."""
+        self._forget(self)
+        self._clocks.idle.discard(self)
+        self._clocks.waiting.discard(self)
+        for exchange in (self._select, self._held and self._held[0]):
+            if exchange is not None:
+                exchange.answer(wire.error(wire.SESSION_ID))
+        self._select = self._held = self._producer = None
+        self._out.clear()
+
+    # from the deadlines
+
+    def nothing_came(self) -> None:
+        """A select waited for long enough."""
+        if self._select is not None:
+            self._answer()
+
+    def expired(self) -> None:
+        """The peer asked for nothing for too long."""
+        self.lines.complaints.count(f"{self.lines.wire}_http", "expired")
+        self.end()
+
+    # inside
+
+    def _deliver(self, exchange: Exchange, blocks: bytes) -> None:
+        self._next_xmit += 1
+        following = self._next_xmit
+        self.line.dataReceived(blocks)
+        exchange.answer(wire.received(following))
+
+    def _deliver_held(self) -> None:
+        if self._held is not None and self.reading and not self.over:
+            (exchange, blocks), self._held = self._held, None
+            self._deliver(exchange, blocks)
+            self._note()
+
+    def _answer(self) -> None:
+        """Answer the pending select with all that there is."""
+        exchange, self._select = self._select, None
+        assert exchange is not None
+        self._clocks.waiting.discard(self)
+        out = self._out
+        self._out = []
+        self._size = 0
+        self._next_select = wire.LAST if self._closing else self._next_select + 1
+        self._note()
+        exchange.answer(wire.selected(out, self._next_select))
+
+    def _select_lost(self, exchange: Exchange) -> None:
+        if self._select is exchange:
+            self._select = None
+            self._clocks.waiting.discard(self)
+            self._note()
+
+    def _out_of_sequence(self, exchange: Exchange, text: str) -> None:
+        exchange.answer(wire.error(wire.SEQUENCE))
+        if not self._closing and not self.line.refused(Refusal(Reason.PARAMETER, f"http: out of sequence: {text}")):
+            self.line.close()
+
+    def _note(self) -> None:
+        """The peer gave a sign of life, or a pending request ended."""
+        if self._select is None and self._held is None:
+            self._clocks.idle.add(self, self._clocks.limits.http_timeout)
+        else:
+            self._clocks.idle.discard(self)

@@ -1,0 +1,318 @@
+"""WebSockets (RFC 6455) on the connections of a `LineFactory`; the frames and the handshake are wsproto's.
+
+`WebSockets.converse` stands between a `LineProtocol` and the session: to the one it is a reader and a session, to the
+other a peer. So frames are read in turns as lines are, and everything that counts on a connection counts here.
+
+Rules:
+- The handshake comes first: the path must be the listener's, the Origin an allowed one. What goes wrong is answered as
+  HTTP does, with a sentence.
+- A text message is one or more whole objects, as the block of a TCP connection is: what it leaves open is lost with it.
+  It may come in any number of frames. A binary message closes the connection, and so does a breach of the protocol.
+- Each message that is sent is a text message of its own, in one frame, without a newline.
+- Close frames are handled in order: what came before is answered before. Ours is the last thing sent.
+- Frames may come in the packet of the handshake.
+- A ping is answered, and one is sent after `PING_EVERY`, so that proxies do not take a quiet connection for a dead one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import Connection, ConnectionState
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Ping,
+    Pong,
+    Request,
+    TextMessage,
+)
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import RemoteProtocolError
+
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.connection import NO_READER
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineProtocol
+from broker.net.rate_limits import Deadlines
+from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
+from broker.wires.elko.codec.blocks import END
+
+PING_EVERY = 30.0
+"""Seconds between pings: half of what common proxies allow a silent connection."""
+
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+
+_STATUS = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    426: "Upgrade Required",
+    503: "Service Unavailable",
+}
+
+
+_FROM_ELSEWHERE = {header.lower() for header in FROM_ELSEWHERE}
+
+
+class WebSockets:
+    """The WebSockets of one listener, at ``path``. ``converse`` makes the reader and the session of a new peer."""
+
+    def __init__(
+        self,
+        converse: Callable[[Peer], tuple[Reader, Session]],
+        path: str,
+        origins: Origins,
+        clock: IReactorTime,
+    ) -> None:
+        self.make = converse
+        self.path = path
+        self.origins = origins
+        self.pings: Deadlines[WebSocket] = Deadlines(clock, WebSocket.ping)
+        self._last = b""
+        self._framed = b""
+
+    def converse(self, line: LineProtocol) -> tuple[Reader, Session]:
+        """The reader and the session of a new connection."""
+        socket = WebSocket(self, line)
+        return _Frames(socket), socket
+
+    def framed(self, data: bytes, ws: WSConnection | Connection) -> bytes:
+        """Encoded messages in frames. The last ones are kept, since a notice goes to many."""
+        if data is not self._last:
+            messages = data.decode().split("\n\n")
+            self._framed = b"".join(ws.send(TextMessage(data=message)) for message in messages if message)
+            self._last = data
+        return self._framed
+
+
+class WebSocket:
+    """One connection: the session that its line has, and the peer that the real session has."""
+
+    __slots__ = ("_code", "_elsewhere", "_line", "_session", "_shared", "reader", "ws")
+
+    def __init__(self, shared: WebSockets, line: LineProtocol) -> None:
+        self.ws: WSConnection | Connection = WSConnection(ConnectionType.SERVER)
+        self._shared = shared
+        self._line = line
+        self._code = CloseReason.NORMAL_CLOSURE
+        self._elsewhere = False
+        self._session: Session | None
+        self.reader, self._session = shared.make(self)
+
+    # to the real session: the peer
+
+    @property
+    def address(self) -> str:
+        """The address of the peer."""
+        return self._line.address
+
+    @property
+    def local(self) -> bool:
+        """True if the peer is on this machine, and neither a web page nor behind a proxy there."""
+        return self._line.local and not self._elsewhere
+
+    @property
+    def behind(self) -> bool:
+        """True if the peer has still to read much of its output."""
+        return self._line.behind
+
+    def write(self, data: bytes) -> None:
+        """Send one encoded message. Before the handshake there is nobody to read it, nor after a close."""
+        if self.ws.state is ConnectionState.OPEN:
+            self._line.write(self._shared.framed(data, self.ws))
+
+    def write_first(self, data: bytes) -> None:
+        """Send one encoded message before all that any other peer is sent from now on."""
+        if self.ws.state is ConnectionState.OPEN:
+            self._line.write_first(self._shared.framed(data, self.ws))
+
+    def close(self) -> None:
+        """Send what is still to be sent, and close in good order."""
+        if self.ws.state is ConnectionState.CONNECTING:
+            self._line.write(_answer(503, "not now"))
+        self._line.close()
+
+    def refused(self, refusal: Refusal) -> bool:
+        """Count and log a refusal, of which a close frame that follows it will tell."""
+        if refusal.reason is Reason.TOO_LARGE:
+            self._code = CloseReason.MESSAGE_TOO_BIG
+        else:
+            self._code = CloseReason.POLICY_VIOLATION if refusal.reason.fatal else CloseReason.NORMAL_CLOSURE
+        return self._line.refused(refusal)
+
+    def debug(self, label: str, text: str) -> None:
+        """Log what the peer sent for the log."""
+        self._line.debug(label, text)
+
+    def authenticated(self) -> None:
+        """It said who it is: it may stay."""
+        self._line.authenticated()
+
+    # to the line: the session
+
+    def receive(self, message: Any) -> None:
+        """Take a message."""
+        if self._session is not None:
+            self._session.receive(message)
+
+    def malformed(self, malformed: Malformed) -> None:
+        """Take what could not be read as a message."""
+        if self._session is not None:
+            self._session.malformed(malformed)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell the peer what is refused, and close if that is fatal."""
+        if self._session is not None:
+            self._session.refuse(refusal)
+
+    def input_ended(self) -> bool:
+        """The connection ended without a close frame."""
+        return self._session is not None and self._session.input_ended()
+
+    def lost(self) -> None:
+        """The connection is gone, or about to be closed: our close frame is the last to go."""
+        self._shared.pings.discard(self)
+        self.reader = NO_READER
+        session, self._session = self._session, None  # it knows us, and would wait for the garbage collector with us
+        if session is not None:
+            session.lost()
+        if self.ws.state is ConnectionState.OPEN:
+            code = CloseReason.GOING_AWAY if self._line.factory.stopping else self._code
+            self._line.transport.write(self.ws.send(CloseConnection(code)))
+
+    # events
+
+    def ping(self) -> None:
+        """Nothing was to be done for a while."""
+        if self.ws.state is ConnectionState.OPEN:
+            self._line.write(self.ws.send(Ping()))
+            self._shared.pings.add(self, PING_EVERY)
+
+    def _requested(self, event: Request) -> None:
+        origin, site = _header(event, b"origin"), _header(event, b"sec-fetch-site")
+        if event.target.partition("?")[0] != self._shared.path:
+            self._reject(404, Refusal(Reason.HANDSHAKE, f"there is no WebSocket at {event.target[:200]!r}"))
+        elif not self._shared.origins.allow(origin, site):
+            self._reject(403, not_allowed(origin, site))
+        else:
+            self._elsewhere = any(name.decode("latin-1") in _FROM_ELSEWHERE for name, _ in event.extra_headers)
+            self._line.write(self.ws.send(AcceptConnection()))
+            assert isinstance(self.ws, WSConnection)
+            assert self.ws.connection is not None
+            self.ws = self.ws.connection  # the rest has done its work, and is most of what a connection costs
+            self._shared.pings.add(self, PING_EVERY)
+
+    def rejected(self, status: int, text: str) -> None:
+        """Answer a request that asks for no WebSocket."""
+        self._reject(status, Refusal(Reason.HANDSHAKE, f"no WebSocket: {text}"))
+
+    def _reject(self, status: int, refusal: Refusal) -> None:
+        self._line.refused(refusal)
+        self._line.write(_answer(status, refusal.text))
+        self._line.close()
+
+    def _pinged(self, event: Ping) -> None:
+        if self.ws.state is ConnectionState.OPEN:
+            self._line.write(self.ws.send(event.response()))
+
+    def _binary(self, event: BytesMessage) -> None:
+        self._breach(CloseReason.UNSUPPORTED_DATA, "a binary message")
+
+    def _closed(self, event: CloseConnection) -> None:
+        if self.ws.state is ConnectionState.REMOTE_CLOSING:
+            self._line.write(self.ws.send(event.response()))
+            self._line.close()
+        elif self.ws.state is ConnectionState.OPEN:
+            self._breach(event.code, event.reason or "a breach of RFC 6455")
+
+    def _breach(self, code: int, text: str) -> None:
+        self._line.refused(Refusal(Reason.HANDSHAKE, f"no frame of the protocol: {text[:200]}"))
+        self._line.write(self.ws.send(CloseConnection(code, text)))
+        self._line.close()
+
+    def _nothing(self, event: object) -> None:
+        pass
+
+
+class _Frames:
+    """Bytes to messages, as they are asked for; and events, which are handled in their order."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._reader = socket.reader
+        self._tail = b""
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a message that is not complete. Of a frame or a request nothing worth counting is held."""
+        return self._reader.pending
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that ``data`` completes, and `None` for each event of the WebSocket: events are handled here."""
+        while data:
+            piece, data = self._head(data) if isinstance(self._socket.ws, WSConnection) else (data, b"")
+            yield from self._events(piece)
+
+    def _head(self, data: bytes) -> tuple[bytes, bytes]:
+        """``data`` up to the end of the handshake's head, and the frames behind it, which wsproto would lose."""
+        before = len(self._tail)
+        end = _END_OF_HEAD.search(self._tail + data)
+        if end is None:
+            self._tail = (self._tail + data)[-3:]
+            return data, b""
+        at = end.end() - before
+        self._tail = b""
+        return data[:at], data[at:]
+
+    def _events(self, data: bytes) -> Iterator[Any]:
+        ws = self._socket.ws
+        try:
+            ws.receive_data(data)
+        except RemoteProtocolError as error:
+            self._socket.rejected(getattr(error.event_hint, "status_code", 400), str(error))
+            yield None
+            return
+        except UnicodeError:
+            self._socket.rejected(400, "a header is no text")
+            yield None
+            return
+        for event in ws.events():
+            if isinstance(event, TextMessage):
+                text = event.data.encode()
+                yield None  # a frame takes its turn as messages do
+                yield from self._reader.feed(text + END if event.message_finished else text)
+            else:
+                _EVENTS[event.__class__](self._socket, event)
+                yield None
+
+
+def _header(request: Request, name: bytes) -> str | None:
+    """A header of a handshake, given in lower case, in ISO 8859-1; all of them where it comes more than once."""
+    values = [value.decode("latin-1") for key, value in request.extra_headers if key == name]
+    return ", ".join(values) if values else None
+
+
+def _answer(status: int, text: str) -> bytes:
+    """A response of HTTP after which the connection is closed."""
+    body = f"{text}\n".encode(errors="replace")
+    version = "Sec-WebSocket-Version: 13\r\n" if status == 426 else ""
+    head = (
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: text/plain; charset=UTF-8\r\n"
+        f"Content-Length: {len(body)}\r\n{version}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_EVENTS: dict[type[object], Callable[[WebSocket, Any], None]] = {
+    Request: WebSocket._requested,
+    Ping: WebSocket._pinged,
+    Pong: WebSocket._nothing,
+    BytesMessage: WebSocket._binary,
+    CloseConnection: WebSocket._closed,
+}

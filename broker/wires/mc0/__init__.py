@@ -1,0 +1,1 @@
+"""mc0 (Marionette Collective): publish and subscribe over ZeroMQ."""

@@ -1,0 +1,1 @@
+"""The mc0 codec: frames to frozen messages and back."""

@@ -1,0 +1,130 @@
+"""Assembly and lifecycle of mc0: its ROUTER, its admission rules, its sessions.
+
+Invariant: the ROUTER listens last and is closed first, so that no message arrives without sessions to process it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.config.zmq_endpoint import parse
+from broker.core.interfaces import ILeases, ITopics
+from broker.net.allowed_keys import AllowedKeys
+from broker.net.endpoints import CannotListen
+from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.common.topic_rules import TopicRule
+from broker.wires.interface import Context, PlainWire
+from broker.wires.mc0 import views
+from broker.wires.mc0.config import Mc0
+from broker.wires.mc0.sessions.admission import Admission
+from broker.wires.mc0.sessions.conversation import Mc0Conversation
+from broker.wires.mc0.validation import effective_mc0_auth
+from broker.wires.views import AnyView
+
+WIRE = "mc0"
+"""Name of the wire in counters and logs."""
+
+
+@attrs.define(eq=False)
+class OpenMc0(PlainWire):
+    """The running wire, an `broker.wires.interface.OpenWire`. ``address`` is empty before `bind`."""
+
+    log = Logger()
+
+    config: Mc0
+    listener: RouterListener
+    room: int
+    keys: AllowedKeys | None
+    sessions: Mc0Conversation
+    admission: Admission
+    topics: ITopics
+    leases: ILeases
+
+    @property
+    def address(self) -> str:
+        """The address of the listener."""
+        return self.listener.address
+
+    def bind(self, title: str) -> str:
+        """Listen. Returns the address. Raises `CannotListen`."""
+        where = self.listener.bind(parse(self.config.endpoint))
+        self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self.config))
+        return where
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the row of the listener, if it is open."""
+        return [self.listener.place(WIRE)] if self.address else []
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters that the sessions keep themselves."""
+        return self.sessions.counts()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the views of sessions and topics."""
+        return views.views(self.sessions, self.topics, self.leases)
+
+    def reload(self, config: Mc0, broker: Broker) -> None:
+        """Apply new rules and limits, and read the directory of client keys."""
+        self.admission.use(_rules(config))
+        self.sessions.use(config.sessions, config.subscriptions)
+        self.listener.router.limit(config.connection_limits(self.room))
+        if self.keys is not None:
+            self.keys.refresh()
+
+    def stop_listening(self) -> Deferred[None]:
+        """Do nothing: the ROUTER stops listening in `close`, so that no connection is accepted only to be dropped."""
+        return succeed(None)
+
+    def close(self) -> Deferred[None]:
+        """Close the wire. Fires when all connections are closed."""
+        if self.keys is not None:
+            self.keys.stop()
+        return self.listener.close()
+
+    def abandon(self) -> None:
+        """Close the wire where the reactor does not run."""
+        self.close()
+
+
+def open_mc0(config: Mc0, context: Context) -> OpenMc0:
+    """Return the wire, not listening yet. Raises `CannotListen`."""
+    try:
+        return _make(config, context)
+    except OSError as error:
+        raise CannotListen(str(error)) from None
+
+
+def _make(config: Mc0, context: Context) -> OpenMc0:
+    curve = effective_mc0_auth(config) == "curve"
+    keys = None
+    if curve and config.client_keys is not None:
+        keys = AllowedKeys(config.client_keys, context.clock, context.in_thread)
+    admission = Admission(None if keys is None else keys.name_of, _rules(config))
+    router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
+    sessions = Mc0Conversation(
+        router,
+        context.topics,
+        context.leases,
+        admission,
+        context.complaints,
+        context.recorder,
+        config.sessions,
+        config.subscriptions,
+    )
+    router.serve(sessions, sessions.claim)
+    if keys is not None:
+        # First in the list: sessions end as "revoked" before the ROUTER closes their connections, which would end
+        # those without a TTL as "gone".
+        keys.changed.insert(0, sessions.revoke)
+    sessions.restore(context.known.sessions, curve)
+    listener = RouterListener(router, context.clock)
+    return OpenMc0(config, listener, context.room, keys, sessions, admission, context.topics, context.leases)
+
+
+def _rules(config: Mc0) -> list[TopicRule]:
+    return [TopicRule(rule.keys, rule.publish, rule.subscribe) for rule in config.rules]

@@ -1,0 +1,81 @@
+"""Admission of mc0 sessions: allowed client keys, the identities bound to them, topic rights.
+
+A client chooses its identity, and the peer with that identity receives its messages. So with a list of allowed keys, an
+identity belongs to the first key that used it, also after the end of its session, until that key is revoked or
+`MAX_BOUND` other identities were used since.
+
+Where any key is allowed, a key proves nothing about its holder and costs nothing to make: the binding lasts as long as
+the session. A longer one would only let strangers reserve names, and lock out clients with a new key. See
+docs/protocols/mc0.md, "Security".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+
+from broker.core.errors import Reason, Refusal
+from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
+
+MAX_BOUND = 100_000
+"""Identities bound to keys: several for each node of the largest farm, since the real connector uses a new one for each
+of its processes and threads. The least recently used one is evicted."""
+
+
+class Admission:
+    """Admission rules of the wire.
+
+    ``name_of`` returns the name of a client key, None for one that is not allowed. If ``name_of`` is None, any key is
+    allowed, and none has a name. ``max_bound`` is the maximal number of identities bound to keys.
+    """
+
+    def __init__(
+        self,
+        name_of: Callable[[str], str | None] | None,
+        rules: Sequence[TopicRule] = (),
+        max_bound: int = MAX_BOUND,
+    ) -> None:
+        self._max_bound = max_bound
+        self._name_of = name_of
+        self._rules = rules
+        self._bound: OrderedDict[bytes, str] = OrderedDict()
+
+    def use(self, rules: Sequence[TopicRule]) -> None:
+        """Replace the topic rules."""
+        self._rules = rules
+
+    @property
+    def binds(self) -> bool:
+        """True if identities stay bound to keys: only with a list of allowed keys."""
+        return self._name_of is not None
+
+    def may_use(self, identity: bytes, key: str) -> bool:
+        """Return True if the identity is bound to that key, or to none."""
+        return self._bound.get(identity, key) == key
+
+    def admit(self, identity: bytes, key: str) -> str:
+        """Bind an identity to the key of its peer. Returns the key's name, empty for a peer without a key.
+
+        Raises `Refusal` if the key is not allowed, or the identity is bound to another.
+        """
+        if not key or self._name_of is None:
+            return ""
+        name = self._name_of(key)
+        if name is None:
+            raise Refusal(Reason.KEY_NOT_ALLOWED, f"the client key {key} is not allowed any more")
+        owner = self._bound.setdefault(identity, key)
+        if owner != key:
+            raise Refusal(Reason.IDENTITY_TAKEN, f"the client key {key} ({name}) uses an identity of the key {owner}")
+        self._bound.move_to_end(identity)
+        if len(self._bound) > self._max_bound:
+            self._bound.popitem(last=False)
+        return name
+
+    def release(self, keys: Collection[str]) -> None:
+        """Release the identities that are bound to these revoked keys."""
+        for identity in [identity for identity, key in self._bound.items() if key in keys]:
+            del self._bound[identity]
+
+    def rights(self, key_name: str) -> TopicRights:
+        """Return the topic rights of the holder of the key with that name."""
+        return rights_of(key_name, self._rules)

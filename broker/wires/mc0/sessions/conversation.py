@@ -1,0 +1,222 @@
+"""The mc0 conversation: executes the commands of all peers, which share one ROUTER.
+
+Rules (mc0 0.3; `!` marks what the real client, MCollective's connector, requires):
+- (!) The OK to CONNECT, SUB and UNSUB is sent at once, before any other message on that session.
+- The MESSAGEs of a PUT are sent before its OK.
+- (!) The broker sends no report to a peer whose session has ended, after a silence or without the record: the peer's
+  NOOPs begin a new session, which has no TTL and so gets no NOOP. By that silence the connector detects the loss. So
+  refusals that answer no ID are not sent to peers without a CONNECT.
+- (!) A refused SUB is answered with ERROR; but the connector exits when it reads that. Its VERSION is 0.2: such a peer
+  gets OK, and the refused topics are only counted, logged and shown.
+- Other refusals are answered with ERROR. A message without a verb is not answered.
+
+See docs/protocols/mc0.md. `broker.wires.mc0.sessions.session_table` has the lifecycle of sessions,
+`broker.wires.mc0.sessions.subscriptions` their topics, and `broker.wires.mc0.sessions.outbound` the sending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILeases, ITopics
+from broker.core.model import KnownSession
+from broker.net.interfaces.router import Complaints, Part, Router
+from broker.wires.mc0.codec import messages as wire
+from broker.wires.mc0.sessions.admission import Admission
+from broker.wires.mc0.sessions.outbound import Mc0Outbound
+from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.mc0.sessions.session_table import MIN_TTL, SessionRecord, SessionTable
+from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions, listed
+
+MAX_VERSION = 16
+"""Bytes of a VERSION that are stored: it is only compared."""
+
+CONNECTOR = b"0.2"
+"""VERSION of the real connector. It speaks 0.3 all the same; no other client is known to send it."""
+
+
+class Mc0Conversation:
+    """All conversations of the wire: a `broker.net.interfaces.router.Conversation`.
+
+    ``most_sessions`` is the limit on sessions, ``most_subscriptions`` the limit on topics of each.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        topics: ITopics,
+        leases: ILeases,
+        admission: Admission,
+        complaints: Complaints,
+        record: SessionRecord,
+        most_sessions: int,
+        most_subscriptions: int,
+    ) -> None:
+        self._router = router
+        self._topics = topics
+        self._leases = leases
+        self._admission = admission
+        self._complaints = complaints
+        self._outbound = Mc0Outbound(router, leases, complaints)
+        self._subscriptions = Mc0Subscriptions(topics, self._outbound, most_subscriptions)
+        self._table = SessionTable(
+            router, self._outbound, self._subscriptions, leases, admission, complaints, record, most_sessions
+        )
+        self._published = 0
+        self._verbs: dict[type, Callable[[Session, Any], None]] = {
+            wire.Put: self._put,
+            wire.Noop: self._noop,
+            wire.Sub: self._sub,
+            wire.Unsub: self._unsub,
+            wire.Connect: self._connect,
+            wire.Disconnect: self._disconnect,
+        }
+
+    # calls of the ROUTER
+
+    def claim(self, identity: bytes, key: str) -> bool:
+        """Return True if a peer with that key may have an identity that no connection has."""
+        return self._table.claim(identity, key)
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """Process one message: the frames after the identity, and the number of its connection."""
+        session = self._table.get(identity)
+        if session is None or session.connection != connection:
+            try:
+                session = self._table.attach(identity, connection)
+            except Refusal as refusal:
+                self._refuse_unadmitted(identity, frames, refusal)
+                return
+        # Invalid messages count as signs of life too: the peer is there.
+        session.last_received = self._leases.now
+        try:
+            message = wire.parse(frames)
+        except wire.BadMessage as malformed:
+            self._malformed(session, malformed)
+        else:
+            self._verbs[type(message)](session, message)
+
+    def closed(self, connection: int) -> None:
+        """Process the end of a connection."""
+        self._table.detach(connection)
+
+    def room(self, identity: bytes) -> None:
+        """Process the end of backpressure: the peer with that identity reads again."""
+        session = self._table.get(identity)
+        if session is not None:
+            session.slow = False
+
+    # administration
+
+    def use(self, most_sessions: int, most_subscriptions: int) -> None:
+        """Apply new limits and the current rules of the admission.
+
+        Subscriptions that are no longer permitted end; refused ones that are permitted now begin.
+        """
+        self._table.most = most_sessions
+        self._subscriptions.most = most_subscriptions
+        for session in self._table:
+            session.rights = self._admission.rights(session.key_name)
+            if self._subscriptions.apply_rights(session):
+                self._table.record(session)
+
+    def revoke(self, keys: Collection[str]) -> None:
+        """End the sessions of these revoked client keys. The ROUTER closes their connections."""
+        self._table.revoke(keys)
+
+    def restore(self, known: Iterable[KnownSession], keyed: bool) -> None:
+        """Restore the recorded sessions; see `SessionTable.restore`."""
+        self._table.restore(known, keyed)
+
+    def sessions(self) -> Iterable[Session]:
+        """Return all sessions, the oldest first."""
+        return self._table
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters that are kept here, because they change too often for a call each."""
+        counts = {"mc0.published": self._published, "mc0.delivered": self._outbound.delivered}
+        if self._outbound.full:
+            counts["mc0_dropped.full"] = self._outbound.full
+        return counts
+
+    # verbs
+
+    def _connect(self, session: Session, message: wire.Connect) -> None:
+        before = session.version, session.ttl
+        session.version = (message.version or b"")[:MAX_VERSION]
+        if message.ttl is not None:
+            session.ttl = max(MIN_TTL, message.ttl / 1000) if message.ttl else 0.0
+        if before != (session.version, session.ttl):
+            self._table.record(session)
+        self._outbound.acknowledge(session, message.id)
+        # The first NOOP is due half a TTL from now, also without an OK.
+        session.sent = self._leases.now
+        self._table.schedule(session)
+
+    def _disconnect(self, session: Session, message: wire.Disconnect) -> None:
+        self._table.end(session, "disconnected")
+        self._outbound.acknowledge_end(session, message.id)
+
+    def _sub(self, session: Session, message: wire.Sub) -> None:
+        before = session.requested
+        if session.version == CONNECTOR:
+            self._subscriptions.subscribe_permitted(session, message.topics)
+        else:
+            try:
+                self._subscriptions.subscribe(session, message.topics)
+            except Refusal as refusal:
+                self._refuse(session, refusal, message.id)
+                return
+        if session.requested != before:
+            self._table.record(session)
+        self._outbound.acknowledge(session, message.id)
+
+    def _unsub(self, session: Session, message: wire.Unsub) -> None:
+        before = session.requested
+        self._subscriptions.unsubscribe(session, message.topics)
+        if session.requested != before:
+            self._table.record(session)
+        self._outbound.acknowledge(session, message.id)
+
+    def _put(self, session: Session, message: wire.Put) -> None:
+        topic = message.topic
+        if not session.rights.may_publish(topic):
+            refusal = Refusal(Reason.TOPIC_NOT_ALLOWED, f"may not publish on {listed([topic])}")
+            self._refuse(session, refusal, message.id)
+            return
+        self._topics.publish(topic, message.headers, message.body)
+        self._published += 1
+        self._outbound.acknowledge(session, message.id)
+
+    def _noop(self, session: Session, message: wire.Noop) -> None:
+        self._outbound.acknowledge(session, message.id)
+
+    # refusals
+
+    def _refuse_unadmitted(self, identity: bytes, frames: list[Part], refusal: Refusal) -> None:
+        address = self._router.sender().address
+        refusal.summary = f"{shown(identity)}: {refusal.text}"
+        self._complaints.add("mc0", address, refusal)
+        # At the limit of sessions the connector needs an answer: without one it would wait indefinitely, while an ERROR
+        # makes it exit, and its supervisor start it again. A peer with the wrong key gets no answer.
+        if refusal.reason is Reason.LIMIT:
+            try:
+                id = wire.parse(frames).id
+            except wire.BadMessage as malformed:
+                id = malformed.id
+            if id is not None:
+                self._outbound.refuse_unadmitted(identity, id, refusal)
+
+    def _malformed(self, session: Session, malformed: wire.BadMessage) -> None:
+        self._outbound.complain(session, malformed)
+        if not isinstance(malformed, wire.TooShort):
+            self._outbound.reply(session, wire.error(malformed.reply, malformed.id))
+
+    def _refuse(self, session: Session, refusal: Refusal, id: bytes | None) -> None:
+        self._outbound.complain(session, refusal)
+        # Without an ID, the connector would read the ERROR as the answer to another message; and to a peer without a
+        # CONNECT, which may have lost its session, it would be a sign of life.
+        if id is not None or session.version not in (None, CONNECTOR):
+            self._outbound.reply(session, wire.error(refusal.text.encode(), id))

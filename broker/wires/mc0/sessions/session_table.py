@@ -1,0 +1,272 @@
+"""Table of mc0 sessions by identity: claim, begin, attach to a connection, keep-alive, restore and end.
+
+Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real client, MCollective's connector, requires):
+- Any message begins a session; CONNECT gives it a TTL. Without a TTL it lasts as long as its connection; with
+  subscriptions for `RECONNECT_WITHIN` longer, since ZeroMQ sockets reconnect by themselves and do not subscribe again.
+- A session from which no message arrives for 1.05 TTL, and up to a sixty-fourth more, ends without a notice.
+- (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent no other message.
+- Sessions survive a restart: the state that CONNECT, SUB and UNSUB made is recorded, and restored at the next start for
+  one TTL. The peers' sockets reconnect by themselves, and send nothing of their own accord for up to a heartbeat.
+- While a connection has an identity, the ROUTER refuses any other key that requests it. Afterwards `claim` decides: an
+  identity belongs to the first client key that used it. Where any key is allowed the identity is free: another key ends
+  the session, which has no connection, and begins its own.
+
+A session has exactly one lease while it has a TTL or no connection, and otherwise none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Protocol
+
+from twisted.logger import Logger
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILeases
+from broker.core.model import KnownSession
+from broker.net.interfaces.router import Complaints, Router, Sender, Sent
+from broker.wires.mc0.codec import messages as wire
+from broker.wires.mc0.sessions.admission import Admission
+from broker.wires.mc0.sessions.outbound import Mc0Outbound
+from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions
+
+EXPIRES = 1.05
+"""TTLs of silence after which a session ends: the tolerance of both original brokers."""
+
+NOOP_AFTER = 0.5
+"""TTLs without an outbound message after which a NOOP is sent. The originals' 0.95 is too late for the connector, which
+waits for 1.0 at most."""
+
+CHECKS_PER_TTL = 64
+"""Moments of a TTL at which sessions are checked, for NOOPs and for silence. 2,000 sessions with a TTL of 30 s wake the
+broker at two moments a second instead of a hundred, and nothing is late by more than a sixty-fourth of the TTL."""
+
+MIN_TTL = 0.2
+"""Seconds. Shorter TTLs are raised to this: leases are checked every 50 ms, and a shorter one would end in between."""
+
+RECONNECT_WITHIN = 60.0
+"""Seconds for which a session without a TTL waits, after its connection closed, for its peer to reconnect. A peer that
+did so and only receives is detected by a NOOP then, and after each further such time."""
+
+MAX_IDENTITY = 255
+"""Bytes: the maximum in ZeroMQ's document. The ROUTER refuses peers with a longer one."""
+
+
+class SessionRecord(Protocol):
+    """Persistent record of sessions."""
+
+    def remember_session(self, identity: bytes, describe: Callable[[], KnownSession | None]) -> None:
+        """Record the changed session of that identity. ``describe`` is called when the record is written."""
+
+    def forget_session(self, identity: bytes) -> None:
+        """Delete the session of that identity from the record."""
+
+
+class SessionTable:
+    """All sessions of the wire, in the order in which they began. Leases call `check`.
+
+    ``most`` is the limit on sessions.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        router: Router,
+        outbound: Mc0Outbound,
+        subscriptions: Mc0Subscriptions,
+        leases: ILeases,
+        admission: Admission,
+        complaints: Complaints,
+        record: SessionRecord,
+        most: int,
+    ) -> None:
+        self._router = router
+        self._outbound = outbound
+        self._subscriptions = subscriptions
+        self._leases = leases
+        self._admission = admission
+        self._complaints = complaints
+        self._record = record
+        self.most = most
+        self._sessions: dict[bytes, Session] = {}
+        self._connections: dict[int, Session] = {}
+        """Sessions with a connection, by its number."""
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def get(self, identity: bytes) -> Session | None:
+        """Return the session of an identity."""
+        return self._sessions.get(identity)
+
+    # identities and connections
+
+    def claim(self, identity: bytes, key: str) -> bool:
+        """Return True if a peer with that key may have an identity that no connection has.
+
+        The ROUTER calls this in a handshake. The session of the identity waits for its peer to reconnect, and its
+        messages must not reach another peer.
+        """
+        session = self._sessions.get(identity)
+        if session is not None and session.key != key:
+            if self._admission.binds:
+                return False
+            self.end(session, "taken")
+        return self._admission.may_use(identity, key)
+
+    def attach(self, identity: bytes, connection: int) -> Session:
+        """Return the session of an identity, which is new or arrives through another connection.
+
+        To be called while the ROUTER receives a message. Raises `Refusal`.
+        """
+        sender = self._router.sender()
+        session = self._sessions.get(identity)
+        # Where the key changed without a claim, the old session must not pass to the new key.
+        if session is not None and sender.key != session.key:
+            self.end(session, "taken")
+            session = None
+        # A known session is admitted again too: its key may have been revoked since.
+        key_name = self._admission.admit(identity, sender.key)
+        if session is None:
+            session = self._begin(identity, sender, key_name, "begun")
+        self._connections.pop(session.connection, None)
+        session.address = sender.address
+        session.connection = connection
+        self._connections[connection] = session
+        if not session.ttl:
+            self.schedule(session)
+        return session
+
+    def detach(self, connection: int) -> None:
+        """Process the end of a connection. Its session waits for the next one, unless it has no state to keep."""
+        session = self._connections.pop(connection, None)
+        if session is None:
+            return  # no message arrived through it, or the session has ended
+        session.connection = 0
+        session.slow = False
+        if not session.ttl:
+            if session.requested:
+                self.schedule(session)
+            else:
+                self.end(session, "gone")
+
+    # lifecycle
+
+    def _begin(self, identity: bytes, sender: Sender, key_name: str, event: str) -> Session:
+        """Return a new session. Raises `Refusal` at the limit."""
+        if len(self._sessions) >= self.most:
+            raise Refusal(Reason.LIMIT, f"there are {self.most} sessions already")
+        session = Session(self, identity, sender, key_name, self._admission.rights(key_name))
+        session.sent = self._leases.now
+        self._sessions[identity] = session
+        self._complaints.count("mc0_sessions", event)
+        return session
+
+    def end(self, session: Session, reason: str) -> None:
+        """End a session with its subscriptions. ``reason`` is the event in the counter ``mc0_sessions``."""
+        del self._sessions[session.identity]
+        self._connections.pop(session.connection, None)
+        self._subscriptions.unsubscribe(session, list(session.topics))
+        if session.lease is not None:
+            session.lease.cancel()
+        self._record.forget_session(session.identity)
+        self._complaints.count("mc0_sessions", reason)
+        self.log.debug("mc0 session of {peer} ended: {why}", peer=session, why=reason)
+
+    def record(self, session: Session) -> None:
+        """Record a changed session for a restart, or delete it from the record if it is not to survive one."""
+        if session.lasting:
+            self._record.remember_session(session.identity, session.known)
+        else:
+            self._record.forget_session(session.identity)
+
+    def revoke(self, keys: Collection[str]) -> None:
+        """End the sessions of these revoked client keys. The ROUTER closes their connections."""
+        self._admission.release(keys)
+        for session in [each for each in self._sessions.values() if each.key in keys]:
+            self.end(session, "revoked")
+
+    # periodic checks
+
+    def schedule(self, session: Session) -> None:
+        """Schedule the next check of a session: for its next NOOP, or for the end of its time to reconnect."""
+        if session.lease is not None:
+            session.lease.cancel()
+            session.lease = None
+        now = self._leases.moment()
+        if session.ttl:
+            session.lease = self._leases.hold(session, _aligned(now + NOOP_AFTER * session.ttl, session.ttl))
+        elif not session.connection:
+            session.lease = self._leases.hold(session, now + RECONNECT_WITHIN)
+
+    def check(self, session: Session, now: float) -> float | None:
+        """Send a NOOP or end the session, if that is due. Returns the time of the next check, None after the end."""
+        if not session.ttl:
+            # The session had no connection. Its peer may have reconnected since, and only receive: then no message
+            # attached the session to the new connection, and only a send shows that there is one.
+            if self._outbound.noop(session) is not Sent.GONE:
+                return now + RECONNECT_WITHIN
+            self.end(session, "gone")
+            return None
+        # The slack of the leases covers messages that were received but are not processed yet.
+        expires = session.last_received + EXPIRES * session.ttl + self._leases.slack
+        if now >= expires:
+            self.end(session, "expired")
+            return None
+        beat = session.sent + NOOP_AFTER * session.ttl
+        if now >= beat:
+            if self._outbound.noop(session) is not Sent.SENT:
+                self._complaints.count("mc0_dropped", "noop")
+            # Also after a failure: else the NOOP would be due again at each tick of the leases.
+            session.sent = now
+            beat = now + NOOP_AFTER * session.ttl
+        return _aligned(min(expires, beat), session.ttl)
+
+    # restart
+
+    def restore(self, known: Iterable[KnownSession], keyed: bool) -> None:
+        """Restore these sessions for one TTL from now, or `RECONNECT_WITHIN` without one.
+
+        ``keyed`` is true if all peers have keys, and false if none has. Sessions that may not be restored are deleted
+        from the record.
+        """
+        restored = discarded = 0
+        for each in known:
+            try:
+                self._restore(each, keyed)
+                restored += 1
+            except Refusal as refusal:
+                discarded += 1
+                self._record.forget_session(each.identity)
+                self.log.debug("mc0 session of {peer} not restored: {why}", peer=shown(each.identity), why=refusal.text)
+        if restored or discarded:
+            self.log.info(
+                "mc0 sessions restored after the restart: {restored}; discarded: {discarded}",
+                restored=restored,
+                discarded=discarded,
+            )
+
+    def _restore(self, known: KnownSession, keyed: bool) -> None:
+        """Restore one session. Raises `Refusal`."""
+        identity = known.identity
+        # The record is a file: its content is validated like input, since no peer could ever reach such a session.
+        if not 0 < len(identity) <= MAX_IDENTITY or identity.startswith(b"\0"):
+            raise Refusal(Reason.PARAMETER, "no peer can have this identity")
+        if bool(known.key) is not keyed:
+            raise Refusal(Reason.KEY_NOT_ALLOWED, "authentication changed between keys and none")
+        key_name = self._admission.admit(identity, known.key)
+        session = self._begin(identity, Sender(known.address, known.key), key_name, "restored")
+        session.version = known.version
+        session.ttl = min(max(MIN_TTL, known.ttl), wire.MAX_TTL / 1000) if known.ttl else 0.0
+        session.last_received = self._leases.now
+        self._subscriptions.subscribe_permitted(session, known.topics)
+        self.schedule(session)
+
+
+def _aligned(due: float, ttl: float) -> float:
+    """Round a time up to a multiple of ``ttl / CHECKS_PER_TTL``: sessions with the same TTL share one wake-up."""
+    grain = ttl / CHECKS_PER_TTL
+    return math.ceil(due / grain) * grain

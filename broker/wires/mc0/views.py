@@ -1,0 +1,75 @@
+"""Views of mc0: its sessions, and the topics of all wires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+
+from broker.core.interfaces import ILeases, ITopics
+from broker.core.model import TopicInfo
+from broker.wires.mc0.sessions.conversation import Mc0Conversation
+from broker.wires.mc0.sessions.session import Session, shown
+from broker.wires.views import AnyView, Column, Row, View
+
+MAX_TOPICS = 50
+"""Topics shown of one session: a real node has 10 to 20."""
+
+SESSION_COLUMNS = (
+    Column("identity", "Routing id of the peer, chosen by the peer"),
+    Column("address", "Address of the connection; empty while the session has none"),
+    Column("key", "CURVE public key of the peer, Z85"),
+    Column("name", "Name of that key in the directory of client keys"),
+    Column("ttl", "Silence after which the session ends; 0 for never", "milliseconds"),
+    Column("heard", "Time since the last message of the peer", "seconds"),
+    Column("subscriptions", "Topics that the session is subscribed to", "topics"),
+    Column("topics", f"The first {MAX_TOPICS} of them"),
+    Column("refused", f"The first {MAX_TOPICS} topics whose subscription was refused"),
+    Column("dropped", "Messages dropped because the peer does not read", "messages"),
+)
+
+TOPIC_COLUMNS = (
+    Column("topic", "Name of the topic"),
+    Column("subscribers", "Subscribers on all wires", "subscribers"),
+    Column("published", "Messages published since the topic has subscribers", "messages"),
+)
+
+
+def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[AnyView]:
+    """Return the views of the wire."""
+    return [
+        View(
+            "mc0 sessions",
+            "Shows the sessions, the oldest first. A pattern selects identities or names of keys.",
+            SESSION_COLUMNS,
+            mc0.sessions,
+            partial(_session, leases),
+            lambda session: (str(session), session.key_name),
+        ),
+        View(
+            "mc0 topics",
+            "Shows the topics of all wires that have subscribers, by name.",
+            TOPIC_COLUMNS,
+            topics.describe,
+            _topic,
+            lambda topic: (shown(topic.name),),
+        ),
+    ]
+
+
+def _topic(topic: TopicInfo) -> Row:
+    return {"topic": shown(topic.name), "subscribers": topic.subscribers, "published": topic.published}
+
+
+def _session(leases: ILeases, session: Session) -> Row:
+    about: dict[str, object] = {"identity": str(session), "address": session.address}
+    if session.key:
+        about |= {"key": session.key, "name": session.key_name}
+    about["ttl"] = round(session.ttl * 1000)
+    about["heard"] = round(leases.now - session.last_received, 1)
+    about["subscriptions"] = len(session.topics)
+    about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
+    if session.refused:
+        about["refused"] = [shown(topic) for topic in islice(session.refused, MAX_TOPICS)]
+    about["dropped"] = session.dropped
+    return about

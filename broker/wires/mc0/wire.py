@@ -1,0 +1,20 @@
+"""mc0 as a wire of the broker."""
+
+from __future__ import annotations
+
+from broker.wires.common.connection_counters import connection_counters
+from broker.wires.counter import Counter
+from broker.wires.interface import Wire
+from broker.wires.mc0.open import open_mc0
+from broker.wires.mc0.section import SECTION
+
+COUNTERS = (
+    *connection_counters("mc0"),
+    Counter("mc0.published", "Messages that peers published", "messages"),
+    Counter("mc0.delivered", "Copies of messages given to connections", "messages"),
+    Counter("mc0_dropped", "Messages and replies dropped, by reason", "messages"),
+    Counter("mc0_sessions", "Sessions begun and ended, by event", "sessions"),
+)
+
+WIRE = Wire(SECTION, lambda config: config.enabled, open_mc0, COUNTERS)
+"""The Marionette Collective protocol over ZeroMQ."""

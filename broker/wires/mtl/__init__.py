@@ -1,0 +1,1 @@
+"""MTL (ZeroMQ RFC 11): a control flow in JSON, and binary data flows."""

@@ -1,0 +1,121 @@
+"""Identities of clients: CURVE keys, the users file, and the means of SASL."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import attrs
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+
+from broker.core.disk_reserve import is_full
+from broker.net.allowed_keys import AllowedKeys
+from broker.wires.common.password_backoff import Delays
+from broker.wires.interface import Context
+from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
+from broker.wires.mtl.sessions.control_flow import ControlFlow
+from broker.wires.mtl.sessions.sasl import CHECKS, Mechanisms
+from broker.wires.mtl.sessions.users_file import UsersFile
+from broker.wires.mtl.validation import mtl_curve
+
+SECRET = "mtl.secret"
+"""File in the state directory: the key of the salts that unknown users are shown. Kept, since other salts after a
+restart would tell unknown users from known ones."""
+
+SECRET_BYTES = 32
+
+
+@attrs.frozen(eq=False)
+class ClientIdentities:
+    """Users and keys while the wire runs. ``users`` and ``keys`` are None where the configuration has none."""
+
+    users: UsersFile | None
+    keys: AllowedKeys | None
+    secret: bytes = attrs.field(repr=False)
+    threads: ThreadPool
+
+    @classmethod
+    def open(cls, config: Mtl, context: Context) -> ClientIdentities:
+        """Read users and keys. Raises OSError or ValueError, with nothing left open."""
+        clock, in_thread = context.clock, context.in_thread
+        secret = _secret(context.state)
+        keys = None
+        if mtl_curve(config) and config.client_keys is not None:
+            keys = AllowedKeys(config.client_keys, clock, in_thread)
+        try:
+            users = None if config.users is None else UsersFile(config.users, clock, in_thread)
+        except BaseException:
+            if keys is not None:
+                keys.stop()
+            raise
+        # Started last: a thread pool that is left running keeps the process alive.
+        threads = ThreadPool(0, CHECKS, "mtl passwords")
+        threads.start()
+        return cls(users, keys, secret, threads)
+
+    def authentication(self, config: Mtl, context: Context) -> AuthenticationContext:
+        """Return the means of authentication for the control flow."""
+        keys = self.keys
+        curve = CurveKeys()
+        if keys is not None:
+            name_of = keys.name_of
+            curve = CurveKeys(name_of, lambda key: name_of(key) is not None)
+        in_thread = partial(deferToThreadPool, context.clock, self.threads)
+        mechanisms = Mechanisms(self.users, in_thread, self.secret, curve.user_of, config.anonymous)
+        return AuthenticationContext(mechanisms, Delays(), context.clock, curve)
+
+    def revoke_from(self, control: ControlFlow) -> None:
+        """Have the control flow revoke the access of users and keys that are removed or changed."""
+        if self.users is not None:
+            self.users.changed.append(control.revoke_users)
+        if self.keys is not None:
+            # First, before the ROUTER closes their connections: sessions and leases are then counted as revoked.
+            self.keys.changed.insert(0, control.revoke_keys)
+
+    def refresh(self) -> None:
+        """Read users and keys again now."""
+        for watched in (self.keys, self.users):
+            if watched is not None:
+                watched.refresh()
+
+    def stop(self) -> None:
+        """Watch the files no more."""
+        for watched in (self.keys, self.users):
+            if watched is not None:
+                watched.stop()
+
+    def end_threads(self) -> None:
+        """Stop the thread pool. Blocks while a password check runs, some 30 ms."""
+        self.threads.stop()
+
+
+def _secret(state: str) -> bytes:
+    """Return the secret of the file, which is made if it is absent. On a full disk it lasts for this run.
+
+    Raises OSError for any other error.
+    """
+    path = Path(state) / SECRET
+    try:
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        secret = os.urandom(SECRET_BYTES)
+        new = path.with_suffix(".new")
+        try:
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.write(descriptor, secret)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            # Atomic: a crash leaves the old file or the new one, never half of one.
+            new.rename(path)
+        except OSError as error:
+            if not is_full(error, state):
+                raise
+    return secret

@@ -1,0 +1,109 @@
+"""The configuration of MTL as frozen values, with their defaults."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from broker.net.interfaces.limits import RouterLimits
+
+
+@attrs.frozen
+class MtlRule:
+    """Permissions of some users in some virtual hosts. The first rule whose ``users`` match applies."""
+
+    users: tuple[str, ...] = ("*",)
+    """Shell patterns of user names; an anonymous user has the empty one."""
+    hosts: tuple[str, ...] = ("*",)
+    """Virtual hosts that they may open, as shell patterns."""
+    read: tuple[str, ...] = ()
+    """Resources that they may read, as PROFILE:RESOURCE: exact, or a prefix that ends with ``*``. ``{user}`` is
+    replaced by the name of the user."""
+    write: tuple[str, ...] = ()
+    """Resources that they may write to; as ``read``."""
+    offer: tuple[str, ...] = ()
+    """Names of services that they may offer, as shell patterns."""
+
+
+@attrs.frozen
+class MtlQueue:
+    """Settings of some queues; the first entry that matches applies. Sizes in bytes, times in seconds."""
+
+    queues: tuple[str, ...] = ("*",)
+    """Shell patterns of the names of queues."""
+    durable: bool = False
+    """Messages outlast a restart: they are confirmed when they are on the disk."""
+    messages: int = 100_000
+    """Messages in one queue; further ones are refused for now."""
+    size: int = 64 * 1024 * 1024
+    """Size of all messages in one queue."""
+    deliveries: int = 20
+    """Deliveries of a message, after which it counts as poison."""
+    dead_letters: tuple[Literal["rejected", "deliveries", "expired"], ...] = ("deliveries",)
+    """Reasons for which messages become dead letters, in a queue of the same name with ``.dead``: rejected, delivered
+    too often, or expired. Others are discarded."""
+    ttl: float = 0.0
+    """Time to live of a message without its own; 0: unlimited."""
+    expires: float = 300.0
+    """Time after which an empty, unused queue is removed; 0: never."""
+    single: bool = False
+    """Give all messages to the first reader (single active consumer)."""
+    duplicates: bool = False
+    """Deduplicate: confirm and drop a message whose message-id the same user sent within the last two minutes."""
+
+
+@attrs.frozen
+class Mtl(RouterLimits):
+    """The MTL wire: a control flow in JSON and binary data flows, over ZeroMQ. Sizes in bytes, times in seconds."""
+
+    enabled: bool = True
+    endpoint: str = "tcp://127.0.0.1:5975"
+    """Endpoint of the control flow: ``tcp://ADDRESS:PORT``, ``tcp://*:PORT``, ``ipc://PATH`` or ``systemd:...``; port 0
+    takes a free one."""
+    data_port: int | None = None
+    """Port of the data flow, at the same address. None: the next one, or a free one if the endpoint has port 0; 0: a
+    free one. The port of the endpoint itself, and any ipc or systemd endpoint: one socket carries both flows."""
+    data_endpoint: str | None = None
+    """Endpoint of the data flow for clients, if it is not the host that they are connected to with that port."""
+    auth: Literal["open", "sasl"] | None = None
+    """None: sasl where there are users or a secret key, else open on loopback and ipc; elsewhere it must be said."""
+    users: str | None = None
+    """File with users and password verifiers. Relative to the configuration file, whose reading makes it absolute."""
+    plain: bool = False
+    """Offer PLAIN on connections that third parties can read, too."""
+    anonymous: bool = False
+    """Offer ANONYMOUS: every client is admitted, as a user with the empty name."""
+    secret_key: str | None = attrs.field(default=None, repr=False)
+    """The broker's CURVE secret key, as for mc0. With it, only CURVE clients are let in, and the name of a key is a
+    user's."""
+    secret_key_file: str | None = None
+    """A file whose first word is ``secret_key`` instead."""
+    client_keys: str | None = None
+    """A directory with the public keys of clients, one NAME.public each. Relative to the configuration file; reading
+    that makes it absolute."""
+    any_key: bool = False
+    """Admit any client key, to authenticate by SASL. Required where there are no ``client_keys``."""
+    hosts: tuple[str, ...] = ("/",)
+    """The virtual hosts. The first one has the registry and the topics of the other wires."""
+    heartbeat: float = 5.0
+    """Silence of a data flow after which it is sent a Ping; after three times that, it ends."""
+    lease: float = 30.0
+    """Time within which a data lease must be used."""
+    window: int = 100
+    """Unconfirmed Contents of a reader that asks for no other number."""
+    most_window: int = 1_000
+    """Most unconfirmed Contents that a reader may ask for."""
+    window_bytes: int = 4 * 1024 * 1024
+    """Size of the unconfirmed Contents of a reader; one Content is always allowed."""
+    sessions: int = 10_000
+    """Control sessions. Beyond it, the least recently used one ends, and its client must open another."""
+    flows: int = 1_000
+    """Data flows of one user."""
+    high_water: int = 4_000
+    """Messages that may wait for one peer; further ones for it are refused. A reader that confirms has
+    ``most_window`` of them at most; the rest is for bursts to readers that do not."""
+    rules: tuple[MtlRule, ...] = ()
+    """None: every admitted user may do everything in all hosts, except use the names of the broker itself."""
+    queues: tuple[MtlQueue, ...] = ()
+    """None: every queue is in memory, with the defaults of `MtlQueue`."""

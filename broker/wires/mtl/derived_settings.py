@@ -1,0 +1,54 @@
+"""Values that the configuration is translated to: settings of the flows, access rules, rules of queues."""
+
+from __future__ import annotations
+
+import math
+
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
+from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.sessions.access_rules import AccessRule
+from broker.wires.mtl.sessions.settings import MtlSettings
+from broker.wires.mtl.validation import effective_mtl_auth, mtl_data_place
+
+
+def mtl_settings(config: Mtl) -> MtlSettings:
+    return MtlSettings(
+        heartbeat=config.heartbeat,
+        lease_ttl=config.lease,
+        window=config.window,
+        most_window=config.most_window,
+        window_bytes=config.window_bytes,
+        sessions=config.sessions,
+        flows=config.flows,
+        hosts=config.hosts,
+        bridge=config.hosts[0],
+        shared=mtl_data_place(config) is None,
+        max_message=config.max_message,
+        endpoint=config.data_endpoint,
+        open=effective_mtl_auth(config) == "open",
+        plain=config.plain,
+    )
+
+
+def access_rules(config: Mtl) -> list[AccessRule]:
+    return [AccessRule(rule.users, rule.hosts, rule.read, rule.write, rule.offer) for rule in config.rules]
+
+
+def queue_rules(config: Mtl) -> list[QueueRule]:
+    return [
+        QueueRule(
+            each.queues,
+            QueueSettings(
+                durable=each.durable,
+                max_messages=each.messages,
+                max_bytes=each.size,
+                max_deliveries=each.deliveries,
+                dead_letters=frozenset(map(Death, each.dead_letters)),
+                ttl=each.ttl or None,
+                expires=each.expires or math.inf,
+                single=each.single,
+                duplicates=each.duplicates,
+            ),
+        )
+        for each in config.queues
+    ]

@@ -1,0 +1,217 @@
+"""Wiring of MTL: listeners, identities of clients, both flows, the profiles, and the durable queues.
+
+Order of the start: users, keys and queues from the disk; the flows; the profiles. Sockets are bound last.
+Order of the stop: the data flow accepts nothing more; messages that queues have accepted are written and confirmed to
+their writers; sockets are closed then, or after `STOP_SECONDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.core.database import StateError
+from broker.core.interfaces import ITopics
+from broker.core.topics import Topics
+from broker.net.endpoints import CannotListen
+from broker.wires.interface import Context, PlainWire
+from broker.wires.mtl import views
+from broker.wires.mtl.client_identities import ClientIdentities
+from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.derived_settings import access_rules, mtl_settings, queue_rules
+from broker.wires.mtl.durable_queues import DurableQueues
+from broker.wires.mtl.listeners import MtlListeners
+from broker.wires.mtl.profiles.queue import QueueProfile
+from broker.wires.mtl.profiles.registry import RegistryProfile
+from broker.wires.mtl.profiles.service import ServiceProfile
+from broker.wires.mtl.profiles.test import FanOutProfile
+from broker.wires.mtl.profiles.topic import TopicProfile
+from broker.wires.mtl.sessions.access_rules import AccessPolicy
+from broker.wires.mtl.sessions.control_flow import ControlFlow
+from broker.wires.mtl.sessions.data_flow import DataFlow
+from broker.wires.mtl.sessions.data_leases import DataLeases
+from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
+from broker.wires.mtl.sessions.profile_interface import Profile
+from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve
+from broker.wires.views import AnyView
+
+STOP_SECONDS = 2.0
+"""Seconds for which sockets stay open at the stop while the last messages are written: a busy disk takes some
+hundredths. Service managers wait ten times as long."""
+
+
+@attrs.frozen(eq=False)
+class MtlProfiles:
+    """The profiles. ``queue`` and ``service`` take a setting of a reload."""
+
+    by_name: Mapping[str, Profile]
+    queue: QueueProfile
+    service: ServiceProfile
+
+    @classmethod
+    def make(cls, config: Mtl, context: Context, data: DataFlow, queues: DurableQueues) -> MtlProfiles:
+        """Make the profiles over the data flow."""
+        registry, leases, complaints = context.registry, context.leases, context.complaints
+        bridge = config.hosts[0]
+        spaces: dict[str, ITopics] = {bridge: context.topics}
+        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes)
+        service = ServiceProfile(data, registry, leases, complaints, bridge, config.window_bytes)
+        profiles: tuple[Profile, ...] = (
+            FanOutProfile(data),
+            RegistryProfile(data, registry, leases, complaints),
+            TopicProfile(data, partial(_space, spaces), complaints),
+            queue,
+            service,
+        )
+        return cls({profile.name: profile for profile in profiles}, queue, service)
+
+
+@attrs.frozen(eq=False)
+class OpenMtl(PlainWire):
+    """MTL while it runs; see `broker.wires.interface.OpenWire`. ``config`` is the configuration at the start."""
+
+    log = Logger()
+
+    config: Mtl
+    context: Context
+    identities: ClientIdentities
+    listeners: MtlListeners
+    flows: FlowContext
+    policy: AccessPolicy
+    control: ControlFlow
+    data: DataFlow
+    queues: DurableQueues
+    profiles: MtlProfiles
+
+    def bind(self, title: str) -> str:
+        """Listen. Returns the address of the control flow.
+
+        Raises `CannotListen` with neither listener open; it may be tried again.
+        """
+        where = self.listeners.bind(self.config)
+        self.log.info(
+            "mtl on {where} (data {data}; {auth}{curve})",
+            where=where,
+            data=self.listeners.data.address,
+            auth=effective_mtl_auth(self.config),
+            curve=", curve" if mtl_curve(self.config) else "",
+        )
+        return where
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the open listeners of both flows."""
+        return self.listeners.places()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return control sessions, data flows and queues."""
+        return views.views(self.control, self.data, self.queues.queues.describe, self.flows.leases)
+
+    def reload(self, config: Mtl, broker: Broker) -> None:
+        """Apply other rules, hosts, queues and limits, and read client keys and users again."""
+        self.policy.use(config.hosts, access_rules(config))
+        # The host of the other wires stays as it was at the start: their topics cannot move while they run.
+        settings = attrs.evolve(mtl_settings(config), bridge=self.config.hosts[0])
+        self.control.use(settings)
+        self.data.use(settings)
+        # After the policy and the settings: it compares the permissions of sessions with the present rules.
+        self.control.review()
+        self.queues.queues.use(queue_rules(config))
+        self.listeners.limit(config, self.context.room)
+        self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
+        self.identities.refresh()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of flows, leases, profiles and durable queues."""
+        counts: dict[str, int] = {}
+        counts.update(self.control.counts())
+        counts.update(self.data.counts())
+        counts.update(self.flows.data_leases.counts())
+        for profile in self.profiles.by_name.values():
+            counts.update(profile.counts())
+        counts.update({f"mtl_disk.{key}": value for key, value in self.queues.recorder.counts().items()})
+        return counts
+
+    def stop_listening(self) -> Deferred[None]:
+        """Return at once: sockets close after the queues have confirmed what they accepted (`close`)."""
+        return succeed(None)
+
+    def close(self) -> Deferred[None]:
+        """Stop. Fires when messages of durable queues are on the disk, and all connections are closed."""
+        self.control.stop()
+        # Before the queues: nothing more is accepted while the last messages are confirmed.
+        self.listeners.silence_data(self.control)
+        for profile in self.profiles.by_name.values():
+            profile.close()
+        closed: Deferred[object] = Deferred()
+
+        def shut(_: object) -> None:
+            if not closed.called:
+                closed.callback(None)
+
+        too_late = self.context.clock.callLater(STOP_SECONDS, shut, None)
+
+        def written(_: object) -> None:
+            if too_late.active():
+                too_late.cancel()
+            shut(None)
+            self._end_threads()
+
+        written_to_disk = self.queues.recorder.stop().addBoth(written)
+        closed.addCallback(lambda _: self._shut())
+        both: list[Deferred[Any]] = [written_to_disk, closed]
+        return DeferredList(both).addCallback(lambda _: None)
+
+    def abandon(self) -> None:
+        """Release everything where the reactor does not run: the start failed."""
+        self._shut()
+        self.queues.stop()
+        self._end_threads()
+
+    def _shut(self) -> Deferred[Any]:
+        self.identities.stop()
+        return self.listeners.close()
+
+    def _end_threads(self) -> None:
+        self.identities.end_threads()
+        self.queues.end_threads()
+
+
+def open_mtl(config: Mtl, context: Context) -> OpenMtl:
+    """Make the wire without listening. Raises `CannotListen`, with nothing left open."""
+    try:
+        return _make(config, context)
+    except (OSError, ValueError, StateError) as error:
+        raise CannotListen(str(error)) from None
+
+
+def _make(config: Mtl, context: Context) -> OpenMtl:
+    with ExitStack() as undo:
+        identities = ClientIdentities.open(config, context)
+        undo.callback(identities.end_threads)
+        undo.callback(identities.stop)
+        listeners = MtlListeners.make(config, identities.keys, context)
+        # Last of what can fail: an open store cannot be closed without the reactor.
+        queues = DurableQueues.open(config, context)
+        undo.pop_all()
+    settings = mtl_settings(config)
+    flows = FlowContext(context.leases, DataLeases(context.leases, settings), context.complaints, settings)
+    data = DataFlow(listeners.data.router, flows)
+    profiles = MtlProfiles.make(config, context, data, queues)
+    policy = AccessPolicy(config.hosts, access_rules(config))
+    access = ProfileAccess(policy, profiles.by_name, listeners.data_port)
+    control = ControlFlow(listeners.control.router, flows, identities.authentication(config, context), access)
+    identities.revoke_from(control)
+    listeners.serve(control, data)
+    return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)
+
+
+def _space(spaces: dict[str, ITopics], host: str) -> ITopics:
+    """Return the topics of a virtual host. The first host has those of the other wires; each other has its own."""
+    return spaces.setdefault(host, Topics()) if host not in spaces else spaces[host]

@@ -1,0 +1,113 @@
+"""The section ``[mtl]`` of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from broker.config import files, zmq_endpoint
+from broker.config.section import Binding, Files, PortOption, Resolves, Section
+from broker.config.summary import zmq_bound
+from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve, mtl_data_place, mtl_place, mtl_problems
+
+
+def _bindings(mtl: Mtl) -> Iterator[Binding]:
+    where = mtl_place(mtl)
+    if not mtl.enabled or where is None:
+        return
+    yield Binding("mtl.endpoint", "mtl", where.stream)
+    data = mtl_data_place(mtl)
+    if data is not None:
+        yield Binding("mtl.endpoint" if mtl.data_port is None else "mtl.data_port", "mtl", data.stream)
+
+
+def _summary(mtl: Mtl) -> Iterator[str]:
+    if not mtl.enabled:
+        yield "mtl: off"
+        return
+    where = zmq_endpoint.parse(mtl.endpoint)
+    data = mtl_data_place(mtl)
+    parts = [f"bound to {zmq_bound(where)}", f"data {'there too' if data is None else data.where}"]
+    if mtl.data_endpoint is not None:
+        parts.append(f"told as {mtl.data_endpoint}")
+    parts.append(f"auth {effective_mtl_auth(mtl)}{' over curve' if mtl_curve(mtl) else ''}")
+    if mtl.users is not None:
+        parts.append(f"users {mtl.users}")
+    parts.append(f"hosts {' '.join(mtl.hosts)}")
+    yield f"mtl: {', '.join(parts)}; rules {len(mtl.rules) or 'none'}; queues {len(mtl.queues) or 'none'}"
+
+
+def _warnings(mtl: Mtl, resolves: Resolves) -> Iterator[str]:
+    if not mtl.enabled:
+        return
+    where = zmq_endpoint.parse(mtl.endpoint)
+    if not where.loopback:
+        if effective_mtl_auth(mtl) == "open" or mtl.anonymous:
+            what = "do what mtl.rules allow to users without a name" if mtl.rules else "read and write everything"
+            yield f"mtl: open: anybody who reaches {where.where} may {what}"
+        if mtl.plain and not mtl_curve(mtl):
+            yield "mtl.plain: passwords cross the network in the clear"
+        elif mtl.users is not None and not mtl_curve(mtl):
+            yield "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
+        if where.wildcard and mtl.data_endpoint is not None:
+            yield f"mtl.data_endpoint: every client is sent to {mtl.data_endpoint}, whichever way it came"
+    for name, entries in (
+        ("rules", [rule.users for rule in mtl.rules]),
+        ("queues", [each.queues for each in mtl.queues]),
+    ):
+        for_all: str | None = None
+        for index, patterns in enumerate(entries):
+            here = f"mtl.{name}[{index}]"
+            if for_all is not None:
+                yield f"{here}: never counts, since {for_all} is for all"
+            elif not all(pattern.strip("*") for pattern in patterns):
+                for_all = here
+
+
+def _read(mtl: Mtl, named: Files) -> Mtl:
+    key = named.secret("mtl.secret_key_file", mtl.secret_key, mtl.secret_key_file, files.curve_secret)
+    return attrs.evolve(
+        mtl, secret_key=key, users=named.absolute(mtl.users), client_keys=named.absolute(mtl.client_keys)
+    )
+
+
+def _port(mtl: Mtl, port: int | None) -> Mtl:
+    if port is None:
+        return attrs.evolve(mtl, enabled=False)
+    return attrs.evolve(mtl, enabled=True, endpoint=f"tcp://127.0.0.1:{port}", data_port=None)
+
+
+SECTION = Section(
+    "mtl",
+    Mtl,
+    Mtl(),
+    mtl_problems,
+    _bindings,
+    _summary,
+    _warnings,
+    reloadable=(
+        "stalled_after",
+        "connections",
+        "connections_per_address",
+        "sessions",
+        "flows",
+        "lease",
+        "window",
+        "most_window",
+        "window_bytes",
+        "hosts",
+        "rules",
+        "queues",
+    ),
+    read=_read,
+    option=PortOption(
+        "mtl-port",
+        "Port of MTL on 127.0.0.1, with its data flows on the next, or 'off'; 0 takes free ones [default: 5975]",
+        _port,
+    ),
+    example=Path(__file__).with_name("example.toml"),
+)
+"""The section ``[mtl]``: values, checks, and the keys that a reload applies."""

@@ -1,0 +1,28 @@
+"""Replies of the control flow with a fixed content, and the statuses of refusals."""
+
+from __future__ import annotations
+
+from broker.core.errors import Reason, Refusal
+from broker.wires.mtl.codec import control as wire
+from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
+
+NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
+NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")
+NO_SUCH_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "there is no such profile")
+NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "the broker needs no authentication")
+NOT_IMPLEMENTED = wire.error(ReplyStatus.NOT_IMPLEMENTED)
+STOPPING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is stopping")
+DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which was logged")
+
+_STATUS = {
+    Reason.LIMIT: ReplyStatus.TOO_MANY,
+    Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
+    Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
+    Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
+}
+"""Statuses of refusals by their reason; all others are answered by 400."""
+
+
+def refused(refusal: Refusal) -> EncodedReply:
+    """Return the reply to a refused request."""
+    return wire.error(_STATUS.get(refusal.reason, ReplyStatus.BAD_REQUEST), refusal.text)

@@ -1,0 +1,450 @@
+"""SASL (RFC 4422) for the control flow: mechanisms that authenticate a client as a user.
+
+An exchange takes responses and returns outcomes, step by step. Its states are the methods that take the next response:
+
+    mechanism      states and the outcome of each; every other response is `LoginFailed`, and ends the exchange
+    SCRAM-SHA-256  first: challenge; final: challenge with the proof of the broker; end (empty response): done
+    PLAIN          first: done
+    EXTERNAL       first: done
+    ANONYMOUS      first: done
+    all            before the first response: an empty challenge, if the client sends no initial response
+
+Rules:
+- `LoginDone` and `LoginFailed` end an exchange. A response that is out of order, or too long, is `LoginFailed`.
+- In all mechanisms the client begins. No initial response (None) is answered by an empty challenge; b"" is a response.
+- SCRAM-SHA-256 (RFC 5802, RFC 7677): the last message of the broker, which proves that it knows the user too, is one
+  more challenge, since 201 has no member for it. There is no channel binding: ZeroMQ has no channel to bind. An
+  authorization identity is refused.
+- PLAIN (RFC 4616) is offered on secure connections. Its check is slow, so it runs in a thread.
+- EXTERNAL (RFC 4422, appendix A): the CURVE key of the connection authenticates the user.
+- ANONYMOUS (RFC 4505): the trace is logged only.
+- PLAIN and EXTERNAL accept an authorization identity, if it is the name of the user.
+- An unknown user is answered like a known one with a wrong password: by the same steps and the same work, and each time
+  with the same salt and number of iterations, which are those of a plausible user.
+- A user who is removed, or gets another password, during an exchange is not authenticated by it.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.core.errors import Reason, Refusal
+from broker.wires.mtl.sessions.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
+
+SCRAM = "SCRAM-SHA-256"
+PLAIN = "PLAIN"
+EXTERNAL = "EXTERNAL"
+ANONYMOUS = "ANONYMOUS"
+
+EXCHANGE_SECONDS = 30.0
+"""Seconds from the first response of an exchange to its last: a program needs milliseconds, a person who types the
+password meanwhile needs longer. The owner of the exchange ends it then."""
+
+MAX_RESPONSE = 1_024
+"""Bytes of a response: two names and a password (PLAIN), or a trace, fit."""
+
+MAX_SCRAM = 512
+"""Bytes of a message of SCRAM: real ones have under 200. The first message and its answer, which repeats most of it,
+are stored until the next one: some 2 KiB, 3 KiB at most."""
+
+MAX_TRACE = 255
+"""Characters of ANONYMOUS's trace (RFC 4505)."""
+
+CHECKS = 2
+"""Password checks that run at once: more would take processors from the rest of the broker."""
+
+MAX_WAITING = 100
+"""Password checks that may wait: they take some 1.5 s, and clients wait little longer for an answer."""
+
+
+class FailureReason(enum.Enum):
+    """Reason of a failed exchange. The value names the counter; it is stable."""
+
+    MALFORMED = "malformed"
+    """The response is not valid in the mechanism, or is out of order."""
+    UNSUPPORTED = "unsupported"
+    """An optional part of the mechanism is missing: channel binding, or a mandatory extension."""
+    CREDENTIALS = "credentials"
+    """An unknown user, a wrong password, or the authorization identity of another user."""
+
+
+@attrs.frozen
+class LoginChallenge:
+    """A challenge, which the client has to answer.
+
+    ``verdict`` is what the challenge reveals about the credentials: None for nothing, True for "right". `Delays` uses
+    it.
+    """
+
+    data: bytes = attrs.field(repr=False)
+    verdict: bool | None = None
+
+
+@attrs.frozen
+class LoginDone:
+    """The client is authenticated as that user, "" if anonymous. ``trace`` is its trace, in printable characters."""
+
+    user: str
+    trace: str = ""
+    verdict: bool | None = True
+
+
+@attrs.frozen
+class LoginFailed:
+    """The client is not authenticated. ``text`` is for people: it does not reveal if there is such a user."""
+
+    why: FailureReason
+    text: str
+    verdict: bool | None = False
+
+
+LoginOutcome = LoginChallenge | LoginDone | LoginFailed
+
+WRONG = LoginFailed(FailureReason.CREDENTIALS, "the user or the password is wrong")
+"""Outcome of any wrong name or password: it does not reveal which of them is wrong."""
+
+NOT_YOURS = LoginFailed(FailureReason.CREDENTIALS, "the authorisation id is not the user's own name")
+
+
+class SaslExchange(Protocol):
+    """One attempt to authenticate."""
+
+    mechanism: str
+    user: str
+    """Name that the client claims; "" while it is unknown, or if no user may have it."""
+
+    def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
+        """Process the next response. None is the absence of an initial response; later it counts as an empty one.
+
+        Fails with `Refusal` LIMIT if too many passwords are being checked; this ends the exchange, too. Cancelling the
+        Deferred frees the place of a check that has not begun. A step before the outcome of the last one is out of
+        order.
+        """
+
+
+class Users(Protocol):
+    """Users with a password."""
+
+    def find(self, name: str) -> PasswordVerifier | None:
+        """Return the verifier of that user, None if unknown."""
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """Iterations and length of the salt of each user, in any fixed order."""
+
+
+class Mechanisms:
+    """The mechanisms on offer, and their exchanges.
+
+    - ``users``: None if there are no passwords.
+    - ``in_thread`` calls a function with arguments in a thread, and returns a Deferred of its result.
+    - ``secret`` is the key of the salts of unknown users. It must outlast restarts: other salts would reveal them.
+    - ``key_user`` returns the user that a CURVE key authenticates, or None.
+    - ``anonymous`` offers ANONYMOUS; it may be changed at any time.
+    """
+
+    def __init__(
+        self,
+        users: Users | None,
+        in_thread: Callable[..., Deferred[Any]],
+        secret: bytes,
+        key_user: Callable[[str], str | None] = lambda key: None,
+        anonymous: bool = False,
+    ) -> None:
+        self._known = None if users is None else _VerifierLookup(users, secret)
+        self._checks = PasswordChecks(in_thread)
+        self._key_user = key_user
+        self.anonymous = anonymous
+
+    def names(self, secure: bool, key: str) -> tuple[str, ...]:
+        """Return the mechanisms for a connection, the preferred one first. ``secure``: no third party can read it.
+
+        ``key`` is its CURVE key, "" without one.
+        """
+        names = []
+        if self._known is not None:
+            names.append(SCRAM)
+        if key and self._key_user(key) is not None:
+            names.append(EXTERNAL)
+        if self._known is not None and secure:
+            names.append(PLAIN)
+        if self.anonymous:
+            names.append(ANONYMOUS)
+        return tuple(names)
+
+    def begin(self, mechanism: str, secure: bool, key: str) -> SaslExchange | None:
+        """Begin an exchange. Returns None if the mechanism (in capitals) is not offered on such a connection."""
+        if mechanism not in self.names(secure, key):
+            return None
+        if mechanism == EXTERNAL:
+            return _ExternalExchange(self._key_user, key)
+        if self._known is None or mechanism == ANONYMOUS:
+            return _AnonymousExchange()
+        return _ScramExchange(self._known) if mechanism == SCRAM else _PlainExchange(self._known, self._checks)
+
+
+# users, known or not
+
+
+class _VerifierLookup:
+    """Verifiers of all names: of known users, and made-up ones of unknown users."""
+
+    def __init__(self, users: Users, secret: bytes) -> None:
+        self._users = users
+        self._secret = secret
+
+    def look_up(self, name: str) -> tuple[PasswordVerifier, bool]:
+        """Return the verifier for a name, and True if it is that of a known user."""
+        # Also for known users: the time must not tell them from unknown ones.
+        never = self._never(name)
+        stored = self._users.find(name)
+        return (never, False) if stored is None else (stored, True)
+
+    def stands(self, name: str, stored: PasswordVerifier) -> bool:
+        """Return True if this is still the verifier of that user."""
+        return self._users.find(name) == stored
+
+    def _never(self, name: str) -> PasswordVerifier:
+        """Return a made-up verifier, the same for a name each time. No password fits it."""
+        iterations, size = ITERATIONS, SALT
+        if shapes := self._users.shapes:
+            # Like one of the users, and not soon like another one when users come and go.
+            fraction = int.from_bytes(self._digest("shape", name)[:4])
+            iterations, size = shapes[fraction * len(shapes) >> 32]
+        keys = self._digest("keys", name)
+        return PasswordVerifier(iterations, self._digest("salt", name)[:size], keys[:KEY], keys[KEY:])
+
+    def _digest(self, what: str, name: str) -> bytes:
+        return hmac.digest(self._secret, f"{what} {name}".encode(), "sha512")
+
+
+@attrs.define(eq=False)
+class _WaitingCheck:
+    """A password check that has not begun."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    done: Deferred[Any]
+
+
+class PasswordChecks:
+    """Password checks in threads: `CHECKS` at once, and a queue of `MAX_WAITING` further ones."""
+
+    def __init__(self, in_thread: Callable[..., Deferred[Any]]) -> None:
+        self._in_thread = in_thread
+        self._running = 0
+        self._waiting: deque[_WaitingCheck] = deque()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        """Return a Deferred of the result, which may be cancelled. Raises `Refusal` LIMIT if the queue is full."""
+        if self._running >= CHECKS and len(self._waiting) >= MAX_WAITING:
+            raise Refusal(Reason.LIMIT, "too many passwords are being checked")
+
+        def cancelled(_: Deferred[Any]) -> None:
+            if check in self._waiting:
+                self._waiting.remove(check)
+
+        check = _WaitingCheck(function, arguments, Deferred(cancelled))
+        self._waiting.append(check)
+        self._next()
+        return check.done
+
+    def _next(self) -> None:
+        while self._waiting and self._running < CHECKS:
+            self._begin(self._waiting.popleft())
+
+    def _begin(self, check: _WaitingCheck) -> None:
+        self._running += 1
+
+        def ended(result: Any) -> None:
+            # A thread cannot be stopped: a cancelled check, too, frees its place only when it ends.
+            self._running -= 1
+            self._next()
+            if check.done.called:
+                return
+            if isinstance(result, Failure):
+                check.done.errback(result)
+            else:
+                check.done.callback(result)
+
+        maybeDeferred(self._in_thread, check.function, *check.arguments).addBoth(ended)
+
+
+# the mechanisms
+
+_Step = Callable[[str], "LoginOutcome | Deferred[LoginOutcome]"]
+
+
+class _ExchangeSteps:
+    """An exchange as a state machine: ``_next`` is the state, the method for the next response; None once it ended."""
+
+    mechanism: str
+    most = MAX_RESPONSE
+
+    def __init__(self, first: _Step) -> None:
+        self.user = ""
+        self._next: _Step | None = first
+        self._may_be_silent = True
+
+    def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
+        """See `SaslExchange`."""
+        # Ended, unless the step sets a further state: also while an outcome waits for a thread.
+        take, self._next = self._next, None
+        if take is None:
+            return succeed(LoginFailed(FailureReason.MALFORMED, "a response out of order"))
+        silent, self._may_be_silent = self._may_be_silent and response is None, False
+        if silent:
+            self._next = take
+            return succeed(LoginChallenge(b""))
+        response = response or b""
+        if len(response) > self.most:
+            return succeed(LoginFailed(FailureReason.MALFORMED, f"the response has more than {self.most} bytes"))
+        try:
+            outcome = take(response.decode())
+        except UnicodeDecodeError:
+            return succeed(LoginFailed(FailureReason.MALFORMED, "the response is not UTF-8"))
+        except Exception:
+            return fail()
+        return outcome if isinstance(outcome, Deferred) else succeed(outcome)
+
+
+_SERVER = ScramMechanism(SCRAM)
+
+# Values of server-error (RFC 5802, section 7).
+
+_WRONG = "invalid-proof"
+
+_UNSUPPORTED = ("extensions-not-supported", "channel-binding-not-supported", "unsupported-channel-binding-type")
+
+
+class _ScramExchange(_ExchangeSteps):
+    """SCRAM-SHA-256: client-first, server-first, client-final, server-final, then an empty response."""
+
+    mechanism = SCRAM
+    most = MAX_SCRAM
+
+    def __init__(self, known: _VerifierLookup) -> None:
+        super().__init__(self._first)
+        self._known = known
+        self._server = _SERVER.make_server(self._look_up)
+        self._stored: PasswordVerifier | None = None
+        """Verifier of the user, None if unknown."""
+
+    def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        stored, known = self._known.look_up(name)
+        self.user = name if is_user(name) else ""
+        self._stored = stored if known else None
+        return stored.salt, stored.stored_key, stored.server_key, stored.iterations
+
+    def _first(self, response: str) -> LoginOutcome:
+        try:
+            self._server.set_client_first(response)
+            challenge = self._server.get_server_first()
+        except ScramException as error:
+            return _scram_failed(error)
+        self._next = self._final
+        return LoginChallenge(challenge.encode())
+
+    def _final(self, response: str) -> LoginOutcome:
+        try:
+            self._server.set_client_final(response)
+            challenge = self._server.get_server_final()
+        except ScramException as error:
+            return _scram_failed(error)
+        if not self._stands():
+            return WRONG
+        self._next = self._end
+        return LoginChallenge(challenge.encode(), verdict=True)
+
+    def _end(self, response: str) -> LoginOutcome:
+        if response:
+            return LoginFailed(FailureReason.MALFORMED, "the last challenge is answered by an empty response")
+        return LoginDone(self.user, verdict=None) if self._stands() else WRONG
+
+    def _stands(self) -> bool:
+        return self._stored is not None and self._known.stands(self.user, self._stored)
+
+
+def _scram_failed(error: ScramException) -> LoginFailed:
+    reason = "" if error.server_error is None else error.server_error.value
+    if reason == _WRONG:
+        return WRONG
+    return LoginFailed(
+        FailureReason.UNSUPPORTED if reason in _UNSUPPORTED else FailureReason.MALFORMED, str(error.args[0])
+    )
+
+
+class _PlainExchange(_ExchangeSteps):
+    """PLAIN: authorization identity, user and password, separated by zero bytes."""
+
+    mechanism = PLAIN
+
+    def __init__(self, known: _VerifierLookup, checks: PasswordChecks) -> None:
+        super().__init__(self._first)
+        self._known = known
+        self._checks = checks
+
+    def _first(self, response: str) -> LoginOutcome | Deferred[LoginOutcome]:
+        parts = response.split("\0")
+        if len(parts) != 3 or not all(parts[1:]):
+            return LoginFailed(
+                FailureReason.MALFORMED, "the response is not an authorisation id, a user and a password"
+            )
+        wanted, name, password = parts
+        self.user = name if is_user(name) else ""
+        if wanted not in ("", name):
+            return NOT_YOURS
+        if len(password.encode()) > MAX_PASSWORD:
+            return WRONG
+        stored, known = self._known.look_up(name)
+
+        def checked(right: bool) -> LoginOutcome:
+            return LoginDone(name) if right and known and self._known.stands(name, stored) else WRONG
+
+        return self._checks.run(stored.check, password).addCallback(checked)
+
+
+class _ExternalExchange(_ExchangeSteps):
+    """EXTERNAL: the CURVE handshake has authenticated the user."""
+
+    mechanism = EXTERNAL
+
+    def __init__(self, key_user: Callable[[str], str | None], key: str) -> None:
+        super().__init__(self._first)
+        self._key_user = key_user
+        self._key = key
+
+    def _first(self, response: str) -> LoginOutcome:
+        user = self._key_user(self._key)
+        if user is None:
+            return LoginFailed(FailureReason.CREDENTIALS, "the key of the connection stands for no user")
+        self.user = user
+        return LoginDone(user) if response in ("", user) else NOT_YOURS
+
+
+class _AnonymousExchange(_ExchangeSteps):
+    """ANONYMOUS: no authentication."""
+
+    mechanism = ANONYMOUS
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        super().__init__(self._first)
+
+    def _first(self, response: str) -> LoginOutcome:
+        if len(response) > MAX_TRACE:
+            return LoginFailed(FailureReason.MALFORMED, f"the trace has more than {MAX_TRACE} characters")
+        printable = "".join(character if character.isprintable() else "?" for character in response)
+        self.log.debug("an anonymous client logged in, with the trace {trace!r}", trace=printable)
+        return LoginDone("", printable)

@@ -1,0 +1,232 @@
+"""Validation of the configuration of MTL, and the effective values of keys that are not given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import attrs
+
+from broker.config import zmq_endpoint
+from broker.config.endpoint import BadEndpoint
+from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
+from broker.config.problem import Problem, in_range, in_ranges
+from broker.config.zmq_endpoint import ZEndpoint
+from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
+
+MTL_RANGES: dict[str, tuple[float, float]] = {
+    # as for mc0
+    "handshake": (0.1, 60),
+    # as that of a listener
+    "stalled_after": (0.1, 86_400),
+    # a shorter one would send Pings before clients can answer; a longer one would detect nothing in time
+    "heartbeat": (0.5, 3_600),
+    # a client uses its lease at once, but it may have to connect first
+    "lease": (1, 3_600),
+    "window": (1, 100_000),
+    "most_window": (1, 100_000),
+    # a Content of ordinary size must fit
+    "window_bytes": (65_536, 1024 * 1024 * 1024),
+    # as those of a listener
+    "connections": (1, 1_000_000),
+    "connections_per_address": (0, 1_000_000),
+    # as connections
+    "sessions": (1, 1_000_000),
+    "flows": (1, 1_000_000),
+    # as for mc0
+    "high_water": (1, 1_000_000),
+    # the largest header must fit, and the memory must hold a few of the largest
+    "max_message": (131_072, 1024 * 1024 * 1024),
+}
+"""Range of each limit, in the units of `Mtl`."""
+
+QUEUE_RANGES: dict[str, tuple[float, float]] = {
+    "messages": (1, 100_000_000),
+    "size": (65_536, 1024**4),
+    "deliveries": (1, 1_000_000),
+    "ttl": (0, 366 * 86_400),
+    "expires": (0, 366 * 86_400),
+}
+"""Range of each limit of queues, in the units of `MtlQueue`."""
+
+MAX_HOSTS = 1_000
+"""Virtual hosts. Each Open compares them."""
+
+MAX_HOST = 255
+"""Characters of the name of a virtual host."""
+
+PROFILES = ("queue", "registry", "service", "test", "topic")
+"""Profiles, with which patterns of rules begin."""
+
+
+def effective_mtl_auth(mtl: Mtl) -> Literal["open", "sasl"]:
+    """Return the mode of authentication: the configured one, else "sasl" if there are users or keys.
+
+    `mtl_problems` refuses a configuration that is open to other machines without saying so.
+    """
+    if mtl.auth is not None:
+        return mtl.auth
+    return "sasl" if mtl.users is not None or mtl_curve(mtl) else "open"
+
+
+def mtl_curve(mtl: Mtl) -> bool:
+    """Return True if connections use CURVE."""
+    return mtl.secret_key is not None or mtl.secret_key_file is not None
+
+
+def mtl_place(mtl: Mtl) -> ZEndpoint | None:
+    """Return the endpoint of the control flow, None if it is invalid."""
+    try:
+        return zmq_endpoint.parse(mtl.endpoint)
+    except BadEndpoint:
+        return None
+
+
+def mtl_data_place(mtl: Mtl) -> ZEndpoint | None:
+    """Return the endpoint of the data flow, None if one socket carries both. `mtl.endpoint` must be valid."""
+    where = zmq_endpoint.parse(mtl.endpoint)
+    if where.port is None:
+        return None
+    port = mtl.data_port
+    if port is None:
+        port = where.port + 1 if where.port else 0
+    elif port == where.port != 0:
+        return None
+    return attrs.evolve(where, port=port)
+
+
+def mtl_problems(mtl: Mtl) -> Iterator[Problem]:
+    """Yield the mistakes in the configuration. Reads no file, except the names in the directory of client keys."""
+    where = None
+    try:
+        where = zmq_endpoint.parse(mtl.endpoint)
+    except BadEndpoint as error:
+        yield Problem("mtl.endpoint", str(error))
+    else:
+        yield from _data(mtl, where)
+    yield from in_ranges("mtl", mtl, MTL_RANGES)
+    if mtl.window > mtl.most_window:
+        yield Problem("mtl.window", f"{mtl.window} is more than most_window, {mtl.most_window}", "mtl.most_window")
+    yield from _keys(mtl)
+    yield from _auth(mtl, where)
+    yield from _hosts(mtl)
+    for index, rule in enumerate(mtl.rules):
+        yield from _rule(f"mtl.rules[{index}]", rule)
+    for index, queue in enumerate(mtl.queues):
+        yield from _queue(f"mtl.queues[{index}]", queue)
+
+
+def _data(mtl: Mtl, where: ZEndpoint) -> Iterator[Problem]:
+    if mtl.data_port is not None:
+        if where.port is None:
+            kind = "a unix socket" if where.kind == "ipc" else "systemd's socket"
+            yield Problem("mtl.data_port", f"has no effect, since {kind} serves both flows", "mtl.endpoint")
+        else:
+            yield from in_range("mtl.data_port", mtl.data_port, 0, 65_535)
+    elif where.port == 65_535:
+        yield Problem("mtl.data_port", "must be given, since there is no port after 65535", "mtl.endpoint")
+    if mtl.data_endpoint is not None:
+        try:
+            told = zmq_endpoint.parse(mtl.data_endpoint)
+        except BadEndpoint as error:
+            # Clients may need a host name, which is no address to bind to.
+            if not mtl.data_endpoint.startswith("tcp://") or not mtl.data_endpoint.isprintable():
+                yield Problem("mtl.data_endpoint", str(error))
+        else:
+            if told.kind == "systemd":
+                yield Problem("mtl.data_endpoint", "is told to clients: it must begin with tcp:// or ipc://")
+            elif told.wildcard or told.port == 0:
+                yield Problem("mtl.data_endpoint", f"{told.where} is an address for nobody")
+
+
+def _keys(mtl: Mtl) -> Iterator[Problem]:
+    if mtl.secret_key is not None and not is_curve_key(mtl.secret_key):
+        yield Problem("mtl.secret_key", f"is no CURVE key, which has {KEY_LENGTH} Z85 characters")
+    if mtl.client_keys is not None:
+        try:
+            has_public_keys(mtl.client_keys)
+        except BadFile as error:
+            yield Problem("mtl.client_keys", str(error))
+    if mtl_curve(mtl):
+        if mtl.client_keys is None and not mtl.any_key:
+            yield Problem(
+                "mtl.client_keys",
+                "is needed with a secret_key: the directory with the public keys of clients; "
+                "or any_key = true, which admits any key, to authenticate as a user by SASL",
+            )
+        if mtl.client_keys is not None and mtl.any_key:
+            yield Problem("mtl.any_key", "lets in more than client_keys does; give one of them", "mtl.client_keys")
+        return
+    for name, given in (("client_keys", mtl.client_keys is not None), ("any_key", mtl.any_key)):
+        if given:
+            yield Problem(f"mtl.{name}", "has no effect without a secret_key_file")
+
+
+def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
+    auth = effective_mtl_auth(mtl)
+    if auth == "open":
+        for name, given in (("users", mtl.users is not None), ("plain", mtl.plain), ("anonymous", mtl.anonymous)):
+            if given:
+                why = 'with auth = "open"' if mtl.auth is not None else "without users or a secret_key_file"
+                yield Problem(f"mtl.{name}", f"has no effect {why}")
+        if mtl.enabled and mtl.auth is None and where is not None and not where.loopback:
+            yield Problem(
+                "mtl.auth",
+                f'must be said, since {where.where} can be reached from elsewhere: "sasl" with a file of users or a '
+                'secret_key_file, or "open", which admits every client',
+            )
+        return
+    keys = mtl_curve(mtl) and mtl.client_keys is not None
+    if mtl.users is None and not keys and not mtl.anonymous:
+        yield Problem("mtl.users", "is needed: without users, client_keys or anonymous, no client can authenticate")
+    if mtl.plain and mtl.users is None:
+        yield Problem("mtl.plain", "has no effect without users")
+    if mtl.users == "":
+        yield Problem("mtl.users", "is empty")
+
+
+def _hosts(mtl: Mtl) -> Iterator[Problem]:
+    if not mtl.hosts:
+        yield Problem("mtl.hosts", 'is empty: no client could open a virtual host; "/" is the usual one')
+    if len(mtl.hosts) > MAX_HOSTS:
+        yield Problem("mtl.hosts", f"has more than {MAX_HOSTS} names")
+    for number, host in enumerate(mtl.hosts):
+        if not host or not host.isprintable() or len(host) > MAX_HOST:
+            yield Problem(f"mtl.hosts[{number}]", f"must have 1 to {MAX_HOST} characters, all of them printable")
+        elif host in mtl.hosts[:number]:
+            yield Problem(f"mtl.hosts[{number}]", f"{host!r} is there twice")
+
+
+def _rule(here: str, rule: MtlRule) -> Iterator[Problem]:
+    for name, who in (("users", "nobody"), ("hosts", "no virtual host")):
+        patterns: tuple[str, ...] = getattr(rule, name)
+        if not patterns:
+            yield Problem(f"{here}.{name}", f'is for {who}; "*" is for all')
+        for number, pattern in enumerate(patterns):
+            if not pattern:
+                yield Problem(f"{here}.{name}[{number}]", 'is empty; "*" is for all')
+    for name in ("read", "write"):
+        for number, pattern in enumerate(getattr(rule, name)):
+            yield from _resource(f"{here}.{name}[{number}]", pattern)
+    for number, pattern in enumerate(rule.offer):
+        if not pattern:
+            yield Problem(f"{here}.offer[{number}]", 'is empty; "*" is every name')
+
+
+def _resource(key: str, pattern: str) -> Iterator[Problem]:
+    profile, colon, resource = pattern.partition(":")
+    if pattern == "*":
+        return
+    if not colon or profile not in PROFILES or not resource:
+        yield Problem(key, f'must be PROFILE:RESOURCE, with one of {", ".join(PROFILES)}; or "*" for everything')
+    elif "*" in resource[:-1]:
+        yield Problem(key, '"*" is any rest, and may only be the last character; nothing else but {user} is special')
+
+
+def _queue(here: str, queue: MtlQueue) -> Iterator[Problem]:
+    if not queue.queues:
+        yield Problem(f"{here}.queues", 'is for no queue; "*" is every one')
+    for number, pattern in enumerate(queue.queues):
+        if not pattern:
+            yield Problem(f"{here}.queues[{number}]", 'is empty; "*" is every queue')
+    yield from in_ranges(here, queue, QUEUE_RANGES)

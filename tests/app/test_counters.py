@@ -1,0 +1,30 @@
+"""Every counter of a daemon is documented."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.app.counters import COUNTERS, DAEMON
+from broker.app.wires import WIRES
+
+BROKER = Path(__file__).parents[2] / "broker"
+
+NAMES = "mc0|dbp|mtl|elko|director|journal|registry"
+LITERAL = re.compile(rf'complaints\.count\("([a-z0-9_]+)"|"((?:{NAMES})[a-z0-9_]*\.[a-z_-]+)":')
+"""A counter in the source: counted by name, or given by a method ``counts``."""
+
+
+def test_no_counter_is_documented_twice() -> None:
+    names = [counter.name for counter in (*DAEMON, *(each for wire in WIRES for each in wire.counters))]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", sorted(BROKER.rglob("*.py")), ids=lambda path: path.relative_to(BROKER).as_posix())
+def test_each_counter_of_the_source_is_documented(path: Path) -> None:
+    for family, name in LITERAL.findall(path.read_text()):
+        counter = COUNTERS.of(family or name)
+        assert counter is not None, family or name
+        assert counter.help

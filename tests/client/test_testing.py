@@ -1,0 +1,155 @@
+"""The fake broker's own interface for tests: a clock as reactor, inspection of queues, stop and start, users.
+
+What it does as a broker is tested in `test_behaviour`, together with the daemon.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from broker.client.credentials import Password
+from broker.client.errors import AuthenticationFailed
+from broker.client.events import Event
+from broker.client.mtl import Delivery, Settings
+from broker.client.profiles import queue, service
+from broker.client.profiles.service import RequestFailed
+from broker.client.testing import FakeBroker
+from tests.client.farm import until
+from tests.patience import PATIENCE
+
+NOW = Settings(least_pause=0.001, most_pause=0.001)
+
+
+class Timeline:
+    """A clock that is advanced until a Deferred has its result."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def result(self, waiting: Any, seconds: float = 0.0) -> Any:
+        """Return the result of a Deferred or coroutine, after at most so many seconds of the clock."""
+        deferred = waiting if isinstance(waiting, Deferred) else Deferred.fromCoroutine(waiting)
+        results: list[Any] = []
+        deferred.addBoth(results.append)
+        end = self.clock.seconds() + seconds
+        # Messages are calls without a delay: ten exchanges need no more turns than this.
+        for _ in range(50):
+            self.clock.advance(0)
+        while not results and self.clock.seconds() < end:
+            self.clock.advance(0.05)
+        assert results, "there is no result"
+        return results[0]
+
+
+def test_a_clock_will_do_as_a_reactor() -> None:
+    broker, time = FakeBroker(), Timeline()
+    client = broker.client(time.clock)
+    writer = time.result(queue.writer(client, ["jobs"]))
+    time.result(queue.put(writer, "jobs", b"x"))
+    done: list[bytes] = []
+    time.result(queue.worker(client, ["jobs"], lambda piece: done.append(piece.body)))
+    assert done == [b"x"]
+    client.close()
+
+
+def test_time_passes_by_the_clients_clock() -> None:
+    broker, time = FakeBroker(), Timeline()
+    client = broker.client(time.clock)
+    caller = time.result(service.caller(client))
+    failure = time.result(caller.call("nobody", b"", timeout=10.0), 10.1)
+    # The broker's error and the caller's own timeout are due at the same moment.
+    assert failure.check(RequestFailed, TimeoutError), failure
+    assert time.clock.seconds() >= 10.0 - 0.05
+    client.close()
+    assert time.clock.getDelayedCalls() == []
+
+
+def test_a_client_that_stays_silent_sends_heartbeats_to_the_fake() -> None:
+    broker, time = FakeBroker(), Timeline()
+    events: list[Event] = []
+    client = broker.client(time.clock)
+    time.result(queue.worker(client, ["jobs"], print, on_event=lambda event, why: events.append(event)))
+    for _ in range(1_000):
+        time.clock.advance(0.1)
+    assert events == []
+    client.close()
+
+
+def test_queues_can_be_inspected() -> None:
+    broker = FakeBroker()
+    with broker.blocking_client() as client:
+        writer = client.write("queue", ["jobs"], timeout=PATIENCE)
+        for body in (b"1", b"2", b"3"):
+            writer.send(body, timeout=PATIENCE)
+        assert (broker.queued("jobs"), broker.unsettled("jobs"), broker.queued("other")) == ([b"1", b"2", b"3"], [], [])
+        reader = client.read("queue", ["jobs"], confirm="full", window=2, timeout=PATIENCE)
+        first = reader.take(PATIENCE)
+        assert (broker.queued("jobs"), broker.unsettled("jobs")) == ([b"3"], [b"1", b"2"])
+        first.confirm()
+        until(lambda: broker.unsettled("jobs") == [b"2", b"3"])
+    assert broker.queued("jobs") == [b"2", b"3"]
+
+
+def test_stopping_and_starting() -> None:
+    broker = FakeBroker(durable=["kept"])
+    events: list[Event] = []
+    with broker.blocking_client(settings=NOW) as client:
+        writer = client.write(
+            "queue", ["kept", "lost"], on_event=lambda event, why: events.append(event), timeout=PATIENCE
+        )
+        writer.send(b"x", "kept", timeout=PATIENCE)
+        writer.send(b"x", "lost", timeout=PATIENCE)
+        broker.stop()
+        until(lambda: events == [Event.LOST])
+        with pytest.raises(TimeoutError):
+            client.open(0.05)
+        writer.post(b"y", "kept", timeout=PATIENCE)
+        broker.start()
+        writer.flush(PATIENCE)
+        assert events == [Event.LOST, Event.BACK]
+    assert (broker.queued("kept"), broker.queued("lost")) == ([b"x", b"y"], [])
+
+
+def test_users() -> None:
+    broker = FakeBroker({"anna": "pencil"})
+    with broker.blocking_client(Password("anna", "pencil")) as client:
+        client.open(PATIENCE)
+    for credentials in (Password("anna", "pen"), Password("ben", "pencil"), None):
+        with broker.blocking_client(credentials) as client, pytest.raises(AuthenticationFailed):
+            client.open(PATIENCE)
+
+
+def test_clients_in_many_threads_share_a_fake() -> None:
+    broker = FakeBroker()
+    done: list[bytes] = []
+    lock = threading.Lock()
+
+    def put(number: int) -> None:
+        with broker.blocking_client() as client:
+            writer = client.write("queue", ["jobs"], timeout=PATIENCE)
+            for each in range(50):
+                writer.post(b"%d-%d" % (number, each), timeout=PATIENCE)
+            writer.flush(PATIENCE)
+
+    def work(delivery: Delivery) -> None:
+        with lock:
+            done.append(delivery.body)
+
+    workers = [broker.blocking_client() for _ in range(2)]
+    for client in workers:
+        client.wait(queue.worker, client.client, ["jobs"], work, timeout=PATIENCE)
+    writers = [threading.Thread(target=put, args=(number,)) for number in range(4)]
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join(PATIENCE)
+    until(lambda: len(done) == 200)
+    for client in workers:
+        client.close()
+    assert len(set(done)) == 200
+    assert broker.queued("jobs") == broker.unsettled("jobs") == []

@@ -1,0 +1,226 @@
+"""Programs run by the real reactor: what of them is logged, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from twisted.trial.unittest import TestCase
+from zope.interface import implementer
+
+from broker.net.child_processes import LINES_PER_SECOND, MAX_LINE, MAX_RUNNING, Programs
+
+WAIT = 60.0
+"""Seconds after which an event that a test waits for will not come; only a failing test takes as long."""
+
+
+@implementer(ILogObserver)
+class Logged:
+    """What programs logged, as (name, line)."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
+
+    def __call__(self, event: LogEvent) -> None:
+        namespace = event.get("log_namespace") or ""
+        if not namespace.startswith("program."):
+            return
+        self.lines.append((namespace.removeprefix("program."), formatEvent(event)))
+        for waiting in tuple(self._waiting):
+            condition, fired = waiting
+            if condition():
+                self._waiting.remove(waiting)
+                fired.callback(None)
+
+    def until(self, condition: Callable[[], bool]) -> Deferred[None]:
+        """Fires once the log is so."""
+        fired: Deferred[None] = Deferred()
+        if condition():
+            fired.callback(None)
+        else:
+            self._waiting.append((condition, fired))
+        return fired
+
+
+class ProgramTests(TestCase):
+    timeout = WAIT
+
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        self.clock = IReactorTime(reactor)
+        self.programs = Programs(reactor)
+        self.log = Logged()
+        globalLogPublisher.addObserver(self.log)
+        self.addCleanup(globalLogPublisher.removeObserver, self.log)
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def of(self, name: str) -> list[str]:
+        return [line for owner, line in self.log.lines if owner == name]
+
+    def logged(self, name: str, line: str) -> Deferred[None]:
+        return self.log.until(lambda: line in self.of(name))
+
+    def ended(self, name: str) -> Deferred[None]:
+        return self.log.until(lambda: any(line.startswith("ended ") for line in self.of(name)))
+
+    async def output(self, script: str, *arguments: str) -> list[str]:
+        """All that is logged of a Python program but its start."""
+        self.programs.spawn("it", [sys.executable, "-c", script, *arguments])
+        await self.ended("it")
+        first, *rest = self.of("it")
+        assert re.fullmatch(r"started as process \d+", first)
+        return rest
+
+    # output
+
+    async def test_output_is_logged_line_by_line(self) -> None:
+        script = """
+import sys
+for part in ("one\\ntw", "o\\n", "\\n", "three\\r\\n"):
+    sys.stdout.write(part)
+    sys.stdout.flush()
+sys.stderr.write("wrong\\n")
+sys.stdout.write("no newline")
+"""
+        lines = await self.output(script)
+        assert lines[-1] == "ended with exit code 0"
+        assert [x for x in lines[:-1] if x != "wrong"] == ["one", "two", "", "three", "no newline"]
+        assert "wrong" in lines
+
+    async def test_programs_are_told_apart(self) -> None:
+        self.programs.spawn("first", ["echo", "I am first"])
+        self.programs.spawn("second", ["echo", "I am second"])
+        await self.ended("first")
+        await self.ended("second")
+        assert self.of("first")[1:] == ["I am first", "ended with exit code 0"]
+        assert self.of("second")[1:] == ["I am second", "ended with exit code 0"]
+
+    async def test_what_is_no_text_is_escaped(self) -> None:
+        script = r"import sys; sys.stdout.buffer.write(b'caf\xc3\xa9 \xff \x1b[2J {x}\ttab\rforged \xf0\x9f\x98\x80\n')"
+        lines = await self.output(script)
+        assert lines[0] == r"café \xff \x1b[2J {x}" + "\t" + r"tab\rforged 😀"
+
+    async def test_a_long_line_is_cut(self) -> None:
+        lines = await self.output(f"print('x' * {MAX_LINE}); print('y' * {MAX_LINE + 5}); print('z' * 3_000_000)")
+        assert lines[:3] == [
+            "x" * MAX_LINE,
+            "y" * MAX_LINE + " ... (5 bytes more)",
+            "z" * MAX_LINE + f" ... ({3000000 - MAX_LINE} bytes more)",
+        ]
+
+    async def test_a_flood_is_counted_and_not_logged(self) -> None:
+        count = 300_000
+        began = self.clock.seconds()
+        lines = await self.output(f"for i in range({count}): print('line', i)")
+        seconds = self.clock.seconds() - began
+        logged = [x for x in lines if x.startswith("line ")]
+        dropped = [re.fullmatch(r"(\d+) lines more, not logged \(at most \d+ a second are\)", x) for x in lines]
+        assert logged[:LINES_PER_SECOND] == [f"line {i}" for i in range(LINES_PER_SECOND)]
+        assert all(re.fullmatch(r"line \d+", x) and int(x[5:]) < count for x in logged)
+        assert len(logged) <= LINES_PER_SECOND * (seconds + 1)
+        assert len(logged) + sum(int(x[1]) for x in dropped if x) == count
+        assert len(lines) <= len(logged) + seconds + 2
+
+    async def test_a_count_is_logged_also_if_the_program_falls_silent(self) -> None:
+        script = f"import sys, time; print('x\\n' * {LINES_PER_SECOND + 50}, end='', flush=True); time.sleep({WAIT})"
+        self.programs.spawn("it", [sys.executable, "-c", script])
+        await self.logged("it", f"50 lines more, not logged (at most {LINES_PER_SECOND} a second are)")
+        self.kill("it", signal.SIGKILL)
+        await self.ended("it")
+
+    # what it gets
+
+    async def test_it_gets_no_input_the_environment_and_the_working_directory(self) -> None:
+        os.environ["ELKOBROKER_TEST"] = "passed on"
+        self.addCleanup(os.environ.pop, "ELKOBROKER_TEST")
+        lines = await self.output(
+            "import os, sys; print(repr(sys.stdin.read()), os.environ['ELKOBROKER_TEST'], os.getcwd(), sys.argv[1:])",
+            "two words",
+            "é",
+        )
+        assert lines[0] == f"'' passed on {os.getcwd()} ['two words', 'é']"
+
+    # its end
+
+    def kill(self, name: str, number: int) -> None:
+        os.kill(int(self.of(name)[0].split()[-1]), number)
+
+    async def test_its_exit_code_is_logged(self) -> None:
+        assert await self.output("raise SystemExit(3)") == ["ended with exit code 3"]
+
+    async def test_its_signal_is_logged(self) -> None:
+        lines = await self.output("import os; os.kill(os.getpid(), 9)")
+        assert lines == ["ended by signal 9 (SIGKILL)"]
+
+    async def test_its_end_is_logged_although_a_process_that_it_left_holds_its_output(self) -> None:
+        self.programs.spawn("it", ["sh", "-c", f"sleep {WAIT} & echo $!"])
+        await self.ended("it")
+        assert self.of("it")[2:] == ["ended with exit code 0"]
+        self.programs.stop()
+        os.kill(int(self.of("it")[1]), signal.SIGKILL)
+
+    async def test_it_outlives_the_broker(self) -> None:
+        script = f"import time; print('up', flush=True); time.sleep({WAIT})"
+        self.programs.spawn("it", [sys.executable, "-c", script])
+        await self.logged("it", "up")
+        self.programs.stop()
+        self.kill("it", 0)  # it is there
+        self.kill("it", signal.SIGTERM)
+        await self.ended("it")
+        assert self.of("it")[1:] == ["up", "ended by signal 15 (SIGTERM)"]
+
+    # what cannot be run
+
+    def assert_refused(self, why: str, *argv: str) -> None:
+        with pytest.raises(OSError, match=why) as refused:
+            self.programs.spawn("it", list(argv))
+        assert refused.value.strerror == why
+        assert self.log.lines == []
+
+    def test_a_missing_program(self) -> None:
+        for program in ("no-such-program-here", "/no/such/program", "./no-such-program", ""):
+            self.assert_refused("No such file or directory", program)
+
+    def test_a_file_that_may_not_be_run(self) -> None:
+        file = os.path.join(self.directory, "text")
+        with open(file, "w") as text:
+            text.write("hello")
+        self.assert_refused("Permission denied", file)
+        self.assert_refused("Permission denied", self.directory)
+
+    def test_a_file_that_is_no_program(self) -> None:
+        file = os.path.join(self.directory, "text")
+        with open(file, "w") as text:
+            text.write("hello")
+        os.chmod(file, 0o755)
+        before = sorted(os.listdir("/proc/self/fd"))
+        self.assert_refused("Exec format error", file)
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+    def test_a_command_line_that_no_program_can_be_given(self) -> None:
+        self.assert_refused("its command line has a NUL character", "echo", "a\x00b")
+
+    async def test_no_more_programs_than_the_limit(self) -> None:
+        names = [f"p{n}" for n in range(MAX_RUNNING)]
+        for name in names:
+            self.programs.spawn(name, ["sleep", str(WAIT)])
+        with pytest.raises(OSError, match=f"{MAX_RUNNING} launched programs are running already"):
+            self.programs.spawn("it", ["true"])
+        for name in names:
+            self.kill(name, signal.SIGKILL)
+        for name in names:
+            await self.ended(name)
+        self.programs.spawn("it", ["true"])
+        await self.ended("it")

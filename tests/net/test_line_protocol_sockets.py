@@ -1,0 +1,333 @@
+"""Connections over real sockets: what the kernel does, which a transport in memory does not.
+
+The reactor is the test's own, and turns when the test says so; time is a clock that the test turns too.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from twisted.internet.selectreactor import SelectReactor
+
+from broker.core.errors import Reason
+from broker.net.admission import STOP_WITHIN
+from broker.net.fast_write import nothing_waits
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.wires.elko.codec.blocks import BlockReader
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession
+from tests.net.words import Hub
+from tests.wires.recording import Farm, desc
+
+TURNS = 2_000
+"""Turns in which whatever a test waits for must come, of up to 10 ms each if nothing happens."""
+
+
+class Server:
+    """A listening socket with a hub behind it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.reactor = SelectReactor()
+        self.port: Any = self.reactor.listenTCP(0, hub.factory, interface="127.0.0.1")
+        self.peers: list[socket.socket] = []
+
+    def connect(self, receive_buffer: int | None = None) -> socket.socket:
+        peer = socket.socket()
+        if receive_buffer is not None:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.peers.append(peer)
+        connections = len(self.hub.factory.connections)
+        peer.connect(("127.0.0.1", self.port.getHost().port))
+        peer.setblocking(False)
+        self.until(lambda: len(self.hub.factory.connections) > connections)
+        return peer
+
+    def turn(self, patience: float = 0.0) -> None:
+        self.reactor.runUntilCurrent()
+        self.reactor.doIteration(patience)
+        self.hub.later()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        for _ in range(TURNS):
+            if condition():
+                return
+            self.turn(0.01)
+        raise AssertionError("it did not come")
+
+    def read(self, peer: socket.socket, size: int) -> bytes:
+        """So many bytes, or those before the end."""
+        data = bytearray()
+
+        def enough() -> bool:
+            try:
+                piece = peer.recv(size - len(data))
+            except BlockingIOError:
+                return False
+            data.extend(piece)
+            return not piece or len(data) == size
+
+        self.until(enough)
+        return bytes(data)
+
+    def close(self) -> None:
+        self.port.stopListening()
+        for peer in self.peers:
+            peer.close()
+        for connection in list(self.hub.factory.connections):
+            connection.abort()
+        self.until(lambda: not self.hub.factory.connections)
+        self.reactor.disconnectAll()
+        self.reactor.fireSystemEvent("shutdown")
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Hub], Server]]:
+    servers: list[Server] = []
+
+    def start(hub: Hub) -> Server:
+        servers.append(Server(hub))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+Serve = Callable[[Hub], Server]
+
+
+def test_an_answer_is_there_in_the_turn_of_its_question(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.send(b"say a\nsay b\n")
+    server.until(server.hub.words)
+    assert peer.recv(100) == b"ab"
+
+
+def test_more_than_the_kernel_takes_comes_whole_and_in_order(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    words = [f"say {number:08} " + "." * 50_000 for number in range(100)]
+    expected = "".join(word[4:] for word in words).encode()
+    pending = "".join(f"{word}\n" for word in ["hello", *words]).encode()
+    received = b""
+
+    def exchange() -> bool:
+        nonlocal pending, received
+        with suppress(BlockingIOError):
+            pending = pending[peer.send(pending[:65_536]) :] if pending else pending
+        with suppress(BlockingIOError):
+            received += peer.recv(1 << 20)
+        return len(received) >= len(expected)
+
+    server.until(exchange)
+    assert received == expected
+
+
+def test_notices_behind_an_answer_that_waits_stay_behind_it(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    size = 20_000_000
+    peer.send(f"big {size}\n".encode())
+    server.until(server.hub.words)
+    [connection] = server.hub.factory.connections
+    connection.write(b"notice")
+    server.turn()
+    assert server.read(peer, size + 6) == b"x" * size + b"notice"
+
+
+def test_nothing_overtakes_the_little_that_the_kernel_did_not_take(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    [connection] = server.hub.factory.connections
+    expected = b""
+    while nothing_waits(connection.transport):
+        expected += (notice := f"{len(expected):>10000}".encode())
+        connection.write(notice)
+        server.hub.later()
+    received = peer.recv(1 << 22)  # now the kernel has room, and the reactor does not know it yet
+    connection.write(b"last")
+    server.hub.later()
+    expected += b"last"
+    assert received + server.read(peer, len(expected) - len(received)) == expected
+
+
+def test_the_peers_end_of_input_ends_it_after_the_answer(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.send(b"say a\n" * 200 + b"say unfinished")
+    peer.shutdown(socket.SHUT_WR)
+    assert server.read(peer, 1_000) == b"a" * 200
+    server.until(lambda: not server.hub.factory.connections)
+
+
+def test_much_is_delivered_to_one_that_says_no_more(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.send(b"big 20000000\nsay last")
+    peer.send(b"\n")
+    peer.shutdown(socket.SHUT_WR)
+    data = server.read(peer, 20_000_005)
+    assert (len(data), data[-5:]) == (20_000_004, b"xlast")
+    server.until(lambda: not server.hub.factory.connections)
+
+
+@pytest.mark.parametrize("unread", [0, 100_000])
+def test_the_last_words_are_read_and_then_the_end(serve: Serve, unread: int) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.send(b"say last\nclose\n" + b"x" * unread)
+    assert server.read(peer, 1_000) == b"last", "and no reset, however much was sent"
+    peer.close()
+    server.until(lambda: not server.hub.factory.connections)
+
+
+def test_a_peer_that_is_reset_is_forgotten(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+    server.until(lambda: not server.hub.factory.connections)
+    assert [session.losses for session in server.hub.sessions] == [1]
+
+
+def test_a_peer_that_never_reads_is_not_read_from_and_cut_off(serve: Serve) -> None:
+    server = serve(Hub(ConnectionLimits(stalled_after=5)))
+    idle, polite = server.connect(), server.connect()
+
+    idle.send(b"big 100000\n" * 10_000)
+    server.until(server.hub.words)
+    handled = 0
+    for _ in range(500):  # until the kernel's buffers are full
+        server.turn()
+        handled += len(server.hub.words())
+    assert handled < 1_000
+    polite.send(b"say hello\n")
+    assert server.read(polite, 5) == b"hello"
+    server.hub.pass_seconds(7)
+    server.until(lambda: len(server.hub.factory.connections) == 1)
+    assert server.hub.refused(Reason.NOT_READING) == 1
+
+
+def test_a_watcher_that_never_reads_is_cut_off_at_its_bound(serve: Serve) -> None:
+    server = serve(Hub(ConnectionLimits(write_buffer=1_000_000)))
+    server.connect()
+    [connection] = server.hub.factory.connections
+    written = 0
+    while not server.hub.refused(Reason.NOT_READING):
+        connection.write(b"n" * 10_000)
+        written += 10_000
+        assert written < 30_000_000
+        server.turn()
+    server.until(lambda: not server.hub.factory.connections)
+
+
+def test_a_peer_that_reads_slowly_is_not_one_that_does_not_read(serve: Serve) -> None:
+    server = serve(Hub(ConnectionLimits(stalled_after=5)))
+    peer = server.connect()
+    peer.send(b"big 30000000\n")
+    server.until(server.hub.words)
+    received = 0
+    while received < 30_000_000:
+        data = server.read(peer, 1_000_000)
+        received += len(data)
+        assert data, "it was cut off"
+        server.hub.pass_seconds(1)
+    assert server.hub.refused(Reason.NOT_READING) == 0
+
+
+def test_a_peer_that_reads_slowly_does_not_keep_a_listener_from_stopping(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.send(b"big 30000000\n")
+    server.until(server.hub.words)
+    stopped: list[None] = []
+    server.hub.factory.close().addCallback(stopped.append)
+    for _ in range(int(STOP_WITHIN) + 1):
+        with suppress(ConnectionResetError):
+            server.read(peer, 3_000_000)
+        server.hub.pass_seconds(1)
+        server.turn()
+    assert stopped, "all are closed in the time that the listener has to stop"
+
+
+# with the real session
+
+
+def say(peer: socket.socket, **members: Any) -> None:
+    peer.send(json.dumps(members).encode() + b"\n\n")
+
+
+class ElkoServer(Server):
+    """The same over the farm's clock."""
+
+    def turn(self, patience: float = 0.0) -> None:
+        self.reactor.runUntilCurrent()
+        self.reactor.doIteration(patience)
+        self.hub.clock.advance(0)
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+@pytest.fixture
+def broker(farm: Farm) -> Iterator[Server]:
+    hub = Hub(
+        converse=lambda peer: (
+            BlockReader(VOCABULARY),
+            BrokerSession(farm.wiring, AccessControl(Policy(), farm.guesses), peer),
+        ),
+        clock=farm.clock,
+    )
+    server = ElkoServer(hub)
+    yield server
+    server.close()
+
+
+def test_a_finite_find_of_a_half_closed_peer_is_answered_and_then_it_is_closed(farm: Farm, broker: Server) -> None:
+    peer = broker.connect()
+    say(peer, to="broker", op="auth")
+    say(peer, to="broker", op="willserve", services=[desc("own")])
+    say(peer, to="broker", op="find", service="bank", wait=5, tag="t")
+    peer.shutdown(socket.SHUT_WR)
+    broker.until(lambda: not farm.registry.providers() and farm.registry.revision >= 4)
+    farm.client("late").offer(desc("bank", "h:7"))
+    [reply] = [json.loads(block) for block in broker.read(peer, 10_000).split(b"\n\n") if block]
+    assert (reply["tag"], reply["desc"][0]["hostport"]) == ("t", "h:7")
+    broker.until(lambda: not broker.hub.factory.connections)
+
+
+def test_an_endless_find_of_a_half_closed_peer_ends_with_it(farm: Farm, broker: Server) -> None:
+    peer = broker.connect()
+    say(peer, to="broker", op="auth")
+    say(peer, to="broker", op="find", service="bank", wait=-1)
+    peer.shutdown(socket.SHUT_WR)
+    assert broker.read(peer, 100) == b""
+    broker.until(lambda: not broker.hub.factory.connections)
+
+
+def test_a_refused_peer_reads_why(broker: Server) -> None:
+    peer = broker.connect()
+    peer.send(b'{"to":"broker","op":"ping"}\n\n' + b"x" * 100_000)
+    [block, rest] = broker.read(peer, 10_000).split(b"\n\n")
+    assert json.loads(block)["op"] == "debug"
+    assert rest == b""
+
+
+def test_a_lost_provider_is_gone_at_once(farm: Farm, broker: Server) -> None:
+    peer = broker.connect()
+    say(peer, to="broker", op="auth")
+    say(peer, to="broker", op="willserve", services=[desc("bank")])
+    broker.until(lambda: farm.registry.find("bank", "tcp"))
+    peer.close()
+    broker.until(lambda: not farm.registry.find("bank", "tcp"))
+    assert farm.registry.providers() == []

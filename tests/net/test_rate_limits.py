@@ -1,0 +1,325 @@
+"""Rates, deadlines and complaints: what they let pass, and that they stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
+from broker.core.counters import Counters
+from broker.core.errors import Reason, Refusal
+from broker.net.rate_limits import (
+    ADDRESSES,
+    COMPLAIN_EVERY,
+    LINES,
+    MAX_SHOWN,
+    Bucket,
+    Complaints,
+    Deadlines,
+    Rates,
+    Seldom,
+)
+
+SYNTAX = Refusal(Reason.SYNTAX, "no message")
+LIMIT = Refusal(Reason.LIMIT, "too much")
+
+
+# buckets and rates
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    bucket = Bucket(3, 100.0)
+    assert [bucket.take(2, 3, 100.0) for _ in range(5)] == [True, True, True, False, False]
+    assert not bucket.take(2, 3, 100.4)
+    assert bucket.take(2, 3, 100.5)
+    assert not bucket.take(2, 3, 100.6)
+    assert bucket.take(2, 3, 101.0)
+
+
+def test_a_bucket_never_holds_more_than_its_burst() -> None:
+    bucket = Bucket(2, 0.0)
+    assert [bucket.take(10, 2, 1e9) for _ in range(3)] == [True, True, False]
+
+
+def test_a_clock_that_is_set_back_takes_nothing_from_a_bucket() -> None:
+    bucket = Bucket(5, 3_600.0)
+    assert bucket.take(1, 5, 3_600.0)
+    assert bucket.take(1, 5, 0.0)
+    assert bucket.take(1, 5, 1.0)
+
+
+def test_every_key_has_its_own_rate() -> None:
+    clock = Clock()
+    rates: Rates[str] = Rates(clock)
+    assert [rates.take("a", 1, 2) for _ in range(3)] == [True, True, False]
+    assert rates.take("b", 1, 2)
+    clock.advance(1)
+    assert [rates.take("a", 1, 2) for _ in range(2)] == [True, False]
+
+
+def test_the_table_of_rates_is_bounded_and_forgets_whom_it_saw_longest_ago() -> None:
+    rates: Rates[int] = Rates(Clock())
+    assert rates.take(0, 0, 1)
+    assert rates.take(1, 0, 1)
+    for key in range(2, ADDRESSES):
+        rates.take(key, 0, 1)
+    assert not rates.take(0, 0, 1)
+    assert rates.take(ADDRESSES, 0, 1)
+    assert not rates.take(0, 0, 1), "it was seen just now"
+    assert rates.take(1, 0, 1), "it was forgotten"
+
+
+# complaints
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def complaints(counters: Counters, clock: Clock) -> Complaints:
+    return Complaints(counters, clock)
+
+
+def logged(what: Callable[[], object]) -> list[dict[str, object]]:
+    with capturedLogs() as events:
+        what()
+    return list(events)
+
+
+def test_all_are_counted_and_one_a_minute_is_logged(complaints: Complaints, counters: Counters, clock: Clock) -> None:
+    def complain() -> None:
+        for _ in range(50):
+            complaints.add("elko", "192.0.2.1", SYNTAX)
+
+    [event] = logged(complain)
+    assert event["log_level"] is LogLevel.warn
+    assert (event["wire"], event["address"], event["reason"], event["text"]) == (
+        "elko",
+        "192.0.2.1",
+        "syntax",
+        "no message",
+    )
+    clock.advance(COMPLAIN_EVERY - 0.01)
+    assert logged(complain) == []
+    clock.advance(0.02)
+    assert len(logged(complain)) == 1
+    clock.advance(COMPLAIN_EVERY - 0.01)
+    assert logged(complain) == []
+    assert counters.get("elko_refused", "syntax") == 200
+
+
+def test_each_address_and_reason_has_its_own_minute(complaints: Complaints, counters: Counters) -> None:
+    def complain() -> None:
+        for address in ("a", "b"):
+            for refusal in (SYNTAX, LIMIT):
+                complaints.add("elko", address, refusal)
+
+    assert len(logged(complain)) == 4
+    assert logged(complain) == []
+    assert counters.all() == {"elko_refused.syntax": 4, "elko_refused.limit": 4}
+
+
+def test_a_long_text_is_cut(complaints: Complaints) -> None:
+    [event] = logged(lambda: complaints.add("elko", "a", Refusal(Reason.SYNTAX, "x" * 1_000_000)))
+    assert event["text"] == "x" * MAX_SHOWN
+
+
+def test_braces_in_a_text_are_no_format(complaints: Complaints) -> None:
+    [event] = logged(lambda: complaints.add("elko", "a", Refusal(Reason.SYNTAX, "near: {to}{0!r} {x")))
+    assert formatEvent(event) == "elko peer a: syntax: near: {to}{0!r} {x"
+
+
+def test_the_table_of_logged_addresses_is_bounded() -> None:
+    seldom: Seldom[int] = Seldom(Clock())
+    assert all(seldom.due(number) for number in range(ADDRESSES))
+    assert not seldom.due(0)
+    assert seldom.due(ADDRESSES)
+    assert not seldom.due(ADDRESSES - 1)
+    assert seldom.due(0), "the oldest was forgotten"
+    assert len(seldom) == ADDRESSES
+
+
+def flood(complaints: Complaints, wire: str = "dbp", reason: Refusal = SYNTAX, size: int = 30_000) -> list[str]:
+    """The lines on so many datagrams, each of another address."""
+
+    def complain() -> None:
+        for number in range(size):
+            complaints.add(wire, f"{wire} {number}", reason)
+
+    return [str(formatEvent(event)) for event in logged(complain)]
+
+
+def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
+    complaints: Complaints, counters: Counters, clock: Clock
+) -> None:
+    lines = flood(complaints)
+    assert lines == [f"dbp peer dbp {number}: syntax: no message" for number in range(LINES)]
+    assert counters.get("dbp_refused", "syntax") == 30_000
+    assert logged(lambda: clock.advance(COMPLAIN_EVERY - 0.01)) == []
+    [event] = logged(lambda: clock.advance(0.01))
+    assert formatEvent(event) == (
+        f"dbp: syntax: {30_000 - LINES} more lines, of other addresses, were left out in the last 60 s"
+    )
+    assert clock.getDelayedCalls() == []
+    assert len(flood(complaints)) == LINES, "a minute later there is room for as many again"
+
+
+def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(complaints: Complaints, clock: Clock) -> None:
+    told = 0
+
+    def attack() -> None:
+        for second in range(600):
+            for number in range(100):
+                complaints.add("dbp", f"{second} {number}", SYNTAX)
+            clock.advance(1)
+        clock.advance(COMPLAIN_EVERY)
+
+    lines = logged(attack)
+    for event in lines:
+        count = event.get("count", 1)
+        assert isinstance(count, int)
+        told += count
+    assert told == 60_000
+    assert len(lines) <= 11 * LINES + 11
+
+
+def test_a_flood_on_one_wire_or_of_one_reason_leaves_out_no_others(complaints: Complaints) -> None:
+    flood(complaints)
+    assert len(flood(complaints, "elko", LIMIT, 1)) == 1
+    assert len(flood(complaints, "dbp", LIMIT, LINES)) == LINES
+    assert len(logged(lambda: complaints.add("elko", "192.0.2.1", SYNTAX))) == 1
+
+
+def test_failures_are_bounded_as_well(complaints: Complaints, clock: Clock) -> None:
+    def fail() -> None:
+        for number in range(1_000):
+            try:
+                raise ZeroDivisionError("as it is meant to")
+            except ZeroDivisionError:
+                complaints.failed("dbp", f"a{number}")
+
+    assert len(logged(fail)) == LINES
+    [event] = logged(lambda: clock.advance(COMPLAIN_EVERY))
+    assert event["count"] == 1_000 - LINES
+
+
+def test_what_needs_no_line_is_only_counted(complaints: Complaints, counters: Counters) -> None:
+    assert logged(lambda: complaints.count("elko_accept", "paused")) == []
+    assert counters.get("elko_accept", "paused") == 1
+
+
+# deadlines
+
+
+class Due:
+    """Deadlines, and who missed one."""
+
+    def __init__(self, then: Callable[[str], None] = lambda key: None) -> None:
+        self.clock = Clock()
+        self.missed: list[str] = []
+        self.then = then
+        self.deadlines: Deadlines[str] = Deadlines(self.clock, self._miss)
+
+    def _miss(self, key: str) -> None:
+        self.missed.append(key)
+        self.then(key)
+
+
+def test_a_deadline_is_missed_once_within_a_second_of_its_time() -> None:
+    due = Due()
+    due.deadlines.add("a", 2.5)
+    due.clock.pump([1, 1])
+    assert due.missed == []
+    due.clock.advance(1)
+    assert due.missed == ["a"]
+    due.clock.pump([1] * 10)
+    assert due.missed == ["a"]
+    assert due.clock.getDelayedCalls() == []
+
+
+def test_what_is_discarded_in_time_is_not_missed() -> None:
+    due = Due()
+    due.deadlines.add("a", 2)
+    due.deadlines.add("b", 2)
+    due.clock.advance(1)
+    due.deadlines.discard("a")
+    due.deadlines.discard("never there")
+    due.clock.pump([1, 1])
+    assert due.missed == ["b"]
+
+
+def test_a_deadline_can_be_put_off() -> None:
+    due = Due()
+    due.deadlines.add("a", 2)
+    due.clock.advance(1)
+    due.deadlines.add("a", 5)
+    due.clock.pump([1] * 4)
+    assert due.missed == []
+    due.clock.pump([1] * 2)
+    assert due.missed == ["a"]
+
+
+def test_there_is_one_timer_however_many_there_are() -> None:
+    due = Due()
+    for number in range(1_000):
+        due.deadlines.add(str(number), 5)
+    assert len(due.clock.getDelayedCalls()) == 1
+    due.clock.advance(1)
+    assert len(due.clock.getDelayedCalls()) == 1
+
+
+def test_a_new_deadline_may_be_set_when_one_is_missed() -> None:
+    due = Due(lambda key: due.deadlines.add("b", 1) if key == "a" else None)
+    due.deadlines.add("a", 1)
+    due.clock.pump([1, 1, 1])
+    assert due.missed == ["a", "b"]
+    assert due.clock.getDelayedCalls() == []
+
+
+def test_stopped_deadlines_are_not_missed() -> None:
+    due = Due()
+    due.deadlines.add("a", 1)
+    due.deadlines.stop()
+    due.deadlines.stop()
+    assert due.clock.getDelayedCalls() == []
+    assert due.missed == []
+
+
+def test_one_that_is_missed_may_discard_another_that_is_due() -> None:
+    due = Due(lambda key: due.deadlines.discard("b"))
+    due.deadlines.add("a", 1)
+    due.deadlines.add("b", 1)
+    due.clock.advance(1)
+    assert due.missed == ["a"]
+
+
+def test_one_that_fails_does_not_keep_the_others_from_being_noticed() -> None:
+    def fail(key: str) -> None:
+        if key == "a":
+            raise ZeroDivisionError("as it is meant to")
+
+    due = Due(fail)
+    for key in ("a", "b"):
+        due.deadlines.add(key, 1)
+    due.deadlines.add("c", 3)
+    with capturedLogs() as logs:
+        due.clock.pump([1] * 5)
+    assert due.missed == ["a", "b", "c"]
+    assert [event["log_failure"].type for event in logs] == [ZeroDivisionError]
+
+
+def test_a_complaint_on_one_wire_hides_none_on_another(clock: Clock) -> None:
+    complaints = Complaints(Counters(), clock)
+    with capturedLogs() as logs:
+        for wire in ("elko", "console", "elko"):
+            complaints.add(wire, "192.0.2.1", Refusal(Reason.SYNTAX, "no"))
+    assert [event["wire"] for event in logs] == ["elko", "console"]

@@ -1,0 +1,68 @@
+"""The core of a farm without sockets: the parts that the sessions of every wire stand on, and a clock of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from twisted.internet.task import Clock
+
+from broker.core.counters import Counters
+from broker.core.liveness import Leases
+from broker.core.model import Provider
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+from broker.net.rate_limits import Complaints
+
+START = 1_795_246_600.0
+"""Seconds of the epoch at which the clocks begin: the reactor's clock is the time of day, too."""
+
+GRACE = 60.0
+"""Seconds for which restored entries last."""
+
+STEP = 0.05
+"""Seconds that the clock advances at a time: the turns of a busy broker are shorter."""
+
+
+def clock_at(seconds: float = START) -> Clock:
+    """A clock that shows that time."""
+    clock = Clock()
+    clock.advance(seconds)
+    return clock
+
+
+def registry_at(clock: Clock, restored: Iterable[Provider] = (), grace: float = GRACE) -> Registry:
+    """A registry whose ids begin with 1, and that stores nothing."""
+    return Registry(clock, count(1).__next__, Restored(restored, grace, clock, lambda ids: None))
+
+
+class CoreFarm:
+    """The clock, counters, complaints, and leases of a farm. Each wire adds its sessions to them."""
+
+    step = STEP
+    """Seconds by which `wait` advances the clock at a time."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock_at() if clock is None else clock
+        self.counters = Counters()
+        self.complaints = Complaints(self.counters, self.clock)
+        self.leases = Leases(self.clock)
+
+    def restart_core(self) -> None:
+        """Begin as after a restart of the broker: with the same clock, and without any lease or timer."""
+        for call in self.clock.getDelayedCalls():
+            call.cancel()
+        self.leases = Leases(self.clock)
+
+    def counts(self) -> Mapping[str, int]:
+        """The counters of the wire's own parts."""
+        return {}
+
+    def counted(self, name: str) -> int:
+        """The counter NAME.REASON."""
+        return {**self.counters.all(), **self.counts()}.get(name, 0)
+
+    def wait(self, seconds: float, step: float | None = None) -> None:
+        """Let the time pass as it does for a loop that is never busy for longer than ``step``."""
+        step = step or self.step
+        self.clock.pump([step] * round(seconds / step))

@@ -1,0 +1,53 @@
+"""The context in which a test opens a wire: a real core in memory, and no daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from broker.config.values import Broker
+from broker.core.counters import Counters
+from broker.core.launchers import Launchers
+from broker.core.liveness import Leases
+from broker.core.model import Provider, Snapshot
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+from broker.core.topics import Topics
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Turns
+from broker.wires.interface import Context
+from broker.wires.views import AnyView, Row
+
+
+def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given: Any) -> Context:
+    """A context on ``clock``, a reactor or a clock, whose store remembers the providers ``known``."""
+    ids = count(1)
+    leases = Leases(clock)
+    parts: dict[str, Any] = {
+        "broker": Broker(),
+        "state": "",
+        "known": Snapshot(1, tuple(known), {}),
+        "registry": Registry(clock, lambda: next(ids), Restored([], 0, clock, lambda ids: None)),
+        "topics": Topics(),
+        "leases": leases,
+        "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
+        "recorder": None,
+        "scheduler": Turns(clock),
+        "complaints": Complaints(Counters(), clock),
+        "clock": clock,
+        "in_thread": None,
+        "room": room,
+        "control": None,
+        "offer_own": lambda: None,
+        "forget": lambda title: None,
+    }
+    return Context(**{**parts, **given})
+
+
+def page(views: Sequence[AnyView], name: str, pattern: str = "*", **where: int) -> list[Row]:
+    """A page of the view of that name."""
+    [view] = [each for each in views if each.name == name]
+    rows = view.page(pattern, **where)
+    assert all(row.keys() <= {column.name for column in view.columns} for row in rows), "each column is documented"
+    return rows

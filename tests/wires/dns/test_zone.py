@@ -1,0 +1,338 @@
+"""The zone: which names exist, what they have, and how a response says that there is nothing."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import dns.flags
+import pytest
+
+from broker.core.model import Auth, Rights, Service
+from broker.wires.dns.zone.names import MAX_DEPTH
+from broker.wires.dns.zone.zone import MAX_PLACES, Terms
+from tests.wires.dns.recording import DOMAIN, TTL, DnsFarm, code, shown
+from tests.wires.recording import GRACE, Farm, desc, remembered
+
+SOA = f"SOA ns.elkobroker. hostmaster.elkobroker. 0 3600 600 86400 {TTL}"
+
+
+@pytest.fixture
+def farm() -> DnsFarm:
+    return DnsFarm()
+
+
+# what a service has
+
+
+def test_an_address_with_a_port_has_all_types(farm: DnsFarm) -> None:
+    farm.client("ctx-1").offer(desc("bank", "192.0.2.1:9000"), desc("bank", "[2001:db8::1]:9001"))
+    srv = farm.ask("bank.service.elkobroker.", "SRV")
+    assert shown(srv) == [
+        "SRV 0 1000 9000 c0000201.addr.elkobroker.",
+        "SRV 0 1000 9001 20010db8000000000000000000000001.addr.elkobroker.",
+    ]
+    assert [rrset.to_text() for rrset in srv.additional] == [
+        f"c0000201.addr.elkobroker. {TTL} IN A 192.0.2.1",
+        f"20010db8000000000000000000000001.addr.elkobroker. {TTL} IN AAAA 2001:db8::1",
+    ]
+    assert shown(farm.ask("bank.service.elkobroker.", "A")) == ["A 192.0.2.1"]
+    assert shown(farm.ask("bank.service.elkobroker.", "AAAA")) == ["AAAA 2001:db8::1"]
+    assert shown(farm.ask("bank.service.elkobroker.", "TXT")) == [
+        'TXT "name=bank" "protocol=tcp" "hostport=192.0.2.1:9000" "provider=1"',
+        'TXT "name=bank" "protocol=tcp" "hostport=[2001:db8::1]:9001" "provider=1"',
+    ]
+    for rrset in srv.answer:
+        assert (rrset.ttl, srv.flags & dns.flags.AA) == (TTL, dns.flags.AA)
+
+
+def test_the_synthetic_names_have_their_addresses(farm: DnsFarm) -> None:
+    assert shown(farm.ask("c0000201.addr.elkobroker.", "A")) == ["A 192.0.2.1"]
+    assert shown(farm.ask("20010DB8000000000000000000000001.addr.elkobroker.", "AAAA")) == ["AAAA 2001:db8::1"]
+    assert code(farm.ask("c0000201.addr.elkobroker.", "AAAA")) == "NODATA"
+    for no in ("c00002", "c000020g", "c00002010", "x", "20010db8"[:7]):
+        assert code(farm.ask(f"{no}.addr.elkobroker.")) == "NXDOMAIN", no
+
+
+def test_a_host_name_is_a_target_and_is_not_resolved(farm: DnsFarm) -> None:
+    farm.client().offer(desc("bank", "DB-1.Example.com:80"))
+    srv = farm.ask("bank.service.elkobroker.", "SRV")
+    assert (shown(srv), srv.additional) == (["SRV 0 1000 80 db-1.example.com."], [])
+    assert code(farm.ask("bank.service.elkobroker.", "A")) == "NODATA"
+
+
+@pytest.mark.parametrize(
+    ("hostport", "types"),
+    [
+        ("192.0.2.1", "A TXT"),
+        ("host.example", "TXT"),
+        ("::1", "AAAA TXT"),
+        ("[::1]", "AAAA TXT"),
+        ("[::ffff:192.0.2.1]:80", "A SRV TXT"),
+        ("0.0.0.0:80", "TXT"),
+        ("[::]:80", "TXT"),
+        ("host:0", "TXT"),
+        ("host:65536", "TXT"),
+        ("host:http", "TXT"),
+        ("192.0.2:80", "TXT"),
+        ("999.0.2.1:80", "TXT"),
+        ("[fe80::1%eth0]:80", "TXT"),
+        ("unix:/run/x.sock", "TXT"),
+        ("http://host:80/", "TXT"),
+        (":80", "TXT"),
+        ("a..b:80", "TXT"),
+        ("-a:80", "TXT"),
+        ("é:80", "TXT"),
+        (f"{'a' * 64}:80", "TXT"),
+        (f"{'.'.join(['a' * 63] * 4)}:80", "TXT"),
+        ("under_score:80", "SRV TXT"),
+        ("host.example.:80", "SRV TXT"),
+    ],
+)
+def test_a_hostport_that_dns_cannot_express_is_in_txt_only(farm: DnsFarm, hostport: str, types: str) -> None:
+    farm.client().offer(desc("bank", hostport))
+    found = [kind for kind in ("A", "AAAA", "SRV", "TXT") if farm.ask("bank.service.elkobroker.", kind).answer]
+    assert " ".join(found) == types
+    # all types is an answer in each case
+    assert shown(farm.ask("bank.service.elkobroker.", "ANY")) == ['HINFO "RFC8482" ""']
+
+
+def test_txt_leaves_out_values_too_long_for_a_string(farm: DnsFarm) -> None:
+    farm.client("l" * 300).offer(desc("bank", "h" * 250 + ":1", label="l" * 300))
+    assert shown(farm.ask("bank.service.elkobroker.", "TXT")) == ['TXT "name=bank" "protocol=tcp" "provider=1"']
+
+
+def test_services_at_one_place_are_one_record(farm: DnsFarm) -> None:
+    for load in (0.5, 2.0):
+        client = farm.client()
+        client.offer(desc("bank", "192.0.2.1:80"))
+        client.say("broker", "load", factor=load)
+    assert shown(farm.ask("bank.service.elkobroker.", "A")) == ["A 192.0.2.1"]
+    # the weight of the least loaded: 1000 / (1 + 0.5 / 1.25)
+    assert shown(farm.ask("bank.service.elkobroker.", "SRV")) == ["SRV 0 714 80 c0000201.addr.elkobroker."]
+
+
+def test_the_least_loaded_has_the_most_weight(farm: DnsFarm) -> None:
+    for number, load in enumerate((0.0, 0.2, 1.0), 1):
+        client = farm.client()
+        client.offer(desc("bank", f"192.0.2.{number}:80"))
+        client.say("broker", "load", factor=load)
+    weights = [line.split()[2] for line in shown(farm.ask("bank.service.elkobroker.", "SRV"))]
+    assert weights == ["1000", "667", "286"]
+
+
+def test_a_service_with_a_secret_does_not_exist(farm: DnsFarm) -> None:
+    client = farm.client()
+    client.offer(desc("vault", "192.0.2.1:1", auth={"type": "auth", "mode": "password", "code": "x"}))
+    client.offer(desc("bank", "192.0.2.2:1", auth={"type": "auth", "mode": "reservation"}))
+    client.offer(desc("bank", "192.0.2.3:1", auth={"type": "auth", "mode": "open"}))
+    assert code(farm.ask("vault.service.elkobroker.", "TXT")) == "NXDOMAIN"
+    assert shown(farm.ask("bank.service.elkobroker.")) == ["A 192.0.2.3"]
+
+
+def test_the_brokers_own_names_do_not_exist(farm: DnsFarm) -> None:
+    registry = farm.farm.registry
+    registry.offer_own([Service("elkobroker.inner", "192.0.2.1:1", 0), Service("broker-client", "192.0.2.2:1", 0)])
+    assert code(farm.ask("elkobroker.inner.service.elkobroker.")) == "NXDOMAIN"
+    # its listeners exist, as they do for a find
+    assert shown(farm.ask("broker-client.service.elkobroker.")) == ["A 192.0.2.2"]
+
+
+# names
+
+
+def test_case_is_echoed_and_not_compared(farm: DnsFarm) -> None:
+    client = farm.client()
+    client.offer(desc("bank", "192.0.2.1:1"), desc("BANK", "192.0.2.2:2"), desc("Bänk", "192.0.2.3:3"))
+    response = farm.ask("bAnK.sErViCe.ElKoBrOkEr.")
+    assert response.question[0].name.labels == (b"bAnK", b"sErViCe", b"ElKoBrOkEr", b"")
+    assert response.answer[0].name.labels == (b"bAnK", b"sErViCe", b"ElKoBrOkEr", b"")
+    assert shown(response) == ["A 192.0.2.1", "A 192.0.2.2"]
+    assert shown(farm.ask(r"B\195\164NK.service.elkobroker.")) == ["A 192.0.2.3"]
+
+
+def test_a_protocol_and_a_label_select(farm: DnsFarm) -> None:
+    client = farm.client("Blue")
+    client.offer(desc("bank", "192.0.2.1:1"), desc("bank", "192.0.2.2:2", protocol="ws"))
+    client.offer(desc("bank", "192.0.2.3:3", label="green"))
+    farm.client("green").offer(desc("bank", "192.0.2.4:4"))
+    assert len(shown(farm.ask("bank.service.elkobroker."))) == 4
+    assert shown(farm.ask("_bank._tcp.service.elkobroker.")) == ["A 192.0.2.1", "A 192.0.2.3", "A 192.0.2.4"]
+    assert shown(farm.ask("_BANK._WS.service.elkobroker.")) == ["A 192.0.2.2"]
+    assert shown(farm.ask("_bank._blue.service.elkobroker.")) == ["A 192.0.2.1", "A 192.0.2.2"]
+    assert shown(farm.ask("_bank._green.service.elkobroker.")) == ["A 192.0.2.3", "A 192.0.2.4"]
+    for no in ("_bank._udp", "bank._tcp", "_post._tcp", "__bank._tcp"):
+        assert code(farm.ask(f"{no}.service.elkobroker.")) == "NXDOMAIN", no
+
+
+def test_dots_in_a_name_are_labels(farm: DnsFarm) -> None:
+    farm.client().offer(desc("eu.bank.v1", "192.0.2.1:1"), desc("odd..name", "192.0.2.2:2"))
+    assert shown(farm.ask("EU.bank.v1.service.elkobroker.")) == ["A 192.0.2.1"]
+    assert shown(farm.ask("_eu.bank.v1._tcp.service.elkobroker.")) == ["A 192.0.2.1"]
+    assert shown(farm.ask(r"eu\.bank.v1.service.elkobroker.")) == ["A 192.0.2.1"]
+    assert shown(farm.ask(r"odd\.\.name.service.elkobroker.")) == ["A 192.0.2.2"]
+    for parent in ("v1", "bank.v1", "bank.v1._tcp", "_tcp"):
+        assert code(farm.ask(f"{parent}.service.elkobroker.")) == "NODATA", parent
+    for no in ("eu", "eu.bank", "x.bank.v1", "name"):
+        assert code(farm.ask(f"{no}.service.elkobroker.")) == "NXDOMAIN", no
+
+
+def test_parents_go_with_the_last_name_below_them(farm: DnsFarm) -> None:
+    client = farm.client()
+    client.offer(desc("a.x", "h:1"), desc("a.x", "h:2"), desc("b.x", "h:3"))
+    client.say("broker", "wontserve", services=["a.x"])
+    assert code(farm.ask("x.service.elkobroker.")) == "NODATA"
+    client.say("broker", "wontserve", services=["b.x"])
+    assert code(farm.ask("x.service.elkobroker.")) == "NXDOMAIN"
+    assert len(farm.names) == 0
+
+
+def test_a_name_of_too_many_labels_has_no_parents(farm: DnsFarm) -> None:
+    name = ".".join("a" * (MAX_DEPTH + 1))
+    farm.client().offer(desc(name, "192.0.2.1:1"))
+    assert shown(farm.ask(f"{name}.service.elkobroker.")) == ["A 192.0.2.1"]
+    assert code(farm.ask("a.service.elkobroker.")) == "NXDOMAIN"
+
+
+# the apex, what does not exist, what is refused
+
+
+def test_the_apex(farm: DnsFarm) -> None:
+    assert shown(farm.ask("elkobroker.", "SOA")) == [SOA]
+    assert shown(farm.ask("elkobroker.", "NS")) == ["NS ns.elkobroker."]
+    assert shown(farm.ask("elkobroker.", "ANY")) == ['HINFO "RFC8482" ""']
+    assert code(farm.ask("elkobroker.", "A")) == "NODATA"
+    assert code(farm.ask("ns.elkobroker.", "A")) == "NODATA"
+
+
+def test_the_name_server_has_the_address_that_is_bound() -> None:
+    farm = DnsFarm(terms=Terms(DOMAIN, TTL, ip_address("192.0.2.53")))
+    assert shown(farm.ask("ns.elkobroker.", "A")) == ["A 192.0.2.53"]
+    assert code(farm.ask("ns.elkobroker.", "AAAA")) == "NODATA"
+
+
+def test_the_serial_number_is_the_time(farm: DnsFarm) -> None:
+    farm.clock.advance(1_795_246_621.5)
+    assert shown(farm.ask("elkobroker.", "SOA"))[0].split()[3] == "1795246621"
+
+
+@pytest.mark.parametrize("name", ["x.service", "x", "x.addr", "x.ns", "service.x"])
+def test_nxdomain_has_the_soa(farm: DnsFarm, name: str) -> None:
+    response = farm.ask(f"{name}.elkobroker.", "SRV")
+    assert code(response) == "NXDOMAIN"
+    assert (shown(response, "authority"), response.authority[0].name.to_text()) == ([SOA], "elkobroker.")
+    assert response.flags & dns.flags.AA
+
+
+def test_nodata_has_the_soa(farm: DnsFarm) -> None:
+    farm.client().offer(desc("bank", "192.0.2.1:1"))
+    for name, kind in (("bank.service", "MX"), ("bank.service", "AAAA"), ("service", "A"), ("addr", "A")):
+        response = farm.ask(f"{name}.elkobroker.", kind)
+        assert (code(response), shown(response, "authority")) == ("NODATA", [SOA]), (name, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "cls"),
+    [
+        (".", "NS", "IN"),
+        ("example.com.", "A", "IN"),
+        ("broker.", "A", "IN"),
+        ("xelkobroker.", "A", "IN"),
+        ("elkobroker.com.", "A", "IN"),
+        ("version.bind.", "TXT", "CH"),
+        ("elkobroker.", "SOA", "CH"),
+        ("elkobroker.", "AXFR", "IN"),
+        ("elkobroker.", "IXFR", "IN"),
+    ],
+)
+def test_questions_outside_the_zone_are_refused(farm: DnsFarm, name: str, kind: str, cls: str) -> None:
+    response = farm.ask(name, kind, rdclass=cls)
+    assert (code(response), response.authority, response.flags & dns.flags.AA) == ("REFUSED", [], 0)
+
+
+def test_another_domain() -> None:
+    farm = DnsFarm(terms=Terms((b"farm", b"example", b"com"), 60))
+    farm.client().offer(desc("bank", "192.0.2.1:80"))
+    assert shown(farm.ask("bank.service.Farm.example.com.", "SRV")) == ["SRV 0 1000 80 c0000201.addr.farm.example.com."]
+    assert code(farm.ask("bank.service.elkobroker.")) == "REFUSED"
+    assert code(farm.ask("example.com.")) == "REFUSED"
+
+
+# changes, restarts, many
+
+
+def test_a_withdrawn_service_is_gone(farm: DnsFarm) -> None:
+    client = farm.client()
+    client.offer(desc("bank", "192.0.2.1:1"), desc("bank", "192.0.2.2:2", protocol="ws"), desc("post", "192.0.2.3:1"))
+    client.say("broker", "wontserve", services=["bank"])
+    assert code(farm.ask("bank.service.elkobroker.")) == "NXDOMAIN"
+    client.drop()
+    assert code(farm.ask("post.service.elkobroker.")) == "NXDOMAIN"
+    assert len(farm.names) == 0
+
+
+def test_a_service_from_before_the_opening_is_found() -> None:
+    plain = Farm()
+    plain.client().offer(desc("Bank", "192.0.2.1:1"))
+    assert shown(DnsFarm(plain).ask("bank.service.elkobroker.")) == ["A 192.0.2.1"]
+
+
+def test_restored_services_are_answered_during_the_grace() -> None:
+    before = remembered(1, ("Bank", "192.0.2.1:80"), ("Post", "192.0.2.2:80"))
+    services = [Service(each.name, each.hostport, 1) for each in before.services]
+    provider = type(before)(1, "old", "elko", "192.0.2.9:1", 0.5, 0.0, tuple(services))
+    farm = DnsFarm(Farm(restored=[provider]), remembered=services)
+    farm.client()
+    response = farm.ask("bank.service.elkobroker.", "SRV")
+    assert shown(response) == ["SRV 0 1 80 c0000201.addr.elkobroker."]
+    assert '"restored=1"' in shown(farm.ask("bank.service.elkobroker.", "TXT"))[0]
+    # among live ones it gets the least weight
+    live = farm.client()
+    live.offer(desc("bank", "192.0.2.3:80"))
+    assert shown(farm.ask("bank.service.elkobroker.", "SRV")) == [
+        "SRV 0 1 80 c0000201.addr.elkobroker.",
+        "SRV 0 1000 80 c0000203.addr.elkobroker.",
+    ]
+    # what comes and goes meanwhile does not end it
+    live.say("broker", "wontserve", services=["bank"])
+    assert shown(farm.ask("bank.service.elkobroker.")) == ["A 192.0.2.1"]
+    farm.clock.advance(GRACE)
+    for name in ("bank", "post"):
+        assert code(farm.ask(f"{name}.service.elkobroker.")) == "NXDOMAIN"
+    assert len(farm.names) == 0
+
+
+def test_of_many_places_a_window_is_answered() -> None:
+    starts: list[int] = []
+
+    def begin(count: int) -> int:
+        starts.append(count)
+        return count - 2
+
+    farm = DnsFarm(begin=begin)
+    farm.client().offer(*(desc("bank", f"192.0.2.{number}:80") for number in range(100)))
+    found = [f"A 192.0.2.{number}" for number in [98, 99, *range(MAX_PLACES - 2)]]
+    response = farm.ask("bank.service.elkobroker.")
+    assert (shown(response), starts) == (found, [100])
+    assert not response.flags & dns.flags.TC
+    srv = farm.ask("bank.service.elkobroker.", "SRV", use_edns=0, payload=1232)
+    assert (len(shown(srv)), srv.flags & dns.flags.TC) == (MAX_PLACES, 0)
+
+
+def test_names_that_no_label_can_hold_are_harmless(farm: DnsFarm) -> None:
+    registry = farm.farm.registry
+    provider = registry.join("x", "elko", "")
+    names = ["a" * 255, ".", "..", "_", "_x", "\0", "a.", ".a", "é" * 100, "\ud800", "service", "_tcp"]
+    registry.offer([Service(name, "192.0.2.1:1", provider) for name in names], Rights())
+    assert len(farm.names) == len(names)
+    assert shown(farm.ask("_.service.elkobroker.")) == []
+    assert shown(farm.ask("__x._tcp.service.elkobroker.")) == ["A 192.0.2.1"]
+    assert shown(farm.ask("service.service.elkobroker.")) == ["A 192.0.2.1"]
+    registry.leave(provider)
+    assert len(farm.names) == 0
+
+
+def test_auth_of_any_kind_is_a_secret(farm: DnsFarm) -> None:
+    registry = farm.farm.registry
+    provider = registry.join("x", "elko", "")
+    registry.offer([Service("bank", "192.0.2.1:1", provider, auth=Auth("password"))], Rights())
+    assert code(farm.ask("bank.service.elkobroker.")) == "NXDOMAIN"

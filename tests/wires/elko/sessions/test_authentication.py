@@ -1,0 +1,453 @@
+"""Authentication: admission, roles, and the operations served before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from broker.core.errors import Reason, Refusal
+from broker.wires.common.password_backoff import BACKOFF, FREE, Guesses
+from broker.wires.elko.codec.common import AuthDesc
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from tests.wires.recording import Client, Farm, desc, found, nothing, told
+
+PASSWORD = {"type": "auth", "mode": "password", "code": "figleaf"}
+
+LOCKED = Policy(code="figleaf")
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def is_client(client: Client) -> bool:
+    client.say("broker", "load", factor=0.5)
+    return not client.closed
+
+
+def is_admin(client: Client) -> bool:
+    client.say("admin", "loaddesc")
+    return not client.closed
+
+
+# the rules of a listener
+
+
+@pytest.mark.parametrize(
+    ("code", "credentials", "right"),
+    [
+        (None, None, True),
+        (None, AuthDesc("open"), True),
+        (None, AuthDesc("open", "ignored", "too"), True),
+        (None, AuthDesc("password", "figleaf"), False),
+        (None, AuthDesc("reservation", "1"), False),
+        (None, AuthDesc("Open"), False),
+        ("figleaf", AuthDesc("password", "figleaf"), True),
+        ("figleaf", AuthDesc("password", "figleaf", "joe"), True),
+        ("figleaf", AuthDesc("password", "figlea"), False),
+        ("figleaf", AuthDesc("password", "figleaf "), False),
+        ("figleaf", AuthDesc("password", "FIGLEAF"), False),
+        ("figleaf", AuthDesc("password", ""), False),
+        ("figleaf", AuthDesc("password"), False),
+        ("figleaf", AuthDesc("open", "figleaf"), False),
+        ("figleaf", AuthDesc("reservation", "figleaf"), False),
+        ("figleaf", None, False),
+        ("\u00e9\U0001f600", AuthDesc("password", "\u00e9\U0001f600"), True),
+        ("\u00e9", AuthDesc("password", "e"), False),
+        ("e", AuthDesc("password", "\u00e9"), False),
+        ("", AuthDesc("password", ""), True),
+        ("", None, False),
+    ],
+)
+@pytest.mark.parametrize("role", ["client", "admin"])
+def test_credentials(role: Any, code: str | None, credentials: AuthDesc | None, right: bool) -> None:
+    door = AccessControl(Policy(code=code), Guesses(Clock().seconds))
+    if right:
+        door.check(role, credentials, "192.0.2.7:4000")
+    else:
+        with pytest.raises(Refusal) as raised:
+            door.check(role, credentials, "192.0.2.7:4000")
+        assert raised.value.reason is Reason.WRONG_CREDENTIALS
+        assert raised.value.reason.fatal
+        assert code in (None, "", "e") or code not in raised.value.text
+
+
+def test_the_password_is_not_shown_where_the_rules_are() -> None:
+    assert "figleaf" not in repr(LOCKED)
+
+
+# auth
+
+
+@pytest.mark.parametrize(
+    "auth", [{}, {"auth": None}, {"auth": {"mode": "open"}}, {"auth": {"type": "bogus", "mode": "open", "zz": [1]}}]
+)
+@pytest.mark.parametrize("to", ["broker", "client", "admin"])
+def test_an_open_listener_lets_in_without_a_word(farm: Farm, to: str, auth: dict[str, Any]) -> None:
+    client = farm.connect()
+    assert client.ask(to, "auth", label="one", **auth) == []
+    assert not client.closed
+    assert client.peer.logins == 1
+    assert is_admin(client) if to == "admin" else is_client(client)
+
+
+@pytest.mark.parametrize("to", ["broker", "client", "admin"])
+def test_the_right_password_lets_in_without_a_word(farm: Farm, to: str) -> None:
+    client = farm.connect(LOCKED, local=False)
+    assert client.ask(to, "auth", auth={**PASSWORD, "id": "joe"}) == []
+    assert is_admin(client) if to == "admin" else is_client(client)
+
+
+@pytest.mark.parametrize("to", ["broker", "client", "admin"])
+@pytest.mark.parametrize(
+    ("policy", "auth"),
+    [
+        (LOCKED, None),
+        (LOCKED, {"mode": "open"}),
+        (LOCKED, {**PASSWORD, "code": "wrong"}),
+        (LOCKED, {"mode": "password"}),
+        (Policy(), PASSWORD),
+        (Policy(), {"mode": "reservation", "code": "1"}),
+    ],
+)
+def test_wrong_credentials_close(farm: Farm, to: str, policy: Policy, auth: Any) -> None:
+    client = farm.connect(policy)
+    client.say(to, "auth", auth=auth)
+    assert client.closed
+    assert client.reasons == ["wrong-credentials"]
+    assert client.peer.logins == 0
+    assert farm.registry.providers() == []
+    assert all("figleaf" not in message["msg"] for message in client.take())
+
+
+def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm: Farm) -> None:
+    def attempt(code: str, address: str, policy: Policy = LOCKED) -> tuple[list[str], list[Any]]:
+        client = farm.connect(policy, address=address)
+        told = client.ask("broker", "auth", auth={**PASSWORD, "code": code})
+        assert client.closed is bool(client.reasons)
+        return client.reasons, told
+
+    for port in range(FREE):
+        assert attempt("wrong", f"192.0.2.1:{port}")[0] == ["wrong-credentials"]
+    reasons, [diagnostic] = attempt("figleaf", "192.0.2.1:9")
+    assert reasons == ["too-many-guesses"]
+    assert "too many wrong passwords" in diagnostic["msg"]
+    assert attempt("figleaf", "192.0.2.2:9") == ([], [])
+    silent = attrs.evolve(LOCKED, allow_before_auth=True)
+    assert attempt("figleaf", "192.0.2.1:9", silent) == (["too-many-guesses"], [])
+    farm.clock.advance(BACKOFF.first)
+    assert attempt("figleaf", "192.0.2.1:9") == ([], [])
+
+
+def test_an_open_listener_and_a_wrong_mode_count_no_guesses(farm: Farm) -> None:
+    for _ in range(FREE + 1):
+        farm.connect().say("broker", "auth", auth=PASSWORD)
+        farm.connect(LOCKED).say("broker", "auth")
+        farm.connect(attrs.evolve(LOCKED, roles=frozenset())).say("broker", "auth", auth=PASSWORD)
+    assert farm.guesses.wait("192.0.2.7") == 0
+    client = farm.connect(LOCKED)
+    client.say("broker", "auth", auth=PASSWORD)
+    assert not client.closed
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_there_is_no_way_around_the_password_on_the_same_machine(farm: Farm, local: bool) -> None:
+    client = farm.connect(LOCKED, local=local)
+    client.say("admin", "auth")
+    assert client.closed
+
+
+@pytest.mark.parametrize(
+    ("roles", "to", "served"),
+    [
+        ({"client"}, "broker", True),
+        ({"client"}, "client", True),
+        ({"client"}, "admin", False),
+        ({"admin"}, "admin", True),
+        ({"admin"}, "broker", False),
+        ({"admin"}, "client", False),
+        (set(), "broker", False),
+        (set(), "admin", False),
+    ],
+)
+def test_a_listener_serves_its_roles_only(farm: Farm, roles: set[Any], to: str, served: bool) -> None:
+    client = farm.connect(Policy(roles=frozenset(roles)))
+    client.say(to, "auth")
+    assert client.closed is not served
+    assert client.reasons == ([] if served else ["wrong-credentials"])
+
+
+@pytest.mark.parametrize(("first", "second"), [("broker", "broker"), ("broker", "client"), ("admin", "admin")])
+def test_a_second_auth_for_the_same_role_closes(farm: Farm, first: str, second: str) -> None:
+    client = farm.client(name=first)
+    client.say(second, "auth")
+    assert client.closed
+    assert client.reasons == ["already-authenticated"]
+    assert farm.registry.providers() == []
+
+
+@pytest.mark.parametrize("order", [("broker", "admin"), ("admin", "broker")])
+def test_one_connection_may_have_both_roles_and_the_last_label_counts(farm: Farm, order: tuple[str, str]) -> None:
+    client = farm.client("first", name=order[0])
+    assert client.ask(order[1], "auth", label="second") == []
+    [reply] = client.ask("admin", "loaddesc")
+    assert reply["desc"] == [{"type": "loaddesc", "label": "second", "load": 0.0, "provider": 1}]
+    assert is_client(client)
+    client.say("broker", "debug", msg="m")
+    assert client.peer.debugs == [("second", "m")]
+
+
+def test_a_second_role_without_label_is_anonymous(farm: Farm) -> None:
+    client = farm.client("first")
+    client.say("admin", "auth")
+    assert [provider.label for provider in farm.registry.providers()] == ["<anonymous>"]
+
+
+def test_a_second_role_that_is_refused_closes_and_changes_nothing(farm: Farm) -> None:
+    client = farm.client("first", policy=Policy(roles=frozenset({"client"})))
+    watcher = farm.admin()
+    watcher.say("admin", "watch", services=True)
+    watcher.take()
+    client.offer(desc("bank"))
+    client.say("admin", "auth", label="second")
+    assert client.closed
+    assert [notice["on"] for notice in watcher.take()] == [True, False]
+
+
+@pytest.mark.parametrize("authenticated", [False, True])
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_the_object_for_errors_has_no_role(farm: Farm, authenticated: bool, tolerant: bool) -> None:
+    client = farm.connect(Policy(allow_before_auth=tolerant))
+    if authenticated:
+        client.say("broker", "auth")
+    client.say("error", "auth")
+    assert client.closed
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"auth": "open"}, {"auth": {}}, {"auth": {"mode": 5}}, {"label": 7}, {"auth": 1}]
+)
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_an_ill_typed_auth_is_answered_and_may_be_tried_again(
+    farm: Farm, parameters: dict[str, Any], tolerant: bool
+) -> None:
+    client = farm.connect(Policy(allow_before_auth=tolerant))
+    [diagnostic] = client.ask("broker", "auth", **parameters)
+    assert (diagnostic["to"], diagnostic["op"]) == ("error", "debug")
+    assert client.reasons == ["parameter"]
+    assert client.peer.logins == 0
+    assert not client.closed
+    assert farm.registry.providers() == []
+    assert client.ask("broker", "auth") == []
+    assert is_client(client)
+
+
+def test_an_ill_typed_auth_is_no_auth(farm: Farm) -> None:
+    client = farm.connect()
+    client.say("broker", "auth", label=7)
+    client.say("broker", "load", factor=0.5)
+    assert client.closed
+
+
+def test_a_label_is_cut_at_its_limit_and_kept(farm: Farm) -> None:
+    farm.client("l" * 5_000)
+    assert [len(provider.label) for provider in farm.registry.providers()] == [1_024]
+
+
+# before auth, as the document has it
+
+
+MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
+    ("broker", "ping", {}),
+    ("broker", "pong", {}),
+    ("broker", "debug", {"msg": "m"}),
+    ("broker", "disconnect", {}),
+    ("client", "find", {"service": "bank"}),
+    ("broker", "willserve", {}),
+    ("broker", "wontserve", {}),
+    ("broker", "load", {"factor": 1.0}),
+    ("admin", "loaddesc", {}),
+    ("admin", "servicedesc", {}),
+    ("admin", "reinit", {}),
+    ("admin", "shutdown", {"self_": True}),
+    ("admin", "watch", {}),
+    ("admin", "launch", {"name": "x"}),
+    ("admin", "launcherdesc", {}),
+    ("error", "ping", {}),
+    ("nobody", "ping", {}),
+    ("broker", "dance", {}),
+    ("broker", "find", {"service": 5}),
+]
+
+
+@pytest.mark.parametrize(("to", "op", "parameters"), MESSAGES)
+def test_anything_but_auth_first_closes(farm: Farm, to: str, op: str, parameters: dict[str, Any]) -> None:
+    client = farm.connect()
+    client.say(to, op, **parameters)
+    assert client.closed
+    assert client.reasons == ["not-authenticated"]
+    assert client.peer.debugs == []
+    assert farm.control.calls == []
+    assert all(message["op"] == "debug" for message in client.take())
+
+
+def test_so_does_an_auth_to_nobody(farm: Farm) -> None:
+    client = farm.connect()
+    client.say("nobody", "auth")
+    assert client.closed
+
+
+@pytest.mark.parametrize("data", [b"{to}\n", b"}\n\n", b'"x"\n\n', b'{"to":"broker"}\n', b"\xff\n"])
+def test_text_that_is_no_message_first_closes(farm: Farm, data: bytes) -> None:
+    client = farm.connect()
+    client.send(data)
+    assert client.closed
+    assert client.reasons == ["not-authenticated"]
+
+
+def test_empty_lines_are_no_message(farm: Farm) -> None:
+    client = farm.connect()
+    client.send(b"\n\r\n  \n\n")
+    assert not client.closed
+    assert client.ask("broker", "auth") == []
+
+
+def test_messages_behind_the_auth_in_one_block_are_served(farm: Farm) -> None:
+    client = farm.connect()
+    client.send(b'{to:"broker",op:"auth"}{to:"broker",op:"ping"}\n\n')
+    assert client.take() == [{"to": "broker", "op": "pong"}]
+
+
+def test_messages_behind_what_closes_are_not(farm: Farm) -> None:
+    client = farm.connect()
+    client.send(b'{to:"broker",op:"ping"}{to:"broker",op:"auth"}{to:"broker",op:"ping"}\n\n')
+    assert client.closed
+    assert [message["op"] for message in client.take()] == ["debug"]
+    assert farm.registry.providers() == []
+
+
+def test_the_text_says_what_to_do(farm: Farm) -> None:
+    [diagnostic] = farm.connect().ask("broker", "ping")
+    assert diagnostic["msg"] == "the first message must be auth, not 'ping'"
+
+
+def test_the_text_of_an_auth_to_nobody_makes_sense(farm: Farm) -> None:
+    [diagnostic] = farm.connect().ask("nobody", "auth")
+    assert "nobody" in diagnostic["msg"]
+
+
+# before auth, as the original has it
+
+
+TOLERANT = Policy(allow_before_auth=True)
+
+
+@pytest.fixture
+def stranger(farm: Farm) -> Client:
+    farm.client().offer(desc("bank", auth=PASSWORD))
+    return farm.connect(TOLERANT)
+
+
+@pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
+def test_what_is_common_to_all_objects_is_served(stranger: Client, to: str) -> None:
+    assert stranger.ask(to, "ping", tag="t") == [{"to": to, "op": "pong", "tag": "t"}]
+    assert stranger.ask(to, "pong") == []
+    assert stranger.ask(to, "debug", msg="m") == []
+    assert stranger.peer.debugs == [("<anonymous>", "m")]
+    assert stranger.peer.refusals == []
+    stranger.say(to, "disconnect")
+    assert stranger.closed
+
+
+@pytest.mark.parametrize("to", ["broker", "client"])
+def test_find_is_served_in_full_but_without_secrets(farm: Farm, stranger: Client, to: str) -> None:
+    assert stranger.ask(to, "find", service="bank") == [found(told("bank", 1), to=to)]
+    assert stranger.ask(to, "find", service="none") == [nothing("none", to=to)]
+    assert stranger.ask(to, "find", service="shop", wait=5, monitor=True) == []
+    farm.client().offer(desc("shop", auth=PASSWORD))
+    assert stranger.take() == [found(told("shop", 2), to=to)]
+    assert farm.wiring.roster.keys() == {1, 2}, "a stranger is no provider"
+
+
+@pytest.mark.parametrize(
+    ("to", "op", "reason"),
+    [
+        ("nobody", "ping", "unknown-target"),
+        ("nobody", "auth", "unknown-target"),
+        ("broker", "dance", "unknown-op"),
+        ("admin", "find", "unknown-op"),
+        ("error", "load", "unknown-op"),
+        ("broker", "loaddesc", "unknown-op"),
+        ("admin", "load", "unknown-op"),
+        ("admin", "willserve", "unknown-op"),
+    ],
+)
+def test_what_does_not_exist_is_answered_and_leaves_it_open(stranger: Client, to: str, op: str, reason: str) -> None:
+    needed: dict[str, dict[str, Any]] = {"find": {"service": "x"}, "load": {"factor": 1}}
+    [diagnostic] = stranger.ask(to, op, **needed.get(op, {}))
+    assert (diagnostic["to"], diagnostic["op"]) == ("error", "debug")
+    assert stranger.reasons == [reason]
+    assert not stranger.closed
+
+
+@pytest.mark.parametrize("data", [b"{to}\n", b"[1,2]\n\n", b'{"to":"broker"}\n', b'{"to":"broker","op":"load"}\n'])
+def test_broken_text_is_answered_and_leaves_it_open(stranger: Client, data: bytes) -> None:
+    stranger.send(data)
+    assert [message["op"] for message in stranger.take()] == ["debug"]
+    assert not stranger.closed
+
+
+ROLES = [message for message in MESSAGES if message[1] in ("willserve", "wontserve", "load") or message[0] == "admin"]
+
+
+@pytest.mark.parametrize(("to", "op", "parameters"), ROLES)
+@pytest.mark.parametrize("tolerant", [False, True])
+@pytest.mark.parametrize("other", [False, True])
+def test_an_operation_of_a_role_closes_those_without_it(
+    farm: Farm, to: str, op: str, parameters: dict[str, Any], tolerant: bool, other: bool
+) -> None:
+    client = farm.connect(Policy(allow_before_auth=tolerant))
+    if other:  # the other role is of no help
+        client.say("broker" if to == "admin" else "admin", "auth")
+    client.say(to, op, **parameters)
+    assert client.closed
+    assert client.reasons == ["not-authenticated"]
+    assert farm.control.calls == []
+    assert all(message["op"] == "debug" for message in client.take())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{to:"broker", op:"load", factor:1.0}\n\n',
+        b'{to:"admin", op:"loaddesc"}\n\n',
+        b'{to:"broker", op:"auth", auth:{mode:"password", code:"wrong"}}\n\n',
+        b'{to:"broker", op:"auth"}{to:"broker", op:"auth"}\n\n',
+        b'{to:"error", op:"auth"}\n\n',
+    ],
+)
+def test_as_in_the_original_these_close_without_a_message(stranger: Client, message: bytes) -> None:
+    stranger.send(message)
+    assert stranger.closed
+    assert stranger.take() == []
+
+
+def test_a_stranger_may_still_authenticate(farm: Farm, stranger: Client) -> None:
+    stranger.say("broker", "ping")
+    stranger.take()
+    assert stranger.ask("broker", "auth", label="known") == []
+    assert is_client(stranger)
+    assert stranger.find("bank") == [found(told("bank", 1, auth=PASSWORD))], "now it is trusted: it is local"
+
+
+def test_the_waits_of_a_stranger_are_kept_and_bounded(farm: Farm) -> None:
+    stranger = farm.connect(attrs.evolve(TOLERANT, waits=1))
+    assert stranger.find("a", wait=5) == []
+    [reply] = stranger.find("a", wait=5)
+    assert "waiting finds" in reply["desc"][0]["failure"]
+    stranger.drop()
+    assert farm.clock.getDelayedCalls() == []

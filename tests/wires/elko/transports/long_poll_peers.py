@@ -1,0 +1,81 @@
+"""A listener of HTTP in memory, and peers with sessions on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from broker.net.web_origins import Origins
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
+
+
+class Web:
+    """A listener of HTTP. What is answered is JSON in these tests: the words say it."""
+
+    def __init__(self, limits: TransportLimits | None = None, root: str = "/", origins: Iterable[str] = ()) -> None:
+        self.hub = WordHub(limits)
+        self.factory = LongPollFactory(self.hub.factory, self.hub.limits, root, Origins(origins))
+        self._ports = count(4000)
+        self._links: list[CarriedLink] = []
+
+    def connect(self) -> CarriedLink:
+        link = CarriedLink(self.factory, port=next(self._ports))
+        self._links.append(link)
+        return link
+
+    def start(self) -> Peer:
+        """A session."""
+        link = self.connect()
+        return Peer(self, link, link.get("/connect")["sessionid"])
+
+    def quiet(self) -> None:
+        """Let all that is left end, and assert that nothing is."""
+        for link in self._links:
+            if link.protocol in self.factory.sockets.open:
+                link.lose()
+        self.hub.pass_seconds(60)
+        assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
+        assert (self.hub.factory.connections, self.hub.factory.unfinished.held) == (set(), 0)
+        assert self.hub.clock.getDelayedCalls() == []
+
+
+class Peer:
+    """One session, and a connection for its messages; each select has one of its own."""
+
+    def __init__(self, web: Web, link: CarriedLink, session: str) -> None:
+        self.web = web
+        self.link = link
+        self.session = session
+        self.sent = 1
+        self.heard = 1
+
+    def say(self, *words: str) -> Any:
+        """Send words in one body; what that is answered."""
+        answer = self.link.get(f"/xmit/{self.session}/{self.sent}", "\n".join(words))
+        if "seqnum" in answer:
+            self.sent += 1
+            assert answer == {"seqnum": str(self.sent)}
+        return answer
+
+    def wait(self, number: int | None = None) -> CarriedLink:
+        """Begin a select."""
+        link = self.web.connect()
+        link.request(f"/select/{self.session}/{self.heard if number is None else number}")
+        return link
+
+    def hear(self, link: CarriedLink | None = None) -> list[Any] | None:
+        """What a select is answered, None if it waits."""
+        responses = (self.wait() if link is None else link).responses()
+        if not responses:
+            return None
+        [(status, text)] = responses
+        answer = json.loads(text)
+        assert status == 200
+        if "error" in answer:
+            return [answer["error"]]
+        self.heard = int(answer["seqnum"])
+        return list(answer["msgs"])

@@ -1,0 +1,362 @@
+"""HTTP: what each peer may take, which pages may connect, and what is no request."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.logger import capturedLogs
+
+from broker.core.errors import Reason
+from broker.net.connection import REFUSALS_AT_ONCE
+from broker.net.unfinished_input import UNFINISHED_BY_ADDRESS
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.long_poll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
+from broker.wires.elko.transports.long_poll_session import FULL
+from tests.net.holders import Holding, fill
+from tests.net.words import COST, Port
+from tests.wires.elko.transports.long_poll_peers import Web
+from tests.wires.elko.transports.virtual_links import CarriedLink
+
+PAGE = "https://game.example.org"
+
+
+@pytest.fixture
+def web() -> Web:
+    return Web()
+
+
+# bounds
+
+
+def test_output_for_a_peer_that_never_asks_is_bounded() -> None:
+    web = Web(TransportLimits(write_buffer=200_000, http_timeout=3_600))
+    peer = web.start()
+    [line] = web.hub.factory.connections
+    for _ in range(100):
+        if not line.life.closing:
+            line.write(b"1" * 10_000 + b"\n\n")
+            web.hub.later()
+    assert web.hub.refused(Reason.NOT_READING) == 1
+    assert peer.say("late") == {"error": "sessionIDError"}
+    web.quiet()
+
+
+def test_a_peer_that_asks_late_gets_all_in_pieces() -> None:
+    web = Web()
+    peer = web.start()
+    [line] = web.hub.factory.connections
+    sent = [f"{number:05}".encode() * 2_000 for number in range(30)]
+    for data in sent:
+        line.write(b'"' + data + b'"\n\n')
+        web.hub.later()
+    heard: list[str] = []
+    sizes = []
+    while len(heard) < len(sent):
+        got = peer.hear() or []
+        sizes.append(sum(map(len, got)))
+        heard += got
+        web.hub.later()
+    assert [text.encode() for text in heard] == sent
+    assert max(sizes) < 3 * FULL
+
+
+def test_what_a_busy_session_is_sent_waits_and_its_answer_too(web: Web) -> None:
+    peer = web.start()
+    web.hub.heard.cost = COST
+    peer.say(*["word"] * 2_000)
+    peer.link.request(f"/xmit/{peer.session}/2", "after")
+    assert peer.link.responses() == []
+    assert web.connect().get(f"/xmit/{peer.session}/3", "too early") == {"error": "sequenceError"}
+    web.hub.clock.pump([0] * 50)
+    assert peer.link.responses() == [(200, '{ "seqnum": "3" }\n')]
+    assert web.hub.words() == [*["word"] * 2_000, "after"]
+
+
+def test_a_withheld_answer_is_an_error_when_the_session_ends(web: Web) -> None:
+    peer = web.start()
+    web.hub.heard.cost = COST
+    peer.say(*["word"] * 2_000)
+    peer.link.request(f"/xmit/{peer.session}/2", "after")
+    [line] = web.hub.factory.connections
+    line.abort()
+    web.hub.clock.pump([0] * 5)
+    assert peer.link.responses() == [(200, '{ "error": "sessionIDError" }\n')]
+
+
+def test_a_body_at_the_limit_and_one_over_it(web: Web) -> None:
+    peer = web.start()
+    assert "seqnum" in peer.say("x" * MAX_BODY)
+    peer.link.request(f"/xmit/{peer.session}/2", "x" * (MAX_BODY + 1))
+    assert peer.link.said().startswith("HTTP/1.1 413 ")
+    assert peer.link.wire.disconnecting
+    assert web.hub.refused(Reason.TOO_LARGE) == 1
+
+
+def test_a_body_in_chunks_is_counted_as_it_comes(web: Web) -> None:
+    peer = web.start()
+    head = f"POST /xmit/{peer.session}/1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    peer.link.send(head, "5\r\nsay 1\r\n", "0\r\n\r\n")
+    assert peer.link.responses() == [(200, '{ "seqnum": "2" }\n')]
+    link = web.connect()
+    link.send(head)
+    for _ in range(MAX_BODY // 65_536):
+        link.send("10000\r\n", "x" * 65_536, "\r\n")
+    assert web.hub.factory.unfinished.held == MAX_BODY
+    link.send("1\r\nx\r\n")
+    assert link.said().startswith("HTTP/1.1 413 ")
+    assert web.hub.factory.unfinished.held == 0
+
+
+def test_what_all_bodies_hold_together_is_bounded(web: Web) -> None:
+    link = web.connect()
+    link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", "x" * 5_000)
+    web.hub.later()
+    unfinished = web.hub.factory.unfinished
+    assert unfinished.held == 5_000
+    others = fill(unfinished)
+    link.send("x")
+    web.hub.later()
+    assert link.said().startswith("HTTP/1.1 413 ")
+    for other in others:
+        other.drop()
+    web.quiet()
+
+
+def test_over_the_bound_the_body_that_began_first_costs_its_connection(web: Web) -> None:
+    old, young = web.connect(), web.connect()
+    for link in (old, young):
+        link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", "x" * 5_000)
+        web.hub.later()
+    other = Holding(web.hub.factory.unfinished)
+    other.hold(UNFINISHED_BY_ADDRESS - 9_000)
+    assert old.said().startswith("HTTP/1.1 413 ")
+    assert young.said() == ""
+    other.drop()
+    young.send("x" * 5_000)
+    web.hub.later()
+    assert young.said().startswith("HTTP/1.1 200 ")
+    assert web.hub.factory.unfinished.held == 0
+    web.quiet()
+
+
+def test_a_large_form_is_not_parsed_by_anybody_else(web: Web) -> None:
+    peer = web.start()
+    form = "Content-Type: application/x-www-form-urlencoded"
+    peer.link.request(f"/xmit/{peer.session}/1", "a=1&" * 200_000, form)
+    assert peer.link.responses() == [(400, "the body is no form, or one with too many fields\n")]
+
+
+def test_a_request_must_come_in_time(web: Web) -> None:
+    slow, idle = web.connect(), web.connect()
+    for byte in "GET /con":
+        slow.send(byte)
+        web.hub.pass_seconds(3)
+    assert not slow.wire.aborted
+    web.hub.pass_seconds(int(REQUEST_WITHIN) - 20)
+    assert slow.wire.aborted
+    web.hub.pass_seconds(int(KEPT_OPEN))
+    assert idle.wire.disconnecting
+
+
+def test_there_is_room_for_so_many_sessions() -> None:
+    web = Web(TransportLimits(connections=2))
+    peer = web.start()
+    web.start()
+    link = web.connect()
+    link.request("/connect")
+    assert link.responses() == [(503, "http: there is no room for another session\n")]
+    assert peer.link.get(f"/disconnect/{peer.session}") == {}
+    web.hub.later()
+    assert "sessionid" in link.get("/connect")
+
+
+def test_there_is_room_for_so_many_connections() -> None:
+    web = Web(TransportLimits(connections=2))
+    port = Port()
+    web.factory.port = port
+    first, _ = web.connect(), web.connect()
+    assert not port.accepting
+    first.lose()
+    assert port.accepting
+    web.connect()
+    assert not port.accepting
+    web.factory.limit(TransportLimits(connections=9))
+    assert port.accepting
+
+
+def test_sessions_that_begin_too_often_are_refused() -> None:
+    web = Web(TransportLimits(rate=1, burst=2))
+    web.start()
+    web.start()
+    peer = web.start()
+    link = peer.wait()
+    assert "<too-many-connections>" in link.responses()[0][1]
+    assert web.hub.refused(Reason.TOO_MANY_CONNECTIONS) == 1
+
+
+# what is no request
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/admin", 404),
+        ("GET", "/select/1/x", 404),
+        ("PUT", "/connect", 405),
+        ("HEAD", "/connect", 405),
+        ("GET", "/xmit/1/1", 405),
+        ("DELETE", "/nothing", 405),
+    ],
+)
+def test_what_http_has_an_answer_for(web: Web, method: str, path: str, status: int) -> None:
+    link = web.connect()
+    link.request(path, method=method)
+    text = link.said()
+    assert text.startswith(f"HTTP/1.1 {status} ")
+    assert ("Allow: GET, POST, OPTIONS" in text) is (status == 405)
+    assert not link.wire.disconnecting
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "nonsense\r\n\r\n",
+        '{"to":"broker","op":"auth"}\n\n',
+        "GET /connect HTTP/1.1\r\nbad header\r\n\r\n",
+        "GET /connect HTTP/1.1\r\nX: " + "y" * 20_000 + "\r\n\r\n",
+        "GET /connect HTTP/1.1\r\n" + "X: y\r\n" * 600 + "\r\n",
+        "POST /xmit/1/1 HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        "POST /xmit/1/1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n",
+        "POST /xmit/1/1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+        "GET /connect HTTP/3.14\r\n\r\n",
+        "\x16\x03\x01\x02",
+        "\r\n" * 1_000,
+    ],
+)
+def test_what_is_not_even_http_does_no_harm(web: Web, data: str) -> None:
+    link = web.connect()
+    with capturedLogs() as logged:
+        link.send(data)
+        web.hub.later()
+    assert not [event for event in logged if "log_failure" in event]
+    assert web.hub.factory.connections == set()
+    assert web.hub.refused(Reason.SYNTAX) == ("\r\n" in data)
+    web.quiet()
+
+
+def test_a_connection_that_asks_for_nothing_good_too_often_is_closed(web: Web) -> None:
+    link = web.connect()
+    for _ in range(REFUSALS_AT_ONCE):
+        link.request("/nothing")
+        link.next_turn()
+    assert not link.wire.disconnecting
+    link.said()
+    link.request("/nothing")
+    link.next_turn()
+    assert "Connection: close" in link.said()
+    assert link.wire.disconnecting
+    assert web.hub.refused(Reason.UNKNOWN_TARGET) == REFUSALS_AT_ONCE + 1
+
+
+def test_a_session_that_is_out_of_sequence_too_often_is_closed(web: Web) -> None:
+    peer = web.start()
+    for _ in range(REFUSALS_AT_ONCE + 1):
+        peer.link.request(f"/xmit/{peer.session}/7", "say 7")
+    assert (peer.hear(), peer.heard) == ([], -1)
+
+
+# web pages
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "status", "shared_with"),
+    [
+        ([], None, 200, None),
+        ([], PAGE, 403, None),
+        ([], "null", 403, None),
+        ([PAGE], None, 200, None),
+        ([PAGE], PAGE, 200, PAGE),
+        ([PAGE], "https://evil.example.org", 403, None),
+        (["*"], "https://any.example.org", 200, "*"),
+        (["*"], None, 200, "*"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
+def test_only_pages_that_are_listed_may_ask_and_read(
+    allowed: list[str], origin: str | None, status: int, shared_with: str | None, method: str
+) -> None:
+    web = Web(origins=allowed)
+    link = web.connect()
+    link.request("/connect", None, *([] if origin is None else [f"Origin: {origin}"]), method=method)
+    text = link.said()
+    assert text.startswith(f"HTTP/1.1 {status} ")
+    assert (f"Access-Control-Allow-Origin: {shared_with}\r\n" in text) is (shared_with is not None)
+    assert ("Vary: Origin\r\n" in text) is (shared_with not in (None, "*"))
+    assert web.hub.refused(Reason.HANDSHAKE) == (status == 403)
+    assert len(web.factory.sessions) == (status == 200 and method == "GET")
+
+
+def test_a_preflight_says_what_a_page_may_send() -> None:
+    web = Web(origins=["*"])
+    link = web.connect()
+    link.request("/connect", None, "Access-Control-Request-Headers: content-type, x-y", method="OPTIONS")
+    text = link.said()
+    assert "Access-Control-Max-Age: 31536000\r\n" in text
+    assert "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n" in text
+    assert "Access-Control-Allow-Headers: content-type, x-y\r\n" in text
+
+
+@pytest.mark.parametrize("header", ["Origin", "Sec-Fetch-Site", "Forwarded", "X-Forwarded-For", "X-Real-IP"])
+def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None:
+    web = Web(origins=["*"])
+    link = CarriedLink(web.factory, "127.0.0.1")
+    session = link.get("/connect")["sessionid"]
+    [line] = web.hub.factory.connections
+    assert line.local
+    link.get("/connect", None, f"{header}: https://game.example.org")
+    assert sorted(each.local for each in web.hub.factory.connections) == [False, True]
+    assert link.get(f"/xmit/{session}/1", "say 1", f"{header}: https://game.example.org") == {"seqnum": "2"}
+    assert not line.local
+
+
+def test_what_is_too_large_or_no_request_is_answered_with_a_sentence(web: Web) -> None:
+    for text, status in (
+        (f"POST /connect HTTP/1.1\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n", 413),
+        ("nonsense\r\n\r\n", 400),
+        (f"GET /{'x' * 20_000} HTTP/1.1\r\n\r\n", 400),
+    ):
+        link = web.connect()
+        link.send(text)
+        [(answered, sentence)] = link.responses()
+        assert answered == status
+        assert len(sentence.split()) > 5
+        assert link.wire.disconnecting
+        link.lose()
+    web.quiet()
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        ("Sec-Fetch-Site: cross-site", False),
+        ("Sec-Fetch-Site: same-site", False),
+        ("Sec-Fetch-Site: none", True),
+        ("Sec-Fetch-Site: same-origin", True),
+        ("X-Other: cross-site", True),
+    ],
+)
+def test_a_browser_that_hides_the_origin_gets_no_session(web: Web, header: str, allowed: bool) -> None:
+    link = web.connect()
+    link.request("/connect", None, header)
+    [(status, _)] = link.responses()
+    assert status == (200 if allowed else 403)
+    assert len(web.factory.sessions) == allowed
+
+
+def test_headers_that_are_no_ascii_are_refused_and_cause_no_traceback(web: Web) -> None:
+    link = web.connect()
+    with capturedLogs() as logged:
+        link.protocol.dataReceived(b"GET /connect HTTP/1.1\r\nHost: x\r\nOrigin: \xed\r\nSec-Fetch-Site: \xff\r\n\r\n")
+        [(status, _)] = link.responses()
+    assert status == 403
+    assert [event for event in logged if "log_failure" in event] == []

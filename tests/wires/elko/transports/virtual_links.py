@@ -1,0 +1,213 @@
+"""Connections below WebSockets, RTCP and HTTP in memory, and the words that `tests.net.words` speaks over them.
+
+What goes out ends as Elko's messages do, since that is where they are taken apart.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong, Request, TextMessage
+
+from broker.core.errors import Malformed
+from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.line_protocol import LineProtocol
+from broker.net.web_origins import Origins
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.websocket import WebSockets
+from tests.net.words import Hub, Link, Wire, WordReader, WordSession
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+"""The request of a WebSocket."""
+
+
+def masked(first: int, payload: bytes) -> bytes:
+    """One frame of a client, whose first byte may be anything; the mask is all zeros."""
+    size = len(payload)
+    length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + size.to_bytes(2, "big")
+    return bytes([first]) + length + bytes(4) + payload
+
+
+class _Ended:
+    """The peer, with the end of a message behind everything that it is sent."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def write(self, data: bytes) -> None:
+        self._peer.write(data + b"\n\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._peer, name)
+
+
+class _AnyWords(WordReader):
+    """Words, whatever the bytes are."""
+
+    def feed(self, data: bytes) -> Iterator[str | Malformed]:
+        return super().feed(data.decode(errors="replace").encode())
+
+
+class WordHub(Hub):
+    """A hub whose sessions' words end as messages do; empty lines are no words."""
+
+    def __init__(self, limits: TransportLimits | None = None, half_close: bool = True) -> None:
+        self.limits = TransportLimits(authenticate_within=0) if limits is None else limits
+        super().__init__(self.limits, half_close, self.speak)
+        self.factory.port = None  # a carrier keeps the port
+
+    def speak(self, peer: Peer) -> tuple[Reader, Session]:
+        """The reader and the session of a new peer."""
+        ended: Any = _Ended(peer)
+        return _AnyWords(), WordSession(ended, self.heard)
+
+    def words(self) -> list[str]:
+        return [word for word in super().words() if word]
+
+
+def web_hub(path: str = "/", origins: Iterable[str] = (), half_close: bool = True) -> WordHub:
+    """A hub of WebSockets."""
+    hub = WordHub(half_close=half_close)
+    sockets = WebSockets(hub.speak, path, Origins(origins), hub.clock)
+
+    def converse(line: LineProtocol) -> tuple[Reader, Session]:
+        reader, session = sockets.converse(line)
+        hub.sessions.append(session)
+        return reader, session
+
+    hub.factory.converse = converse
+    hub.factory.guarded = False
+    return hub
+
+
+class WebLink:
+    """A WebSocket's client on a connection of a hub."""
+
+    def __init__(self, hub: Hub, target: str = "/", host: str = "192.0.2.1", **headers: str) -> None:
+        self.link = hub.connect(host)
+        self.ws = WSConnection(ConnectionType.CLIENT)
+        extra = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        self.send(Request(host="broker", target=target, extra_headers=extra))
+
+    def send(self, *events: Event) -> None:
+        """Events go to the broker, all in one read."""
+        self.link.protocol.dataReceived(b"".join(self.ws.send(event) for event in events))
+
+    def say(self, *words: str) -> None:
+        """Each word in a message of its own."""
+        self.send(*(TextMessage(data=word) for word in words))
+
+    def events(self) -> list[Event]:
+        """The commands that came since the last call."""
+        found: list[Event] = []
+        for data in self.link.take():
+            self.ws.receive_data(data)
+            found += self.ws.events()
+        return found
+
+    def take(self) -> list[str]:
+        """The same, shown: text, ``accepted``, ``closed CODE``, ``ping`` and ``pong PAYLOAD``."""
+        return [_shown(event) for event in self.events()]
+
+
+def _shown(event: Event) -> str:
+    if isinstance(event, TextMessage):
+        assert event.message_finished
+        return event.data
+    if isinstance(event, CloseConnection):
+        return f"closed {int(event.code)}"
+    if isinstance(event, Pong):
+        return f"pong {bytes(event.payload).decode()}"
+    assert isinstance(event, AcceptConnection | Ping)
+    return "accepted" if isinstance(event, AcceptConnection) else "ping"
+
+
+class CarriedLink(Link):
+    """One connection to a carrier of sessions."""
+
+    def __init__(self, factory: Any, host: str = "192.0.2.1", port: int = 4000) -> None:
+        self.address = IPv4Address("TCP", host, port)
+        self._clock = factory.lines.clock
+        self.protocol: Any = factory.buildProtocol(self.address)
+        self.wire = Wire()
+        self.wire.peerAddr = self.address
+        self.protocol.makeConnection(self.wire)
+
+    def lose(self, why: Failure = connectionDone) -> None:
+        super().lose(why)
+        self.wire.producer = None  # a socket that is gone knows nobody
+
+    def send(self, *data: str) -> None:
+        """Text arrives, all in one read."""
+        self.protocol.dataReceived("".join(data).encode())
+
+    def said(self) -> str:
+        """What was written since the last call."""
+        data: bytes = self.wire.value()
+        self.wire.clear()
+        self.wire.writes.clear()
+        return data.decode()
+
+    def ask(self, *data: str) -> str:
+        """The answer to text, at once, or in the next turn where something was refused before."""
+        self.send(*data)
+        self.next_turn()
+        return self.said()
+
+    def next_turn(self) -> None:
+        """Wait for the connection's turn, if it waits for one."""
+        if self.protocol._queued:
+            (self._clock.turn if hasattr(self._clock, "turn") else partial(self._clock.advance, 0))()
+
+    def request(self, path: str, body: str | None = None, *headers: str, method: str | None = None) -> None:
+        """A request of HTTP arrives."""
+        lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1", "Host: x", *headers]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body.encode())}")
+        self.send("\r\n".join(lines), "\r\n\r\n", body or "")
+
+    def responses(self) -> list[tuple[int, str]]:
+        """The responses that were written since the last call: statuses and bodies."""
+        found = []
+        self.next_turn()
+        text = self.said()
+        while text:
+            head, _, rest = text.partition("\r\n\r\n")
+            length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+            found.append((int(head.split()[1]), rest[:length]))
+            text = rest[length:]
+        return found
+
+    def get(self, path: str, body: str | None = None, *headers: str) -> Any:
+        """What a request is answered in the protocol, at once."""
+        self.request(path, body, *headers)
+        [(status, text)] = self.responses()
+        assert status == 200
+        return json.loads(text)
+
+
+def garbage(run: Callable[[], object], *types: type) -> list[type]:
+    """The types of the objects made by ``run`` that only the garbage collector can free."""
+    gc.collect()
+    gc.disable()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, types)}
+    try:
+        run()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        return [type(each) for each in gc.garbage if isinstance(each, types) and id(each) not in before]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

@@ -1,0 +1,219 @@
+"""A farm without sockets: a real registry, real sessions and codecs, peers that record, and a clock that tests turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any
+
+from twisted.internet.task import Clock
+from zope.interface import implementer
+
+from broker.core.errors import Malformed, Refusal
+from broker.core.interfaces import IControl
+from broker.core.launchers import Launchers
+from broker.core.model import Auth, Launcher, Provider, Service
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+from broker.net.interfaces.peer import Reader as PeerReader
+from broker.net.interfaces.peer import Session
+from broker.wires.common.password_backoff import Guesses
+from broker.wires.elko.codec.blocks import BlockReader
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.change_notices import ChangeNotices
+
+GRACE = 60.0
+"""Seconds for which restored entries last in these tests."""
+
+
+class RecordingPeer:
+    """The connection as a session sees it: keeps all that it is told. What is written after a close is lost."""
+
+    def __init__(self, local: bool = True, address: str = "192.0.2.7:4000", patience: int = 1_000_000) -> None:
+        self.address = address
+        self.local = local
+        self.patience = patience
+        self.session: Session | None = None
+        self.written: list[bytes] = []
+        self.refusals: list[Refusal] = []
+        self.debugs: list[tuple[str, str]] = []
+        self.logins = 0
+        self.closed = False
+        self.behind = False
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.written.append(data)
+
+    write_first = write
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            if self.session is not None:
+                self.session.lost()
+
+    def refused(self, refusal: Refusal) -> bool:
+        self.refusals.append(refusal)
+        return len(self.refusals) <= self.patience
+
+    def debug(self, label: str, text: str) -> None:
+        self.debugs.append((label, text))
+
+    def authenticated(self) -> None:
+        self.logins += 1
+
+
+class Client:
+    """One connected peer, with the bytes and the messages that it sends and gets."""
+
+    def __init__(self, converse: Callable[[RecordingPeer], tuple[PeerReader, Session]], peer: RecordingPeer) -> None:
+        self.peer = peer
+        self._reader, self.session = converse(peer)
+        peer.session = self.session
+
+    def send(self, data: bytes) -> None:
+        """Bytes arrive, and are handled as a connection handles them."""
+        for item in self._reader.feed(data):
+            if self.peer.closed:
+                return
+            if isinstance(item, Malformed):
+                self.session.malformed(item)
+            else:
+                self.session.receive(item)
+
+    def say(self, to: str, op: str, **parameters: Any) -> None:
+        """Send one message."""
+        members = {"to": to, "op": op, **{name.rstrip("_"): value for name, value in parameters.items()}}
+        self.send(json.dumps(members).encode() + b"\n\n")
+
+    def ask(self, to: str, op: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Send one message; what came back, and whatever had come before."""
+        self.say(to, op, **parameters)
+        return self.take()
+
+    def take(self) -> list[dict[str, Any]]:
+        """The messages that came since the last call."""
+        written = b"".join(self.peer.written)
+        self.peer.written.clear()
+        blocks = written.split(b"\n\n")
+        assert blocks.pop() == b"", "every message ends with an empty line"
+        return [json.loads(block) for block in blocks]
+
+    def find(self, service: str, **parameters: Any) -> list[dict[str, Any]]:
+        """The immediate answer to a find."""
+        return self.ask("broker", "find", service=service, **parameters)
+
+    def offer(self, *services: dict[str, Any]) -> None:
+        """Offer services."""
+        self.say("broker", "willserve", services=list(services))
+
+    @property
+    def closed(self) -> bool:
+        return self.peer.closed
+
+    @property
+    def reasons(self) -> list[str]:
+        """The codes of what was refused."""
+        return [refusal.reason.code for refusal in self.peer.refusals]
+
+    def drop(self) -> None:
+        """The connection is lost."""
+        self.peer.closed = True
+        self.session.lost()
+
+
+@implementer(IControl)
+class Control:
+    """The commands for the broker itself. ``then`` is called each time."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, bool | None]] = []
+        self.then: Callable[[], object] = list
+
+    def reinitialize(self) -> None:
+        self.calls.append(("reinitialize", None))
+        self.then()
+
+    def shut_down(self, kill: bool) -> None:
+        self.calls.append(("shut_down", kill))
+        self.then()
+
+
+class Farm:
+    """A broker and its peers. ``spawned`` has what launchers started, ``switched`` what was to be remembered."""
+
+    def __init__(
+        self,
+        restored: Iterable[Provider] = (),
+        grace: float = GRACE,
+        launchers: Iterable[Launcher] = (),
+        missing: Iterable[str] = (),
+    ) -> None:
+        self.clock = Clock()
+        self.forgotten: set[int] = set()
+        self.restored = Restored(restored, grace, self.clock, self.forgotten.update)
+        self.registry = Registry(self.clock, count(1).__next__, self.restored)
+        self.spawned: list[tuple[str, list[str]]] = []
+        self.switched: list[tuple[str, bool]] = []
+        self._missing = set(missing)
+        self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
+        self.control = Control()
+        self.guesses = Guesses(self.clock.seconds)
+        self.notices = ChangeNotices(self.registry)
+        self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
+
+    def connect(self, policy: Policy | None = None, local: bool = True, **peer: Any) -> Client:
+        """A peer connects to a listener with that policy, by default an open one."""
+        door = AccessControl(Policy() if policy is None else policy, self.guesses)
+        return Client(
+            lambda to: (BlockReader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
+        )
+
+    def client(self, label: str | None = None, name: str = "broker", **connection: Any) -> Client:
+        """A peer that has authenticated as a client, to the object of that name."""
+        client = self.connect(**connection)
+        client.say(name, "auth", **({} if label is None else {"label": label}))
+        assert not client.closed
+        assert client.take() == []
+        return client
+
+    def admin(self, label: str | None = None, **connection: Any) -> Client:
+        """A peer that has authenticated as an administrator."""
+        return self.client(label, "admin", **connection)
+
+    def _spawn(self, name: str, words: list[str]) -> None:
+        if words[0] in self._missing:
+            raise FileNotFoundError(2, "No such file or directory")
+        self.spawned.append((name, words))
+
+
+def desc(service: str, hostport: str | None = "h:1", **more: Any) -> dict[str, Any]:
+    """A service descriptor as a peer sends it."""
+    return {"type": "servicedesc", "service": service, **({} if hostport is None else {"hostport": hostport}), **more}
+
+
+def told(service: str, provider: int, hostport: str = "h:1", protocol: str = "tcp", **more: Any) -> dict[str, Any]:
+    """A service descriptor as the broker sends it."""
+    members = {"type": "servicedesc", "service": service, "hostport": hostport, "protocol": protocol, **more}
+    return {**members, "provider": provider}
+
+
+def found(*descriptors: dict[str, Any], to: str = "broker", **tag: str) -> dict[str, Any]:
+    """The answer to a find."""
+    return {"to": to, "op": "find", "desc": list(descriptors), **tag}
+
+
+def nothing(service: str, to: str = "broker", **tag: str) -> dict[str, Any]:
+    """The answer to a find that found nothing."""
+    return found({"type": "servicedesc", "service": service, "failure": "no such service"}, to=to, **tag)
+
+
+def remembered(id: int, *services: tuple[str, str], label: str = "old", wire: str = "elko") -> Provider:
+    """A provider known from before a restart, with services of these names and hostports."""
+    auth = Auth("password", "secret")
+    held = tuple(Service(name, hostport, id, auth=auth) for name, hostport in services)
+    return Provider(id, label, wire, "192.0.2.9:1", 0.5, 0.0, held)
