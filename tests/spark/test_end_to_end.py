@@ -561,7 +561,9 @@ def test_the_load_is_what_was_reported(made: Made) -> None:
     assert loads == {4.0}
     [hour] = [row for row in made.hours if row["service"] == "bank"]
     assert (datetime.fromtimestamp(hour["h"] / SECOND, UTC).hour, hour["full_load"]) == (12, 10.0)
-    assert hour["demand_mean"] == pytest.approx(12, rel=0.05), "one of 4, and four of 2, whether they are back or not"
+    # One of 4, and four of 2, whether they are back or not; less the time that the broker was there before them.
+    assert 0.75 * 12 < hour["demand_mean"] < 1.01 * 12
+    assert hour["demand_max"] < 1.01 * 12
 
 
 def test_a_provider_on_mtl_is_judged_by_its_flow_and_its_load_is_there(truth: Truth, made: Made) -> None:

@@ -13,7 +13,7 @@ Rules:
 - What the record promises is an upper limit: a rate of misses that is higher would have shown more of them on 19
   services of 20 (the one-sided limit of Clopper and Pearson).
 
-No rule with more in it was clearly better; docs/adr/0027 has the measurements.
+No rule with more in it was clearly better; docs/adr/0032 has the measurements.
 """
 
 from __future__ import annotations
