@@ -20,6 +20,7 @@ from zope.interface import implementer
 
 from broker.admin.console import Shown
 from broker.admin.listener_views import listeners as listeners_view
+from broker.admin.registry_views import views as registry_views
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -277,12 +278,12 @@ class Daemon(TwistedService):
 
     def _shown(self) -> Shown:
         """Return the state for operators."""
-        listeners = listeners_view(self.openings.states, self._reactor)
+        own = [listeners_view(self.openings.states, self._reactor), *registry_views(self.core.registry, self._reactor)]
         return Shown(
             self.counters.all,
             self._status,
             version(),
-            {listeners.name: listeners, **self.wires.views()},
+            {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
         )
 

@@ -16,7 +16,8 @@ Rules:
 - A clock that was set back is detected by the next call for the time of a record, or by one that finds the queue full:
   then the timers are set again (`broker.export.timers`).
 
-The states, and the events that lead from one to another, are in `broker.export.journal_states`.
+The states, and the events that lead from one to another, are in `broker.export.journal_states`. The file is longer than
+others: its methods share the numbers of records, which the rules above concern.
 """
 
 from __future__ import annotations

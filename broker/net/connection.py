@@ -14,7 +14,7 @@ Rules:
 - The peer's end of input is not the end of output: answers to its requests are still sent (half-close).
 
 Read on in `broker.net.connection_states` (states), `broker.net.connection_output` (output) and `broker.net.admission`
-(limits and deadlines).
+(limits and deadlines). The file is longer than others: its methods make the transitions of one connection.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ Rules:
 - Malformed input is counted and not answered; before a session has begun it closes the connection.
 - The scheduler bounds requests (`scheduled_input.py`). Backpressure: while a peer does not read, or its session is
   paused, its connection is not served.
+
+The file is longer than others: a session and its connections change each other's state.
 """
 
 from __future__ import annotations

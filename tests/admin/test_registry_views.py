@@ -1,0 +1,56 @@
+"""The views of the registry: providers and services of all wires, without secrets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.admin.registry_views import views
+from tests.admin.test_console import Operator, enter
+from tests.wires.contexts import page
+from tests.wires.recording import Farm, desc
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+@pytest.fixture
+def operator(farm: Farm) -> Operator:
+    operator = enter(farm, views={each.name: each for each in views(farm.wiring.registry, farm.clock)})
+    operator.read()
+    return operator
+
+
+def test_a_provider_is_shown_with_its_last_sign_of_life(farm: Farm, operator: Operator) -> None:
+    peer = farm.client("bank-1", address="192.0.2.9:5")
+    peer.offer(desc("bank"), desc("mint"))
+    peer.say("broker", "load", factor=0.5)
+    farm.clock.advance(12)
+    [row] = json.loads(operator.type("broker providers bank*"))
+    assert row == {
+        "provider": 1,
+        "wire": "elko",
+        "label": "bank-1",
+        "address": "192.0.2.9:5",
+        "load": 0.5,
+        "services": 2,
+        "heard": 12.0,
+    }
+    peer.say("error", "ping", tag="x")
+    [row] = page(views(farm.wiring.registry, farm.clock), "broker providers", "elko")
+    assert row["load"] == 0.5
+    assert page(views(farm.wiring.registry, farm.clock), "broker providers", "192.0.2.1*") == []
+
+
+def test_services_are_shown_without_their_secrets(farm: Farm, operator: Operator) -> None:
+    farm.client("one").offer(desc("bank", auth={"mode": "password", "code": "hidden"}), desc("mint", label="old"))
+    text = operator.type("broker services")
+    assert "hidden" not in text
+    assert [(each["service"], each["secret"], each.get("label")) for each in json.loads(text)] == [
+        ("bank", True, None),
+        ("mint", False, "old"),
+    ]
+    assert [each["service"] for each in json.loads(operator.type("broker services m*"))] == ["mint"]
