@@ -300,8 +300,10 @@ def test_requests_are_replied_to_rejected_and_returned(stand: Stand) -> None:
         requests[2].reject(recycle=False)
         requests[3].confirm()
         answers = stand.answers(4)
-        assert answers[:2] == [data.Reject(2, False, True), data.Reject(3, False, False)]
-        assert set(answers[2:]) == {data.Confirm(1, False), data.Confirm(4, False)}
+        # A request is confirmed when the broker has confirmed its reply: before or after the rejects.
+        rejects = [answer for answer in answers if isinstance(answer, data.Reject)]
+        assert rejects == [data.Reject(2, False, True), data.Reject(3, False, False)]
+        assert set(answers) - set(rejects) == {data.Confirm(1, False), data.Confirm(4, False)}
         assert replies == [(b"zero", "reply/x"), (b"", "reply/x")]
     # the last one was never answered
     assert stand.answers(5)[4] == data.Reject(5, True, True)
