@@ -61,7 +61,7 @@ from spark.capacity.tables.time_windows import SECOND
 DAY = timedelta(days=1)
 
 REMEMBERED = timedelta(days=120)
-"""How long forecasts and plans are kept, after which nobody asks what became of them."""
+"""Retention of forecasts and plans, in which their outcome is compared."""
 
 HISTORY = timedelta(days=120)
 """Hours that forecasts look at: some seasons of weeks; more would make each run slower than the one before."""
@@ -76,7 +76,7 @@ class NoRecordsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is told."""
+    """Parameters of a run."""
 
     journal: Path
     out: Path

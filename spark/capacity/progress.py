@@ -12,7 +12,7 @@ NAME_WIDTH = 8
 """The longest name of a job has eight letters (`forecast`) or is a little longer than the rest."""
 
 TEXT_WIDTH = 64
-"""Where the bars begin: the figures of ingest fit before it."""
+"""Column in which the bars begin: the figures of ingest fit before it."""
 
 BAR = 8
 """Blocks of a full bar."""

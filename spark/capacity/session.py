@@ -35,7 +35,7 @@ JAVA = 17
 """The oldest Java that runs Spark 4."""
 
 BUNDLED_JAVA = Path(sys.prefix) / "java"
-"""Where `make plan` puts a Java runtime on a machine that has none."""
+"""Folder into which `make plan` installs a Java runtime on a machine without one."""
 
 NO_JAVA = (
     f"Spark needs Java {JAVA} or later, and {{}}. Install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "

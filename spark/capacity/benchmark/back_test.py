@@ -1,4 +1,4 @@
-"""How good the forecasts are: walk through known series as if they were lived, and compare.
+"""Back-test of the forecasts: walk forward through known series, and compare.
 
 Rules:
 - The horizon is a week where there are `WEEKLY_FROM` weeks at least, else a day. The first forecast is made after four
@@ -45,10 +45,10 @@ CHOSEN_ON = 0.6
 """The share of each series on which rules were chosen."""
 
 MOST_RATIO = 1.05
-"""What is promised of any group: the mean MASE beside that of the seasonal naive model."""
+"""Goal of any group: the mean MASE beside that of the seasonal naive model."""
 
 MOST_MISSED = 0.15
-"""What is promised of all peaks: the share that is above the bound."""
+"""Goal of all peaks: the share that is above the bound."""
 
 
 @attrs.frozen
@@ -75,7 +75,7 @@ class Step:
 
 @attrs.frozen(eq=False)
 class Bounds:
-    """What is planned on: the bound of the horizon, and of each hour."""
+    """The bound of the horizon, and of each hour."""
 
     peak: float
     by_hour: Floats
@@ -83,7 +83,7 @@ class Bounds:
 
 @attrs.frozen
 class Group:
-    """What was achieved in a group of series."""
+    """Results of a group of series."""
 
     name: str
     series: int
@@ -106,7 +106,7 @@ class Group:
 
 
 Walks = dict[str, list[list[Step]]]
-"""What was achieved on each series, by group."""
+"""Results of each series, by group."""
 
 
 @attrs.frozen
@@ -117,19 +117,19 @@ class Walked:
     left_out: tuple[tuple[str, str], ...]
     """Which files were not used, and why."""
     strange: tuple[tuple[str, str], ...]
-    """What is to be known of files that were used."""
+    """Return the description of the files that were used."""
 
 
 @attrs.frozen
 class Result:
-    """What was achieved, group by group and in all."""
+    """Results, by group and in all."""
 
     groups: tuple[Group, ...]
     total: Group
 
     @property
     def goals(self) -> tuple[tuple[str, bool], ...]:
-        """What is promised, and whether it was kept."""
+        """Return the goals, each with its result."""
         worst = max(self.groups, key=lambda group: group.ratio)
         nothing = "" if self.total.replaced else "; but nothing was there to be won, and it was never replaced"
         return (
@@ -149,7 +149,7 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether all promises were kept."""
+        """True if all goals were met."""
         return all(kept for _, kept in self.goals)
 
 

@@ -1,4 +1,4 @@
-"""How well planted flaky providers are found: what the jobs said of each provider's days, beside what was planted.
+"""Detection of planted flaky providers: the verdict of the jobs on each provider's days, beside what was planted.
 
 Rules:
 - What is judged is a day of a provider, for that is what the table of providers' days has.
@@ -24,13 +24,13 @@ LONG = HOUR
 """An hour is enough of coming and going to be called that."""
 
 GOAL = 0.95
-"""What is promised of recall and precision, of all days together."""
+"""Goals of recall and precision, of all days together."""
 
 FLAPPING = "comes and goes"
 GOOD = "good"
 
 Found = Mapping[tuple[date, str, str], bool]
-"""Whether a provider was called flaky, by date, service and instance."""
+"""True for a provider that was called flaky, by date, service and instance."""
 
 
 @attrs.frozen
@@ -49,13 +49,13 @@ class Judged:
 
     @property
     def planted(self) -> bool:
-        """Whether it is one of those that should be found."""
+        """True if it should be found."""
         return self.kind != GOOD
 
 
 @attrs.frozen
 class Score:
-    """What was found of some days."""
+    """Results of some days."""
 
     planted: int
     found: int

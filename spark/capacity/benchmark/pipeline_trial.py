@@ -52,12 +52,12 @@ REPORT = 1800.0
 """Seconds between reports of load: the trial is about beats, or about hours."""
 
 AFTER = timedelta(hours=1)
-"""When the runs start, after the journal's end: nothing in it is of the future."""
+"""Start of the runs, after the end of the journal: nothing in it is of the future."""
 
 
 @attrs.frozen
 class Scale:
-    """How large a trial is."""
+    """Size of a trial."""
 
     seeds: tuple[int, ...] = (11, 12, 13)
     days: int = 2
@@ -97,7 +97,7 @@ LATE = 2
 
 @attrs.frozen
 class Measured:
-    """How far the demand that the jobs measured was off, as a share of the true one: the mean over hours."""
+    """Error of the measured demand, as a share of the true one: the mean over hours."""
 
     hours: int
     error: float
@@ -110,7 +110,7 @@ class Measured:
 
 @attrs.frozen
 class Outcome:
-    """What the pipeline said, beside the truth."""
+    """Results of the pipeline beside the truth."""
 
     days: tuple[flaky_detection.Judged, ...]
     forecasts: tuple[tuple[Step, ...], ...]

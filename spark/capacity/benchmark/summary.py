@@ -1,4 +1,4 @@
-"""What `evaluate` prints: the tables of what was achieved, and whether what is promised was kept."""
+"""Output of `evaluate`: the tables of results, and the goals that were met."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _alive(downs: Sequence[_Down], since: int, until: int) -> list[tuple[int, in
 def _downs(
     chance: np.random.Generator, service: Service, since: int, until: int, flaps: bool
 ) -> tuple[list[_Down], list[tuple[int, int]]]:
-    """When a provider is not there, by its own fault: in the order of time, and apart from each other.
+    """Return the absences of a provider by its own fault: in the order of time, and apart from each other.
 
     The times in which it comes and goes are told as well.
     """
@@ -220,7 +220,7 @@ def _downs(
 def _sessions(
     chance: np.random.Generator, downs: Sequence[_Down], since: int, until: int, boots: Sequence[Boot]
 ) -> list[_Session]:
-    """When a provider is registered: the broker is there, and the provider is not down."""
+    """Return the times at which a provider is registered: the broker is there, and the provider is not down."""
     sessions = []
     for boot in boots:
         at = max(since, boot.start) + int(chance.uniform(0.2, RETURN) * SECOND)

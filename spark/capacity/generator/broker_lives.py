@@ -24,7 +24,7 @@ HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 
 END = datetime(2026, 6, 1, tzinfo=UTC)
-"""When a generated month ends unless told otherwise. A fixed date, so that runs can be compared."""
+"""Default end of a generated month. A fixed date, so that runs can be compared."""
 
 ALIVE = 60
 """Seconds between two signs of life of the broker."""
@@ -41,7 +41,7 @@ class Boot:
     start: int
     end: int
     how: str
-    """How it ended: ``killed``, ``stopped``, ``runs``."""
+    """End of the life: ``killed``, ``stopped``, ``runs``."""
 
 
 def boots_of(chance: np.random.Generator, start: int, until: int, faults: Faults) -> list[Boot]:

@@ -1,4 +1,4 @@
-"""How much load a service has at a time: what is known beforehand, and noise from hour to hour.
+"""Load of a service over time: the expected part, and noise from hour to hour.
 
 Rules:
 - Demand is level x (1 + daily wave) x (weekend factor) x (1 + trend), all of it known beforehand, times noise that
@@ -57,7 +57,7 @@ class Demand:
         return (TARGET * service.full_load * service.providers / top - 1) / ((day - self._start) / DAY)
 
     def known(self, at: Ints) -> Floats:
-        """What is known beforehand."""
+        """Return the expected load."""
         service = self._spec
         hour = (at % DAY) / HOUR
         # The first of January 1970 was a Thursday.
@@ -67,7 +67,7 @@ class Demand:
         return np.asarray(np.maximum(0.0, level) * wave * np.where(weekend, service.weekend, 1.0))
 
     def at(self, at: Ints) -> Floats:
-        """What there is, noise included."""
+        """Return the load, noise included."""
         return np.asarray(self.known(at) * self._noise[(at - self.since) // HOUR])
 
     def _hours(self, start: int, count: int) -> Ints:

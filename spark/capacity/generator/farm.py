@@ -1,4 +1,4 @@
-"""What is made: the services of a farm, and what goes wrong with its broker and its files."""
+"""The generated farm: its services, and the faults of its broker and its files."""
 
 import attrs
 
@@ -51,7 +51,7 @@ class Service:
     lifetime: float | None = None
     """Each instance is replaced by one with a new endpoint after so long; None: it is not."""
     replaced_by: str = "withdrawn"
-    """How a replaced instance ends: ``withdrawn``, or ``left`` where the process is killed."""
+    """End of a replaced instance: ``withdrawn``, or ``left`` where the process is killed."""
     service_s: float | None = None
     """Seconds that a request takes: providers report how many they had, and each handles one at a time. A provider at
     its full load has no time between two."""
@@ -61,7 +61,7 @@ class Service:
 
 @attrs.frozen
 class Faults:
-    """What goes wrong with the broker and the files. Each number is how often."""
+    """Faults of the broker and the files. Each number is a count."""
 
     kills: int = 0
     restarts: int = 0
@@ -81,7 +81,7 @@ class Faults:
 NONE = Faults()
 
 BELIEVABLE = Faults(kills=1, restarts=2, drops=1)
-"""What a month of a well kept farm has."""
+"""Faults of a month of a well-kept farm."""
 
 ALL = Faults(2, 1, 2, 2, 3, 3, 3, 3, 3, 2, 2, 2, 2)
 """Everything, for tests."""

@@ -1,4 +1,4 @@
-"""What is strange and what is lost: records that no reader knows, and the numbers of all the others.
+"""Unknown and lost records: records of unknown kinds, and the numbers of all the others.
 
 Rules:
 - What is added or taken away is listed in the truth.

@@ -78,7 +78,7 @@ def add_alive(stream: Stream, boots: Sequence[Boot]) -> None:
 
 
 def members_of(service: Service, instance: str, ident: int) -> dict[str, Any]:
-    """What all records of a registration have."""
+    """Return the members of all records of a registration."""
     return {
         "wire": service.wire,
         "service": service.name,
@@ -90,7 +90,7 @@ def members_of(service: Service, instance: str, ident: int) -> dict[str, Any]:
 
 
 def agreed(service: Service) -> dict[str, Any]:
-    """What those have that tell the agreed interval."""
+    """Return the members of records that have the agreed interval."""
     return {} if service.interval is None else {"interval_ms": round(service.interval * 1000)}
 
 

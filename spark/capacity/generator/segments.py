@@ -23,10 +23,10 @@ from spark.capacity.generator.records import Stream
 from spark.capacity.generator.truth import Bad, Loss
 
 LEVEL = 1
-"""How hard gzip works: 1 is thrice as fast as the broker's 6, and readers cannot tell."""
+"""Compression level of gzip: 1 is thrice as fast as the broker's 6, and readers cannot tell."""
 
 COPY = 90_000
-"""What is added to the number of a segment that is there twice."""
+"""Offset of the number of a duplicated segment."""
 
 Told = Callable[[int, int], None]
 """Called with the hours that are written, and with how many there are."""

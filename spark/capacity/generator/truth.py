@@ -1,4 +1,4 @@
-"""What is known of a generated journal. Times are microseconds since 1970."""
+"""The truth of a generated journal. Times are microseconds since 1970."""
 
 import attrs
 

@@ -50,7 +50,7 @@ RUNS = 1000
 BRONZE = arrow_schema(BRONZE_RECORDS.schema)
 
 FILE = BRONZE.remove(BRONZE.get_field_index("date"))
-"""What a file holds; its date is in the name of its folder."""
+"""Columns of a file; its date is in the name of its folder."""
 
 READ = pyarrow.json.ReadOptions(use_threads=False, block_size=LINE_LIMIT)
 """Spark gives each core a task of its own."""
@@ -75,7 +75,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a segment is: whole with these runs, or, without runs, what it is as bytes; with the digest of its file."""
+    """Reading of a segment: its runs, or without runs its bytes; with the digest of its file."""
 
     name: str
     digest: str
@@ -85,7 +85,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a task did: what its segments are, and the files that it wrote, as "date=.../name"."""
+    """Result of a task: its segments, and the files that it wrote, as "date=.../name"."""
 
     seen: tuple[Seen, ...]
     files: tuple[str, ...]
@@ -208,7 +208,7 @@ class Files:
 
     @property
     def names(self) -> list[str]:
-        """Where what was written is, below the place."""
+        """Paths of the written files, below the folder."""
         return [f"date={day}/{self._name}" for day in self._writers]
 
     def write(self, table: pa.Table) -> None:

@@ -60,7 +60,7 @@ dates of more than that are read again, each number by itself."""
 
 @dataclass
 class Ingested:
-    """What ingest did."""
+    """Result of an ingest."""
 
     segments: int = 0
     records: int = 0
@@ -77,7 +77,7 @@ class Ingested:
 
 @dataclass
 class Counts:
-    """What a segment held: good and bad lines; of one that was read line by line also how many members were understood
+    """Content of a segment: good and bad lines; of one that was read line by line also how many members were understood
     and how many it seemed to have, and the first of the numbers of its rows; and how far unreadable parts reach."""
 
     digest: str

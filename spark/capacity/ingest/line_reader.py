@@ -37,7 +37,7 @@ SHARE = 1 << 20
 """The least compressed bytes of a task, where there are many small segments."""
 
 CORRUPT = "_corrupt"
-"""Where Spark puts a line that does not parse."""
+"""Column in which Spark puts a line that does not parse."""
 
 NOTHING = date(1970, 1, 1)
 """The folder of staged lines that are no records; no real date, as EARLIEST shows."""
@@ -100,7 +100,7 @@ STAGED = StructType(
         StructField("date", TYPES["date"]),
     ]
 )
-"""What staged files hold; bronze readers see the first columns of it only."""
+"""Columns of staged files; bronze readers see the first columns of it only."""
 
 
 def segment_of() -> Column:

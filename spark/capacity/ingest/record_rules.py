@@ -1,4 +1,4 @@
-"""What a good record is: said once, for the two ways to read a segment (`fast_reader` and `line_reader`)."""
+"""Rules of a good record, shared by the two readers of segments (`fast_reader` and `line_reader`)."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,7 @@ EARLIEST = datetime(2001, 1, 1, tzinfo=UTC)
 """No broker is older; a clock that says so was never set."""
 
 FUTURE = timedelta(days=1)
-"""How far a broker's clock may be ahead: more than this is a wrong clock, and would move every forecast."""
+"""Tolerance for a broker's clock that is ahead: more than this is a wrong clock, and would move every forecast."""
 
 LATEST_SENT = datetime(2200, 1, 1, tzinfo=UTC)
 """A provider's own clock may be wrong, but not so that later readers cannot show the date."""

@@ -47,7 +47,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Found:
-    """What a journal has: segments in the order of their names, names that are none, and the state of each folder that
+    """Content of a journal: segments in order of names, names that are none, and the state of each folder that
     was listed (when names in it last changed, in nanoseconds)."""
 
     segments: list[Segment]
@@ -120,7 +120,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Look:
-    """What a segment is as bytes: what is wrong with it, how many names of members it seems to have, and how far the
+    """Reading of a segment as bytes: its damage, how many names of members it seems to have, and how far the
     records of a damaged one reach at least."""
 
     damage: str | None

@@ -1,4 +1,4 @@
-"""How many providers keep most requests from waiting: Erlang's delay formula (Erlang C).
+"""Erlang's delay formula (Erlang C): the number of providers with which most requests do not wait.
 
 Requests come at random, each takes a provider for a while, and one that finds all providers busy waits. The offered
 traffic ``a`` is arrivals a second times seconds of service, in erlangs: the mean number of providers that are busy.

@@ -50,7 +50,7 @@ TREND_SEASONS = 8
 """Seasons in a trend and in a median profile. A slope of fewer is mostly noise."""
 
 DAMPING = 0.8
-"""What is left of a trend's step from one season to the next: no growth goes on for ever, and a slope that is wrong
+"""Damping of a trend's step from one season to the next: no growth goes on for ever, and a slope that is wrong
 then does at most four times its step of harm."""
 
 FOLD_DAYS = 56
@@ -100,7 +100,7 @@ GAPS = 0.1
 
 @attrs.frozen(eq=False)
 class Forecast:
-    """What is expected, step by step, and how far that could be trusted in the past.
+    """Forecast, step by step, with its errors in the past.
 
     ``mase`` is the mean absolute error divided by that of the seasonal naive model within the history; ``mase_naive``
     is the floor's on the same folds. ``coverage`` is the share of steps at or below p95. They are NaN where no

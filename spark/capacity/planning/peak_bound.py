@@ -40,7 +40,7 @@ LEVEL = 0.95
 
 @attrs.frozen
 class Record:
-    """How the bound did at past moments: how often it was missed, and what it cost, bound by peak, in the median.
+    """Record of the bound at past moments: misses, and cost, bound by peak, in the median.
 
     ``ahead`` is the horizon of the record in steps; 0 where there is none.
     """

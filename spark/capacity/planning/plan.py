@@ -37,8 +37,8 @@ from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.tables.schema import GOLD_PLAN
 
 TARGET = 0.8
-"""How full a provider should be in the busiest five minutes: the rest is for bursts that are shorter, and for load that
-does not lie evenly on all providers."""
+"""Target utilisation of a provider in the busiest five minutes: the rest is for shorter bursts, and for load that is
+unevenly spread over the providers."""
 
 SPARE = 2
 """One may be down and another be restarted at the same time, and demand is still met."""
@@ -66,7 +66,7 @@ class Event:
 
 @attrs.frozen
 class Options:
-    """What a plan is asked for; all but the target is for what-if questions.
+    """Parameters of a plan; all but the target is for what-if questions.
 
     ``growth`` multiplies the demand, ``full_load`` replaces what a provider carries, ``without`` takes so many
     providers away, by service, and ``events`` are known beforehand.

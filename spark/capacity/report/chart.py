@@ -114,7 +114,7 @@ def chart(
 
 @attrs.frozen
 class _Frame:
-    """Where a time and a value are on the drawing."""
+    """Return the position of a time and a value on the drawing."""
 
     first: float
     last: float

@@ -250,7 +250,7 @@ def _by(name: str, rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def unclaimed(services: Sequence[ServiceRows], tables: Tables) -> str:
-    """What a reader might look for and not find, each with the reason."""
+    """List what the report does not have, each with the reason."""
     said: list[tuple[Callable[[ServiceRows], object], str]] = [
         (
             lambda service: service.measured and service.capacity is None,

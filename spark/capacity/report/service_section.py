@@ -57,12 +57,12 @@ class ServiceRows:
 
     @property
     def measured(self) -> bool:
-        """Whether any of its hours is known."""
+        """True if any of its hours is known."""
         return self.name in self._hours
 
     @cached_property
     def told(self) -> Row:
-        """What holds for the whole forecast; each of its rows has it."""
+        """The members that all rows of the forecast share."""
         return next(iter(self.forecast), {})
 
     @cached_property
@@ -118,7 +118,7 @@ def services_of(tables: Tables) -> list[ServiceRows]:
 
 
 def short_from(service: ServiceRows) -> tuple[str, str]:
-    """When the bound and the middle of the forecast reach what the providers can take."""
+    """Return the times at which the bound and the median of the forecast reach the capacity."""
     if service.capacity is None or not service.plan:
         return DASH, DASH
     bound, middle = (time_of(service.plan, name) for name in ("exhaust_bound", "exhaust_p50"))

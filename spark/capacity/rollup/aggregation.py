@@ -33,7 +33,7 @@ from spark.capacity.tables.time_windows import ABSENCE, DAY, FIVE_MINUTES, LIVEN
 
 @dataclass(frozen=True)
 class Day:
-    """What all parts of a date have in common."""
+    """Input that all parts of a date share."""
 
     begin: int
     files: tuple[str, ...]
@@ -55,7 +55,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a part became: the rows of five minutes, and the state at its end."""
+    """Result of a part: the rows of five minutes, and the state at its end."""
 
     rows: pa.Table
     carried: list[Carried]

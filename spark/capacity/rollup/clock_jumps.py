@@ -33,7 +33,7 @@ TOLD = SECOND
 """By how much a clock is set back at least if that is told: as in the broker's own log."""
 
 MOST = 1000
-"""How many are told of a date: bad input could have any number of them."""
+"""Jumps reported of a date: bad input could have any number of them."""
 
 
 class SetBack(NamedTuple):

@@ -72,7 +72,7 @@ MOST_READS = 4
 """Times that the records of a date are read before they are divided: to divide them costs as much as some reads."""
 
 PARTED = ".parted"
-"""Where they are put, below the out directory."""
+"""Path below the output directory."""
 
 TASKS = 4
 """Parts of a survey for each core: files differ in size."""

@@ -41,17 +41,17 @@ class Pair(NamedTuple):
 
 @dataclass
 class Survey:
-    """What is known of a date, or of a part of its records."""
+    """Survey of a date, or of a part of its records."""
 
     minutes: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """The first and the last sign of each start in each minute."""
     pairs: Counter[Pair] = field(default_factory=Counter)
-    """How many records each has."""
+    """Number of records of each."""
     times: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    """When the records beside lost ones were, by start and number."""
+    """Times of the records beside lost ones, by start and number."""
     pieces: list[Piece] = field(default_factory=list)
     within: list[SetBack] = field(default_factory=list)
-    """Where clocks were set back within pieces."""
+    """Clock jumps within pieces."""
 
     @property
     def signs(self) -> list[Signs]:
@@ -60,7 +60,7 @@ class Survey:
 
     @property
     def set_back(self) -> list[SetBack]:
-        """Where clocks were set back."""
+        """Return the clock jumps."""
         return clock_jumps.set_back(self.pieces, self.within)
 
     def add(self, other: "Survey") -> None:

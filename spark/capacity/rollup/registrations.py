@@ -28,7 +28,7 @@ from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, LIVENESS, Fl
 T = TypeVar("T")
 
 OPEN, CLOSED, BROKER, SILENT, WITHDRAWN = -1, 0, 1, 2, 3
-"""How a time of being up ended, if it did. Of ends at the same moment the last of these counts."""
+"""End of an up interval, if it ended. Of ends at the same moment the last of these counts."""
 
 COLUMNS = (
     "broker", "boot", "service", "provider", "instance", "event", "why", "seq", "ts", "interval_ms", "load",

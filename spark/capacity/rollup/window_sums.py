@@ -24,7 +24,7 @@ MOST = ("load_max", "full_load", "rtt_max", "gap")
 """Of these the greatest counts."""
 
 SIGNS = ("beats", "absent_beats")
-"""What holds if it does for any part of the five minutes."""
+"""Flags that are set if any part of the five minutes has them."""
 
 NUMBERS: dict[str, Any] = {
     **dict.fromkeys(COUNTS, np.int64(0)),

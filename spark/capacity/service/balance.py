@@ -28,7 +28,7 @@ HOUR = 12
 
 
 MEASURES = ("load_mean",)
-"""What it is made of."""
+"""Input columns."""
 
 
 def balance(grid: Grid, day: date) -> list[dict[str, Any]]:

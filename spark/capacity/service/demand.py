@@ -33,13 +33,13 @@ from spark.capacity.service.grids import Grid, last, maximum, mean_around, sum_k
 from spark.capacity.tables.time_windows import ABSENCE, DAY, DIGITS, FIVE_MINUTES, Flags, Floats, midnight
 
 LOOKBACK = timedelta(days=2)
-"""What must be known of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
+"""Minutes needed of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
 
 REQUESTS = ("+requests", "+errors", "+busy_s", "+timed")
 """Sums of what providers report of their requests."""
 
 MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, "+in_flight")
-"""What it is made of."""
+"""Input columns."""
 
 HOUR = 12
 """Five minutes of an hour."""

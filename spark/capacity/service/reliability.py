@@ -55,7 +55,7 @@ COMPARABLE = 4
 
 
 MEASURES = ("hb", "hb_expected", "connected_s", "up_s", "down_s", "outages", "gap_max")
-"""What it is made of."""
+"""Input columns."""
 
 
 def provider_days(grid: Grid, day: date) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class OutError(Exception):
 
 @dataclass
 class State:
-    """What a run has begun and not finished, by date.
+    """Unfinished work of a run, by date.
 
     `moving`: bronze may hold records twice, or records that nobody counted. `changed`: bronze has new records that the
     tables made of it do not know.

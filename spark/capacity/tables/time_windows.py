@@ -29,7 +29,7 @@ LIVENESS = 3
 """Intervals after which a silent provider is no longer up: the wires' own measure of an end."""
 
 GRACE = 60 * SECOND
-"""What providers have to come back after the broker did: they try again every few seconds, but not all at once."""
+"""Time for providers to return after a restart of the broker: they try again every few seconds, but not all at once."""
 
 ABSENCE = DAY
 """An instance that is away for longer was taken away; it is no longer down."""
