@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, DeferredList
 
 from broker.config.schema import Config
+from broker.config.section import Binding
 from broker.core.counters import Counters
 from broker.core.model import Service
 from broker.net.listener_retry import Openings
@@ -54,8 +55,10 @@ class RunningWires:
                 continue
             make = partial(self._make, wire, context)
             # The sockets of one title are one listener: the first one's address is shown.
-            titles = {binding.title: binding for binding in reversed([*wire.section.bindings(section)])}
-            for binding in reversed(titles.values()):
+            titles: dict[str, Binding] = {}
+            for binding in wire.section.bindings(section):
+                titles.setdefault(binding.title, binding)
+            for binding in titles.values():
                 bind = partial(self._bind, wire, binding.title)
                 openings.add(binding.title, binding.where.where, bind, make, binding.required)
             if not titles:
