@@ -21,9 +21,6 @@ from broker.wires.dns.codec.records import Record, write
 NOERROR, FORMERR, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 3, 4, 5, 16
 """Response codes."""
 
-SERVFAIL = 2
-"""The response code for a failure of the server."""
-
 MAX_PAYLOAD = 1_232
 """Bytes of a response by UDP, whatever the client takes: what passes every network without fragments (1,280 bytes of
 IPv6, less its header and that of UDP). Fragments can be forged, and are lost more often."""
