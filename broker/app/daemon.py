@@ -248,6 +248,7 @@ class Daemon(TwistedService):
             clock=self._reactor,
             in_thread=core.in_thread,
             room=self._room(),
+            descriptors=self._descriptors,
             control=self,
             offer_own=self._offer_own,
             forget=self.openings.remove,

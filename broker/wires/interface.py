@@ -48,7 +48,7 @@ class Context:
     - ``recorder``: stores sessions that outlast a restart.
     - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
-    - ``room``: the connection limit of each listener, derived from the available descriptors.
+    - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
@@ -67,6 +67,7 @@ class Context:
     clock: Any
     in_thread: Callable[..., Deferred[Any]]
     room: int
+    descriptors: int
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]

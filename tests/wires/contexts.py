@@ -38,6 +38,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "clock": clock,
         "in_thread": None,
         "room": room,
+        "descriptors": 65_536,
         "control": None,
         "offer_own": lambda: None,
         "forget": lambda title: None,

@@ -50,9 +50,10 @@ class OpenElko:
         for listener in config.listeners:
             if context.room < listener.limits.connections:
                 self.log.info(
-                    "elko listener {name!r} takes {room} connections, since the system allows few file descriptors",
+                    "elko listener {name!r} takes {room} connections, since the system allows {most} file descriptors",
                     name=listener.name,
                     room=context.room,
+                    most=context.descriptors,
                 )
 
     def bind(self, title: str) -> str:
