@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from broker.access.everyone import Everyone
 from broker.admin.console import Shown
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.registry_views import views as registry_views
@@ -41,6 +42,7 @@ from broker.logs import Level
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
+from broker.web.endpoint import Endpoint
 from broker.wires.interface import Context
 
 DESCRIPTORS = 65_536
@@ -95,6 +97,7 @@ class Daemon(TwistedService):
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
+        self._access = Everyone()
         self._ending = False
         self._started = reactor.seconds()
 
@@ -252,6 +255,8 @@ class Daemon(TwistedService):
             control=self,
             offer_own=self._offer_own,
             forget=self.openings.remove,
+            access=self._access,
+            endpoints=self._endpoints,
         )
 
     def _listeners_changed(self) -> None:
@@ -287,6 +292,9 @@ class Daemon(TwistedService):
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
         )
+
+    def _endpoints(self) -> list[Endpoint]:
+        return self.wires.endpoints()
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())

@@ -14,6 +14,7 @@ from broker.core.counters import Counters
 from broker.core.model import Service
 from broker.net.listener_retry import Openings
 from broker.net.tls import Certificates
+from broker.web.endpoint import Endpoint
 from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
 from broker.wires.dns.wire import WIRE as DNS
@@ -78,6 +79,10 @@ class RunningWires:
     def dialects(self) -> list[Dialect]:
         """Return the commands of the wires for operators."""
         return [dialect for wire in self._open.values() for dialect in wire.dialects()]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the HTTP endpoints of the wires."""
+        return [endpoint for wire in self._open.values() for endpoint in wire.endpoints()]
 
     def places(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners as operators see them."""

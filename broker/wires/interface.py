@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.principal import Access
 from broker.config.section import Section
 from broker.config.values import Broker
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
@@ -31,6 +32,7 @@ from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates
+from broker.web.endpoint import Endpoint
 from broker.wires.counter import Counter
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
@@ -51,6 +53,8 @@ class Context:
     - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
+    - ``access``: users and rights. ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire
+      with an HTTP listener; to be called again after a change of the open wires.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
     """
 
@@ -71,6 +75,8 @@ class Context:
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
+    access: Access
+    endpoints: Callable[[], Sequence[Endpoint]]
 
 
 class OpenWire(Protocol):
@@ -96,6 +102,9 @@ class OpenWire(Protocol):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the wire's own commands for operators."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the wire's own HTTP endpoints."""
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of open TLS listeners, which a reload reads again."""
@@ -126,6 +135,10 @@ class PlainWire:
 
     def dialects(self) -> Sequence[Dialect]:
         """Return no commands: the wire has views only."""
+        return ()
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return no endpoints: the wire is not operated over HTTP besides its views."""
         return ()
 
     def certificates(self) -> Sequence[Certificates]:

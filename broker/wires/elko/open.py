@@ -28,14 +28,14 @@ from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.change_notices import ChangeNotices
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.validation import effective_offer
-from broker.wires.interface import Context
+from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
 
 WIRE = "elko"
 """The name of the wire in counters and logs."""
 
 
-class OpenElko:
+class OpenElko(PlainWire):
     """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()

@@ -32,14 +32,14 @@ from broker.wires.elko.section import title
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 from broker.wires.elko.transports.limits import TransportLimits
-from broker.wires.interface import Context
+from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
 
 WIRE = "director"
 """The name of the wire in counters and logs."""
 
 
-class OpenDirector:
+class OpenDirector(PlainWire):
     """The running director; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()

@@ -1,0 +1,37 @@
+"""Access without a users file: the anonymous user may do everything."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, fail
+
+from broker.access.principal import Principal
+from broker.core.errors import Reason, Refusal
+
+
+class Everyone:
+    """Implementation of `broker.access.principal.Access` without users: all credentials are refused."""
+
+    users = False
+
+    def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
+        """Refuse the password."""
+        return fail(self._refusal())
+
+    def by_token(self, token: str, address: str) -> Principal:
+        """Refuse the token."""
+        raise self._refusal()
+
+    def by_certificate(self, names: tuple[str, ...], address: str) -> Principal | None:
+        """Return None: no certificate has a user."""
+        return None
+
+    def by_key(self, key: str, address: str) -> Principal | None:
+        """Return None: no key has a user."""
+        return None
+
+    def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
+        """Return True."""
+        return True
+
+    def _refusal(self) -> Refusal:
+        return Refusal(Reason.WRONG_CREDENTIALS, "no users file is configured, so there are no users")
