@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from broker.access.everyone import Everyone
 from broker.config.values import Broker
 from broker.core.counters import Counters
 from broker.core.launchers import Launchers
@@ -42,6 +43,8 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "control": None,
         "offer_own": lambda: None,
         "forget": lambda title: None,
+        "access": Everyone(),
+        "endpoints": lambda: [],
     }
     return Context(**{**parts, **given})
 
