@@ -10,6 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
+from broker.access.password_backoff import Guesses
 from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Auth, Service
@@ -19,7 +20,6 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.stream_listener import StreamListener
 from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
 from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
 from broker.wires.elko.section import title

@@ -10,9 +10,9 @@ import attrs
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+from broker.access.password_backoff import Delays
 from broker.core.disk_reserve import is_full
 from broker.net.allowed_keys import AllowedKeys
-from broker.wires.common.password_backoff import Delays
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys

@@ -38,8 +38,8 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.access.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"

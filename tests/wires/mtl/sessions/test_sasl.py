@@ -20,9 +20,9 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from broker.access import password_verifiers
+from broker.access.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions import password_verifiers
-from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.wires.mtl.sessions.sasl import (
     CHECKS,
     MAX_RESPONSE,
