@@ -10,7 +10,6 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.access.password_backoff import Guesses
 from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Auth, Service
@@ -94,7 +93,7 @@ class ElkoListeners(Generic[L]):
     def make(self) -> None:
         """Create all listeners, without opening them."""
         for listener in self.configured:
-            access = AccessControl(self.policy(listener), Guesses(self.context.clock.seconds))
+            access = AccessControl(self.policy(listener), self.context.logins.guesses)
             converse = partial(self.converse, access)
             made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
             self.made[title(self.wire, listener)] = made

@@ -17,6 +17,7 @@ from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 
 from broker.access.password_backoff import Delays
+from broker.access.password_checks import PasswordChecks
 from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
@@ -170,7 +171,7 @@ class ControlFarm(CoreFarm):
         self.keys = dict(keys or {})
         self.hosts = hosts
         self.threads = Threads()
-        self.mechanisms = Mechanisms(users, self.threads, b"s" * 32, self._key_user, anonymous)
+        self.mechanisms = Mechanisms(users, PasswordChecks(self.threads), b"s" * 32, self._key_user, anonymous)
         self.delays = Delays()
         self.rights = AccessPolicy(hosts, rules)
         settings.setdefault("open", users is None and keys is None and not anonymous)

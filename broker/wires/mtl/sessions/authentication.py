@@ -124,7 +124,9 @@ class Authentication:
 
     def _begin(self, session: ControlSession, mechanism: str) -> RunningExchange:
         self.forget(session)
-        exchange = self._context.mechanisms.begin(mechanism, self.plain or session.secure, session.curve)
+        exchange = self._context.mechanisms.begin(
+            mechanism, self.plain or session.secure, session.curve, session.address
+        )
         assert exchange is not None, "it was offered"
         session.on(SessionEvent.BEGUN)
         session.running = running = RunningExchange(exchange, session, self._give_up)
