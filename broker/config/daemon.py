@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from broker.config import endpoint
+from broker.config.access import ACCESS
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
@@ -129,6 +130,7 @@ DAEMON_BEFORE = (
 """The sections before those of the wires."""
 
 DAEMON_AFTER = (
+    ACCESS,
     Section(
         "journal",
         Journal,
