@@ -16,6 +16,7 @@ from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoLis
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
 NOW = {
+    "broker.version",
     "broker.diagnostics",
     "broker.grace",
     "log.level",
