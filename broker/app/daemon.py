@@ -163,6 +163,7 @@ class Daemon(TwistedService):
         yield self.core.recorder.stop()
         yield self._close_journal()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
+        yield self._access.audit.stop()
         self._access.stop()
         self.core.programs.stop()
         self.core.threads.stop()
@@ -226,7 +227,7 @@ class Daemon(TwistedService):
         """Read the users file. Raises `StartFailed` with the core closed."""
         try:
             self._access: OpenAccess = open_access(
-                self._config.access, self.core.in_thread, self.counters, self._reactor
+                self._config.access, self._state, self.core.in_thread, self.counters, self._reactor
             )
         except BadUsers as error:
             self.core.restored.stop()
@@ -242,7 +243,7 @@ class Daemon(TwistedService):
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
                 self.console = ConsoleListener(
-                    config.console, self.core, self._reactor, self.wires.dialects, self._shown
+                    config.console, self.core, self._reactor, self.wires.dialects, self._shown, self._access
                 )
                 openings.add("console", self.console.where, self.console.bind)
             openings.open(config.broker.strict_listeners)
@@ -271,6 +272,7 @@ class Daemon(TwistedService):
             forget=self.openings.remove,
             access=self._access.access,
             logins=self._access.logins,
+            audit=self._access.audit,
             endpoints=self._endpoints,
         )
 
@@ -351,7 +353,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
-        self._access.reload()
+        self._access.reload(config.access)
         self._level.set(config.log.level)
         self.core.restored.last(config.broker.grace)
         self._config = config

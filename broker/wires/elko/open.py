@@ -42,6 +42,8 @@ class OpenElko(PlainWire):
 
     def __init__(self, config: Elko, context: Context) -> None:
         self._broker = context.broker
+        self._access = context.access
+        self._audit = context.audit
         self._room = context.room
         registry = context.registry
         self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
@@ -80,7 +82,7 @@ class OpenElko(PlainWire):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [broker_dialect(self.wiring)]
+        return [broker_dialect(self.wiring, self._access, self._audit)]
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""

@@ -70,7 +70,7 @@ class OpenDirector(PlainWire):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [director_dialect(self.wiring)]
+        return [director_dialect(self.wiring, self._context.access, self._context.audit)]
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""
