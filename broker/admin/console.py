@@ -27,6 +27,7 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.common.password_backoff import Guesses
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
+from broker.wires.view_scan import page
 from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
@@ -166,7 +167,7 @@ class ConsoleSession:
     def _run(self, word: str, arguments: list[str]) -> None:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
-            self._print_json(view.page(" ".join(arguments[1:]) if arguments[1:] else "*"))
+            self._print_json(page(view, " ".join(arguments[1:]) if arguments[1:] else "*"))
         elif word == "help":
             self._print(self._help(arguments))
         elif word and word in self._dialects:
