@@ -21,10 +21,10 @@ from functools import partial
 import attrs
 import msgspec
 
+from broker.access.password_backoff import Guesses
 from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
 from broker.wires.view_scan import page

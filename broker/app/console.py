@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from broker.access.password_backoff import Guesses
 from broker.admin.console import ConsoleSession, Shown
 from broker.admin.telnet import ConsoleReader
 from broker.app.core import Core
@@ -18,7 +19,6 @@ from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory
 from broker.net.stream_listener import StreamListener
 from broker.net.tls import Certificates
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
 from broker.wires.dialect import Dialect
 

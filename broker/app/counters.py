@@ -10,6 +10,8 @@ DAEMON = (
     *connection_counters("console"),
     Counter("console_dropped", "Answers dropped because the operator does not read", "messages"),
     Counter("console_debug", "Lines for the log that were not logged, since there were too many", "lines"),
+    Counter("access_logins", "Users who were authenticated, by method", "logins"),
+    Counter("access_refused", "Passwords and tokens that were refused, by reason", "attempts"),
     Counter("registry", "What the registry holds now", gauge=True),
     Counter("journal_records", "Records of the metrics journal, by what became of them", "records"),
     Counter("journal_segments", "Segments of the metrics journal, by event", "segments"),

@@ -18,10 +18,11 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.access.everyone import Everyone
+from broker.access.guarded_reading import BadUsers
 from broker.admin.console import Shown
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.registry_views import views as registry_views
+from broker.app.access import OpenAccess, open_access
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -97,7 +98,6 @@ class Daemon(TwistedService):
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
-        self._access = Everyone()
         self._ending = False
         self._started = reactor.seconds()
 
@@ -137,6 +137,7 @@ class Daemon(TwistedService):
         except StateError as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self._open_access(snapshot)
         try:
             self._listen(snapshot)
         except StartFailed:
@@ -162,6 +163,7 @@ class Daemon(TwistedService):
         yield self.core.recorder.stop()
         yield self._close_journal()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
+        self._access.stop()
         self.core.programs.stop()
         self.core.threads.stop()
         self.log.info("stopped")
@@ -220,6 +222,18 @@ class Daemon(TwistedService):
         except StateError as error:
             raise StartFailed(str(error)) from None
 
+    def _open_access(self, snapshot: Snapshot) -> None:
+        """Read the users file. Raises `StartFailed` with the core closed."""
+        try:
+            self._access: OpenAccess = open_access(
+                self._config.access, self.core.in_thread, self.counters, self._reactor
+            )
+        except BadUsers as error:
+            self.core.restored.stop()
+            self.core.threads.stop()
+            self._store.close(snapshot.next_provider)
+            raise StartFailed(f"access.file: {error}") from None
+
     def _listen(self, snapshot: Snapshot) -> None:
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
@@ -255,7 +269,8 @@ class Daemon(TwistedService):
             control=self,
             offer_own=self._offer_own,
             forget=self.openings.remove,
-            access=self._access,
+            access=self._access.access,
+            logins=self._access.logins,
             endpoints=self._endpoints,
         )
 
@@ -324,6 +339,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             self.journal.abandon()
             self.journal = None
+        self._access.stop()
         self.core.restored.stop()
         self.core.threads.stop()
         self._store.close(snapshot.next_provider)
@@ -335,6 +351,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
+        self._access.reload()
         self._level.set(config.log.level)
         self.core.restored.last(config.broker.grace)
         self._config = config

@@ -10,10 +10,12 @@ from zope.interface import Attribute, Interface
 
 from broker.core.model import (
     Change,
+    Check,
     Kind,
     KnownSession,
     Launcher,
     Load,
+    Policy,
     Provider,
     Rights,
     Service,
@@ -93,7 +95,9 @@ class IRegistry(Interface):
     def find(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """Return the present services of that name and protocol, in the order in which they were offered.
 
-        With ``restored``, they are followed by the marked services from before a restart that no live one has replaced.
+        Services with a failing health check come after the others or are left out, by the policy of their check (see
+        `set_check`). With ``restored``, all are followed by the marked services from before a restart that no live one
+        has replaced.
         """
 
     def wait(name: str, seconds: float | None) -> Deferred[Service]:
@@ -113,7 +117,27 @@ class IRegistry(Interface):
         """
 
     def services(name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
-        """Return all live services, the broker's own included; or those of a name, or of a name and a protocol."""
+        """Return all live services, the broker's own included; or those of a name, or of a name and a protocol.
+
+        Hidden services are included: see `find`.
+        """
+
+    def check_of(service: Service) -> Check | None:
+        """Return the result of the health checks of a service; None if it is not checked, or not registered."""
+
+    def set_check(service: Service, check: Check | None, policy: Policy = ...) -> None:
+        """Set the result of the health checks of a registered service; None if it is not checked any more.
+
+        While the check fails, `find` obeys the policy; a hidden service (`Policy.HIDE`) is shown last, however, if more
+        than the permitted share of the services of its name and protocol fails: then the failures tell more about the
+        network than about the services. No-op for a service that is not registered.
+
+        Waits and monitors that began while a service was hidden receive it when it is shown again; earlier ones do not,
+        since they received it, or were answered with it, before.
+        """
+
+    def policy_of(service: Service) -> Policy:
+        """Return the effective place of a service in finds: SHOW unless its check fails."""
 
     def protocols(name: str, restored: bool = False) -> Sequence[str]:
         """Return the protocols of the services of a name, each once, in the order in which they were offered.

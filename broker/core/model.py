@@ -100,6 +100,32 @@ class Load:
     load: float
 
 
+class CheckState(enum.StrEnum):
+    """State of a health check. A service that is not checked, or not yet often enough, is untested."""
+
+    UNTESTED = "untested"
+    PASSING = "passing"
+    FAILING = "failing"
+
+
+@attrs.frozen
+class Check:
+    """Result of the health checks of a service: its state, the ``reason`` as a sentence, and the time ``since`` which
+    it has this state, in seconds of the clock."""
+
+    state: CheckState
+    reason: str
+    since: float
+
+
+class Policy(enum.StrEnum):
+    """Place of a failing service in finds and choices: unchanged, after all others, or left out."""
+
+    SHOW = "show"
+    LAST = "last"
+    HIDE = "hide"
+
+
 class Kind(enum.StrEnum):
     """Kind of a `Change`. The members are strings because strings are hashed fast."""
 
@@ -109,16 +135,21 @@ class Kind(enum.StrEnum):
     WITHDRAWN = "withdrawn"
     AMENDED = "amended"
     LOAD = "load"
+    CHECKED = "checked"
+    HIDDEN = "hidden"
+    SHOWN = "shown"
 
 
 class Change(NamedTuple):
     """One change of the registry. Each change raises the revision by one.
 
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
-    for JOINED and LEFT. AMENDED never changes the endpoint of a service.
+    for JOINED and LEFT. AMENDED never changes the endpoint of a service. CHECKED, HIDDEN and SHOWN have the `Service`
+    too: the state of its health check has changed; finds leave it out from now on; finds include it again. A hidden
+    service may be withdrawn without being shown again.
 
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
-    ended, "expired" if it was silent for too long.
+    ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.
     """
 
     revision: int

@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.logins import Logins
 from broker.access.principal import Access
 from broker.config.section import Section
 from broker.config.values import Broker
@@ -53,8 +54,9 @@ class Context:
     - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
-    - ``access``: users and rights. ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire
-      with an HTTP listener; to be called again after a change of the open wires.
+    - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
+    - ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire with an HTTP listener; to be
+      called again after a change of the open wires.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
     """
 
@@ -76,6 +78,7 @@ class Context:
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
     access: Access
+    logins: Logins
     endpoints: Callable[[], Sequence[Endpoint]]
 
 

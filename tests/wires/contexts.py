@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from twisted.internet.defer import maybeDeferred
+
 from broker.access.everyone import Everyone
+from broker.access.logins import Logins
+from broker.access.password_backoff import Guesses
+from broker.access.password_checks import PasswordChecks
 from broker.config.values import Broker
 from broker.core.counters import Counters
 from broker.core.launchers import Launchers
@@ -45,6 +50,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "offer_own": lambda: None,
         "forget": lambda title: None,
         "access": Everyone(),
+        "logins": Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)),
         "endpoints": lambda: [],
     }
     return Context(**{**parts, **given})

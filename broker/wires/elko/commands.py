@@ -13,9 +13,9 @@ import attrs
 import msgspec
 from msgspec.structs import FieldInfo
 
+from broker.access.password_backoff import Guesses
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.dialect import Typist
 from broker.wires.elko.codec import broker, director, lenient
 from broker.wires.elko.codec.broker import LoadReport, WillServe, WontServe

@@ -19,7 +19,6 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.stream_listener import StreamListener
 from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.common.places import place
 from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
 from broker.wires.elko.section import title
@@ -94,7 +93,7 @@ class ElkoListeners(Generic[L]):
     def make(self) -> None:
         """Create all listeners, without opening them."""
         for listener in self.configured:
-            access = AccessControl(self.policy(listener), Guesses(self.context.clock.seconds))
+            access = AccessControl(self.policy(listener), self.context.logins.guesses)
             converse = partial(self.converse, access)
             made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
             self.made[title(self.wire, listener)] = made

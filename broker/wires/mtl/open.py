@@ -179,7 +179,6 @@ class OpenMtl(PlainWire):
         return self.listeners.close()
 
     def _end_threads(self) -> None:
-        self.identities.end_threads()
         self.queues.end_threads()
 
 
@@ -194,7 +193,6 @@ def open_mtl(config: Mtl, context: Context) -> OpenMtl:
 def _make(config: Mtl, context: Context) -> OpenMtl:
     with ExitStack() as undo:
         identities = ClientIdentities.open(config, context)
-        undo.callback(identities.end_threads)
         undo.callback(identities.stop)
         listeners = MtlListeners.make(config, identities.keys, context)
         # Last of what can fail: an open store cannot be closed without the reactor.

@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 
 import attrs
 
+from broker.access.password_backoff import Guesses
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
-from broker.wires.common.password_backoff import Guesses
 
 Role = Literal["client", "user", "provider", "admin"]
 """Roles of a peer: client and admin at the broker; user, provider and admin at the director."""

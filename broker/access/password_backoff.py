@@ -84,12 +84,16 @@ class Guesses:
         """Count an attempt from this address that was compared, and was wrong."""
         self._failures.add(_place(address), self._seconds())
 
-    def check(self, address: str, code: str, password: str) -> None:
-        """Compare a code with the password, in constant time. Raises `Refusal` if it is wrong or comes too early."""
+    def admit(self, address: str) -> None:
+        """Raise `Refusal` TOO_MANY_GUESSES if attempts from this address are refused now."""
         wait = self.wait(address)
         if wait:
             text = f"too many wrong passwords from this address: refused for {wait:.1f} s"
             raise Refusal(Reason.TOO_MANY_GUESSES, text)
+
+    def check(self, address: str, code: str, password: str) -> None:
+        """Compare a code with the password, in constant time. Raises `Refusal` if it is wrong or comes too early."""
+        self.admit(address)
         if not hmac.compare_digest(code.encode(), password.encode()):
             self.failed(address)
             raise Refusal(Reason.WRONG_CREDENTIALS, "wrong password")
