@@ -77,7 +77,8 @@ class Provider:
     """Snapshot of a registered peer.
 
     ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
-    seconds of the registry's clock.
+    seconds of the registry's clock; ``since`` is the time of the
+    registration, 0.0 if it is unknown; it is not stored and not compared.
     """
 
     id: int
@@ -87,6 +88,7 @@ class Provider:
     load: float
     heard: float
     services: tuple[Service, ...]
+    since: float = attrs.field(default=0.0, eq=False)
 
 
 @attrs.frozen

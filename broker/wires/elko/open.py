@@ -75,7 +75,7 @@ class OpenElko(PlainWire):
     def counts(self) -> Mapping[str, int]:
         """Return the number of connections."""
         made = self.listeners.made.values()
-        return {"elko.connections": sum(len(each.lines.connections) for each in made)}
+        return {"elko_connections.open": sum(len(each.lines.connections) for each in made)}
 
     def views(self) -> Sequence[AnyView]:
         """Return the view of the sessions."""
