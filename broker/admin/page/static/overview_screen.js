@@ -165,7 +165,7 @@ export class OverviewScreen {
       ["Waiting finds", sizes.waits ?? sizes.waiting, null],
       ["Up for", duration(status.uptime), null],
     ].filter(([, value]) => value !== undefined);
-    this.rate = h("dd", {}, "");
+    this.rate = h("span", {}, "");
     this.rateChart = h("span", { class: "chart" });
     replace(
       this.figures,
@@ -173,7 +173,7 @@ export class OverviewScreen {
         const text = typeof value === "number" ? count(value) : value;
         return h("div", {}, h("dt", {}, name), h("dd", {}, target ? h("a", { href: target }, text) : text));
       }),
-      h("div", { class: "wide" }, h("dt", {}, "Changes per second"), this.rate, this.rateChart),
+      h("div", { class: "wide" }, h("dt", {}, "Changes per second"), h("dd", {}, this.rate, this.rateChart)),
     );
     this.#rate();
   }
