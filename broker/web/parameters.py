@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
@@ -71,7 +71,7 @@ _FORMS = frozenset({"multipart/form-data", "text/plain"})
 one that ``curl -d`` sends, so it is accepted: cross-site requests are refused by their Origin and Sec-Fetch-Site."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def _fields(type_: type[Any]) -> Mapping[str, bool]:
     """Return the fields of an attrs class by name, and True for those that are arrays."""
     hints = get_type_hints(type_)

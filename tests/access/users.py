@@ -12,7 +12,8 @@ KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 
 ANN = of("pencil", MIN_ITERATIONS)
 BOB = of("crayon", MIN_ITERATIONS)
-TOKEN = tokens.new()
+TOKEN = "ebt_" + "t" * 43
+"""Fixed: it is in the names of tests, which all processes must agree on."""
 
 FILE = f"""\
 # the users of a small farm

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from typing import Protocol as TypingProtocol
 
