@@ -22,6 +22,7 @@ from zope.interface import implementer
 from broker.access.guarded_reading import BadUsers
 from broker.admin.console import Shown
 from broker.admin.listener_views import listeners as listeners_view
+from broker.admin.page import files as page
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
@@ -361,7 +362,7 @@ class Daemon(TwistedService):
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return self.wires.endpoints()
+        return [*page.endpoints(), *self.wires.endpoints()]
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
