@@ -24,7 +24,12 @@ def test_a_request_is_a_value_and_its_answer_a_response() -> None:
     link.ask("PUT /a%2Fb?x=1&x=2", "X-Y: a", "x-y: b", body=b"text")
     [request] = site.requests
     assert (request.method, request.path, request.query, request.body) == ("PUT", "/a%2Fb", {"x": ["1", "2"]}, b"text")
-    assert (request.headers["x-y"], request.address, request.local, request.secure) == ("a, b", "127.0.0.1", True, False)
+    assert (request.headers["x-y"], request.address, request.local, request.secure) == (
+        "a, b",
+        "127.0.0.1",
+        True,
+        False,
+    )
     answer = link.answer()
     assert (answer.status, answer.body) == (200, b"PUT /a%2Fb text")
     assert answer.headers["x-content-type-options"] == "nosniff"

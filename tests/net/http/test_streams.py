@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
+from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.events import Request as Handshake
 
 from broker.core.errors import Reason
