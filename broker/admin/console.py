@@ -31,6 +31,7 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
+from broker.wires.view_scan import page
 from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
@@ -190,7 +191,7 @@ class ConsoleSession:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
             self.permit("view")
-            self._print_json(view.page(" ".join(arguments[1:]) if arguments[1:] else "*"))
+            self._print_json(page(view, " ".join(arguments[1:]) if arguments[1:] else "*"))
         elif word == "help":
             self._print(self._help(arguments))
         elif word and word in self._dialects:

@@ -74,6 +74,10 @@ class Reason(enum.Enum):
     """A message about a service from an address that did not register it."""
     FORBIDDEN = ("forbidden", False)
     """A resource or lease to which this user has no right."""
+    DRAINING = ("draining", True)
+    """A peer of a broker that sends its peers away: it is to be stopped, and another one serves them."""
+    DISCONNECTED = ("disconnected", True)
+    """A session that an operator closed."""
     INTERNAL = ("internal", False)
     """A defect of the broker. The message is lost, and the defect is logged."""
 

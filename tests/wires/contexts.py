@@ -24,6 +24,7 @@ from broker.core.topics import Topics
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import Context
+from broker.wires.view_scan import page as page_of
 from broker.wires.views import AnyView, Row
 
 
@@ -60,6 +61,6 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
 def page(views: Sequence[AnyView], name: str, pattern: str = "*", **where: int) -> list[Row]:
     """A page of the view of that name."""
     [view] = [each for each in views if each.name == name]
-    rows = view.page(pattern, **where)
+    rows = page_of(view, pattern, **where)
     assert all(row.keys() <= {column.name for column in view.columns} for row in rows), "each column is documented"
     return rows

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Auth, Service
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import bound
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
@@ -155,6 +156,10 @@ class ElkoListeners(Generic[L]):
             if each is not None:
                 each.access.policy = self.policy(listener)
                 each.carrier.limit(self.limits(listener))
+
+    def carriers(self) -> list[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return [each.lines for each in self.made.values()]
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when all ports are closed."""
