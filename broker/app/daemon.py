@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.access.guarded_reading import BadUsers
+from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.console import Shown
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.registry_views import views as registry_views
@@ -49,6 +50,7 @@ from broker.logs import Level
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
+from broker.net.tls import Certificates
 from broker.web.endpoint import Endpoint
 from broker.wires.interface import Context
 
@@ -108,6 +110,7 @@ class Daemon(TwistedService):
         self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
+        self._expiries = CertificateWatch(self._certificates, reactor)
         self._ending = False
         self._started = reactor.seconds()
 
@@ -156,6 +159,7 @@ class Daemon(TwistedService):
         self.counters.include(self._counts)
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
+        self._reactor.callWhenRunning(self._expiries.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
@@ -169,6 +173,7 @@ class Daemon(TwistedService):
         self.openings.stop()
         self.lag.stop()
         self.draining.stop()
+        self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -198,7 +203,7 @@ class Daemon(TwistedService):
             keep = refused(self._config, config)
             if keep:
                 raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
-            shown = [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
+            shown = self._certificates()
             contexts = [each.read() for each in shown]
         except (BadConfig, BadReload, OSError, ValueError) as error:
             self.log.error("the configuration was not reloaded: {error}", error=str(error))
@@ -207,6 +212,7 @@ class Daemon(TwistedService):
             for each, context in zip(shown, contexts, strict=True):
                 each.use(context)
             self.log.info("the configuration was reloaded")
+            self._expiries.check()
             self.openings.retry()
         self._notifier.ready()
 
@@ -254,7 +260,16 @@ class Daemon(TwistedService):
             yield from readiness.written("journal", self.journal.journal.trouble)
         yield from self.wires.troubles()
         yield from readiness.loop(self.lag.recent)
+        yield from readiness.certificates(
+            ((each.path, each.expires) for each in self._certificates()), self._reactor.seconds()
+        )
+        yield from readiness.written("audit log", self._access.audit.failure)
+        yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
+
+    def _certificates(self) -> list[Certificates]:
+        """Return the certificates of all open listeners."""
+        return [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
 
     def _begin_to_end(self) -> bool:
         """Begin the end of the process. Returns True for the first call: the reactor stops once."""
@@ -351,7 +366,11 @@ class Daemon(TwistedService):
 
     def _shown(self) -> Shown:
         """Return the state for operators."""
-        own = [listeners_view(self.openings.states, self._reactor), *registry_views(self.core.registry, self._reactor)]
+        own = [
+            listeners_view(self.openings.states, self._reactor),
+            certificates(self._certificates, self._reactor),
+            *registry_views(self.core.registry, self._reactor),
+        ]
         return Shown(
             self.counters.all,
             self._status,
