@@ -8,7 +8,7 @@ from functools import partial
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import Provider, Service
+from broker.core.model import CheckState, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
 
 PROVIDER_COLUMNS = (
@@ -18,6 +18,7 @@ PROVIDER_COLUMNS = (
     Column("address", "Address that it registered from"),
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
+    Column("failing", "Services of it whose health check fails", "services"),
     Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
 )
 
@@ -27,6 +28,9 @@ SERVICE_COLUMNS = (
     Column("hostport", "Address of the service"),
     Column("provider", "Id of the provider; 0 is the broker itself"),
     Column("label", "Label of the service"),
+    Column("check", "State of its health check: untested, passing or failing; absent if it is not checked"),
+    Column("reason", "Reason of that state"),
+    Column("finds", "Place in finds of a service that fails: show, last or hide"),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
 )
 
@@ -39,7 +43,7 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "Shows the providers of all wires, by their ids. A pattern selects labels, addresses or wires.",
             PROVIDER_COLUMNS,
             registry.providers,
-            partial(_provider, clock),
+            partial(_provider, registry, clock),
             lambda provider: (provider.label, provider.address, provider.wire),
         ),
         View(
@@ -47,7 +51,7 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "Shows the services of all wires. A pattern selects names.",
             SERVICE_COLUMNS,
             registry.services,
-            _service,
+            partial(_service, registry),
             _names,
         ),
     ]
@@ -57,7 +61,8 @@ def _names(service: Service) -> Iterator[str]:
     yield service.name
 
 
-def _provider(clock: IReactorTime, provider: Provider) -> Row:
+def _provider(registry: IRegistry, clock: IReactorTime, provider: Provider) -> Row:
+    checks = (registry.check_of(service) for service in provider.services)
     return {
         "provider": provider.id,
         "wire": provider.wire,
@@ -65,11 +70,12 @@ def _provider(clock: IReactorTime, provider: Provider) -> Row:
         "address": provider.address,
         "load": provider.load,
         "services": len(provider.services),
+        "failing": sum(check is not None and check.state is CheckState.FAILING for check in checks),
         "heard": round(clock.seconds() - provider.heard, 1),
     }
 
 
-def _service(service: Service) -> Row:
+def _service(registry: IRegistry, service: Service) -> Row:
     about: dict[str, object] = {
         "service": service.name,
         "protocol": service.protocol,
@@ -78,5 +84,10 @@ def _service(service: Service) -> Row:
     }
     if service.label is not None:
         about["label"] = service.label
+    check = registry.check_of(service)
+    if check is not None:
+        about |= {"check": check.state.value, "reason": check.reason}
+        if check.state is CheckState.FAILING:
+            about["finds"] = registry.policy_of(service).value
     about["secret"] = service.auth is not None
     return about

@@ -19,9 +19,11 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.access.everyone import Everyone
+from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.registry_views import views as registry_views
+from broker.app.checks import HealthChecks, connections_of
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -137,12 +139,16 @@ class Daemon(TwistedService):
         except StateError as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self.checks = HealthChecks(
+            self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
+        )
         try:
             self._listen(snapshot)
         except StartFailed:
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self.counters.include(self.checks.schedule.counts)
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
@@ -155,6 +161,7 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
+        self.checks.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -246,6 +253,7 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
+            checks=self.checks.schedule,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
@@ -279,12 +287,16 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Return the connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors)
+        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors) + connections_of(self._config.checks)
         return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
 
     def _shown(self) -> Shown:
         """Return the state for operators."""
-        own = [listeners_view(self.openings.states, self._reactor), *registry_views(self.core.registry, self._reactor)]
+        own = [
+            listeners_view(self.openings.states, self._reactor),
+            *registry_views(self.core.registry, self._reactor),
+            checks_view(self.checks.schedule.targets, self._reactor),
+        ]
         return Shown(
             self.counters.all,
             self._status,
@@ -318,6 +330,7 @@ class Daemon(TwistedService):
 
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
+        self.checks.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -329,6 +342,7 @@ class Daemon(TwistedService):
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: Config) -> None:
+        self.checks.use(config.checks)
         self.wires.reload(config)
         if self.console is not None:
             self.console.reload(config.console)

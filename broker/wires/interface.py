@@ -27,6 +27,8 @@ from twisted.internet.defer import Deferred
 from broker.access.principal import Access
 from broker.config.section import Section
 from broker.config.values import Broker
+from broker.core.checks.interfaces import Pinger
+from broker.core.checks.schedule import Schedule
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import Service, Snapshot
 from broker.net.rate_limits import Complaints
@@ -51,6 +53,7 @@ class Context:
     - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
+    - ``checks``: the schedule of health checks, for servers that are not in the registry.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire
@@ -72,6 +75,7 @@ class Context:
     in_thread: Callable[..., Deferred[Any]]
     room: int
     descriptors: int
+    checks: Schedule
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
@@ -105,6 +109,9 @@ class OpenWire(Protocol):
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the wire's own HTTP endpoints."""
+
+    def pinger(self) -> Pinger | None:
+        """Return the ping of the wire, by which health checks find out if a peer still answers; None if it has none."""
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of open TLS listeners, which a reload reads again."""
@@ -140,6 +147,10 @@ class PlainWire:
     def endpoints(self) -> Sequence[Endpoint]:
         """Return no endpoints: the wire is not operated over HTTP besides its views."""
         return ()
+
+    def pinger(self) -> Pinger | None:
+        """Return no ping: the protocol has none, or ends silent peers itself."""
+        return None
 
     def certificates(self) -> Sequence[Certificates]:
         """Return no certificates: no listener has TLS."""

@@ -7,6 +7,8 @@ Rules (both documents; where real peers differ, both are supported):
   an ill-typed parameter is answered, and may be repeated.
 - A role is authenticated once; a connection may have several roles.
 - Peers that authenticated by password, or from the local machine, are trusted.
+- The broker pings servers (`ElkoSession.ping`). Only the answer to the latest ping counts: one with its tag, or without
+  any. All others are ignored.
 
 `broker` and `director` add the operations of their protocols.
 """
@@ -78,7 +80,19 @@ def _allowed(needs: OperationRoles, roles: frozenset[Role]) -> Operations:
 class ElkoSession:
     """The session of one peer. A protocol adds its operations, as `ObjectTables`, and the meaning of its roles."""
 
-    __slots__ = ("_access", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
+    __slots__ = (
+        "_access",
+        "_ended",
+        "_label",
+        "_objects",
+        "_peer",
+        "_pings",
+        "_pong_awaited",
+        "_roles",
+        "_tables",
+        "trusted",
+        "write",
+    )
 
     def __init__(self, tables: ObjectTables, access: AccessControl, peer: Peer) -> None:
         self._tables = tables
@@ -89,6 +103,8 @@ class ElkoSession:
         self._label = ANONYMOUS
         self._roles: frozenset[Role] = frozenset()
         self._ended = False
+        self._pings = 0
+        self._pong_awaited: Callable[[bool | None], object] | None = None
         self.trusted = False
         self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
 
@@ -131,6 +147,19 @@ class ElkoSession:
         """Send one encoded message before all later output of any peer."""
         self._peer.write_first(data)
 
+    def ping(self, to: str, answered: Callable[[bool | None], object]) -> None:
+        """Ping the peer, in the name of the object ``to``. ``answered`` is called with True when the answer arrives.
+
+        Another ping replaces one that is not answered.
+        """
+        self._pings += 1
+        self._pong_awaited = answered
+        self._peer.write(encode(wire.PingOut(to, tag=self._ping_tag)))
+
+    @property
+    def _ping_tag(self) -> str:
+        return f"check-{self._pings}"
+
     # Extended by a protocol
 
     def _admit(self, role: Role, message: wire.Auth) -> None:
@@ -167,15 +196,15 @@ class ElkoSession:
     def _disconnect(self, message: wire.Disconnect) -> None:
         self._peer.close()
 
-    def _heartbeat(self) -> None:
-        """Record a heartbeat: a Ping, or the answer to one. No-op if the peer is not a provider."""
-
     def _ping(self, message: wire.Ping) -> None:
         tag = message.tag
         self.write(encode(wire.PongOut(self._answers_as(message), "pong", msgspec.UNSET if tag is None else tag)))
 
     def _pong(self, message: wire.Pong) -> None:
-        pass
+        answered = self._pong_awaited
+        if answered is not None and (message.tag is None or message.tag == self._ping_tag):
+            self._pong_awaited = None
+            answered(True)
 
     def _debug(self, message: wire.Debug) -> None:
         self._peer.debug(self._label, message.msg)
