@@ -11,8 +11,20 @@ import attrs
 import pytest
 
 from broker.app.configuration import Config, parse, read, refused, report
+from broker.config.access import Access
 from broker.config.errors import BadConfig
-from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.config.values import (
+    PINGS,
+    Broker,
+    CheckRule,
+    Checks,
+    Console,
+    FullLoad,
+    Journal,
+    LauncherEntry,
+    Launchers,
+    Log,
+)
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
 from broker.wires.dns.config import Dns
@@ -39,6 +51,8 @@ SECTIONS = {
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,
+    "access": Access,
+    "checks": Checks,
 }
 
 
@@ -93,6 +107,12 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     (mtl_rule,) = data["mtl"].pop("rules")
     (queue,) = data["mtl"].pop("queues")
     (full_load,) = data["journal"].pop("full_load")
+    (check_rule,) = data["checks"].pop("rules")
+    assert list(check_rule) == [field.name for field in attrs.fields(CheckRule)]
+    assert check_rule == {name: listed(value) for name, value in attrs.asdict(PINGS).items()} | {
+        "protocols": ["tcp"],
+        "up": 2,
+    }
     director = data["director"]
     (director_listener,) = director.pop("listeners")
     for section, cls in zip((director, director_listener, director_listener.pop("limits")), DIRECTOR, strict=True):
@@ -127,7 +147,7 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     unset = {
         name for cls in (*SECTIONS.values(), BrokerListener) for name, value in defaults(cls).items() if value is None
     }
-    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
+    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue, CheckRule) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
     assert names == unset | parts | {"services", "load"} | {"name", "script"}
 
@@ -136,6 +156,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     # a path is for the other transports than the default one
     text = uncommented(examples=True).replace('transport = "tcp"', 'transport = "websocket"')
     (tmp_path / "clients").mkdir()
+    (tmp_path / "users.toml").touch(0o600)
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
     config = parse(inline, str(tmp_path / "x.toml"))
     assert (config.elko.listeners[0].code, config.console.password) == ("change me", "change me")
@@ -234,6 +255,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 def test_the_documented_examples_and_what_is_shown_for_them(tmp_path: Path, text: str, output: str) -> None:
     cert, key = certificate(tmp_path, "x")
     (tmp_path / "clients").mkdir()
+    (tmp_path / "users.toml").touch(0o600)
     (tmp_path / "clients" / "web1.example.org.public").touch()
     (tmp_path / "broker.private").write_text("0" * 40)
     named = {"cert.pem": cert, "key.pem": key, **{name: tmp_path / name for name in ("clients", "broker.private")}}

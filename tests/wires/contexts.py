@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+from twisted.internet.defer import maybeDeferred
+
+from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
+from broker.access.logins import Logins
+from broker.access.password_backoff import Guesses
+from broker.access.password_checks import PasswordChecks
 from broker.config.values import Broker
+from broker.core.checks.interfaces import Question
+from broker.core.checks.progress import Outcome
+from broker.core.checks.schedule import Schedule
 from broker.core.counters import Counters
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
@@ -18,7 +27,19 @@ from broker.core.topics import Topics
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import Context
+from broker.wires.view_scan import page as page_of
 from broker.wires.views import AnyView, Row
+
+
+class NoChecks:
+    """An asker of health checks that makes none."""
+
+    def ask(self, question: Question, answered: Callable[[Outcome], None]) -> None:
+        """Make no check."""
+
+    def pings(self, wire: str) -> bool:
+        """No wire has a ping."""
+        return False
 
 
 def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given: Any) -> Context:
@@ -32,6 +53,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "registry": Registry(clock, lambda: next(ids), Restored([], 0, clock, lambda ids: None)),
         "topics": Topics(),
         "leases": leases,
+        "checks": Schedule(clock, leases, NoChecks(), lambda: 0.5),
         "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
         "recorder": None,
         "scheduler": Scheduler(clock),
@@ -44,6 +66,8 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "offer_own": lambda: None,
         "forget": lambda title: None,
         "access": Everyone(),
+        "logins": Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)),
+        "audit": NoAudit(),
         "endpoints": lambda: [],
     }
     return Context(**{**parts, **given})
@@ -52,6 +76,6 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
 def page(views: Sequence[AnyView], name: str, pattern: str = "*", **where: int) -> list[Row]:
     """A page of the view of that name."""
     [view] = [each for each in views if each.name == name]
-    rows = view.page(pattern, **where)
+    rows = page_of(view, pattern, **where)
     assert all(row.keys() <= {column.name for column in view.columns} for row in rows), "each column is documented"
     return rows
