@@ -23,6 +23,7 @@ from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
 from broker.access.principal import Principal
 from broker.admin.certificate_views import CertificateWatch, certificates
+from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
 from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
@@ -31,6 +32,7 @@ from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
+from broker.app.checks import HealthChecks, connections_of
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -155,6 +157,9 @@ class Daemon(TwistedService):
         except StateError as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self.checks = HealthChecks(
+            self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
+        )
         self._open_access(snapshot)
         try:
             self._listen(snapshot)
@@ -162,6 +167,7 @@ class Daemon(TwistedService):
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self.api.start()
         self._listeners_changed()
@@ -178,6 +184,7 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
+        self.checks.stop()
         self.lag.stop()
         self.draining.stop()
         self.api.stop()
@@ -335,6 +342,7 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
+            checks=self.checks.schedule,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
@@ -370,7 +378,7 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Return the connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors)
+        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors) + connections_of(self._config.checks)
         return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
 
     def _shown(self) -> Shown:
@@ -378,6 +386,7 @@ class Daemon(TwistedService):
         own = [
             listeners_view(self.openings.states, self._reactor),
             *registry_views(self.core.registry, self._reactor),
+            checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
             certificates(self._certificates, self._reactor),
         ]
@@ -438,6 +447,7 @@ class Daemon(TwistedService):
 
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
+        self.checks.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -450,6 +460,7 @@ class Daemon(TwistedService):
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: Config) -> None:
+        self.checks.use(config.checks)
         self.wires.reload(config)
         if self.console is not None:
             self.console.reload(config.console)

@@ -18,6 +18,7 @@ from broker.access.grants import Grants
 from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
+from broker.core.checks.interfaces import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
 from broker.net.admission import ConnectionFactory
@@ -112,6 +113,10 @@ class OpenDbp(PlainWire):
         if not self.address:
             return []
         return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
+
+    def pinger(self) -> Pinger:
+        """Return the probe of services, by their ids in the registry."""
+        return self.catalogue
 
     def views(self) -> Sequence[AnyView]:
         """Return the view of registered services."""

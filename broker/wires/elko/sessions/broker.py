@@ -11,6 +11,7 @@ Rules (the Broker document; where real peers differ, both are supported, see doc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 
@@ -160,6 +161,10 @@ class BrokerSession(ElkoSession):
         """Send "shutdown" to the peer."""
         self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
 
+    def check(self, answered: Callable[[bool | None], object]) -> None:
+        """Ping the peer; see `ElkoSession.ping`."""
+        self.ping(self._as, answered)
+
     # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
@@ -291,10 +296,6 @@ class BrokerSession(ElkoSession):
         self.permit_some("offer")
         # As in the original, a negative load is 0, without a diagnostic.
         self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
-
-    def _heartbeat(self) -> None:
-        if self._provider is not None:
-            self._wiring.registry.beat(self._provider)
 
     # Object `admin`
 
