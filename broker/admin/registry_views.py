@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import Provider, Service
+from broker.core.model import Load, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
 
 PROVIDER_COLUMNS = (
@@ -30,6 +31,16 @@ SERVICE_COLUMNS = (
     Column("secret", "True if a secret belongs to the service, which is not shown"),
 )
 
+LOAD_COLUMNS = (
+    Column("provider", "Id of the provider"),
+    Column("label", "Label of the provider"),
+    Column("load", "Load that it reported last, 0 before the first report"),
+    Column("requests", "Requests that it completed between its last two reports", "requests"),
+    Column("errors", "Requests of these that failed", "requests"),
+    Column("in_flight", "Requests that it was handling at its last report", "requests"),
+    Column("latency_ms", "Mean time for which it handled one of the requests", "milliseconds"),
+)
+
 
 def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
     """Return the views of the registry."""
@@ -41,6 +52,15 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             registry.providers,
             partial(_provider, clock),
             lambda provider: (provider.label, provider.address, provider.wire),
+        ),
+        View(
+            "broker loads",
+            "Shows the last load report of each provider, with its requests if it reports them, by the ids of the "
+            "providers. A pattern selects labels.",
+            LOAD_COLUMNS,
+            registry.loads,
+            _load,
+            lambda load: (load.label,),
         ),
         View(
             "broker services",
@@ -67,6 +87,13 @@ def _provider(clock: IReactorTime, provider: Provider) -> Row:
         "services": len(provider.services),
         "heard": round(clock.seconds() - provider.heard, 1),
     }
+
+
+def _load(load: Load) -> Row:
+    row: dict[str, object] = {"provider": load.provider, "label": load.label, "load": load.load}
+    if load.details is not None:
+        row |= {name: value for name, value in attrs.asdict(load.details).items() if value is not None}
+    return row
 
 
 def _service(service: Service) -> Row:

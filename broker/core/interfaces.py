@@ -14,6 +14,7 @@ from broker.core.model import (
     KnownSession,
     Launcher,
     Load,
+    LoadDetails,
     Provider,
     Rights,
     Service,
@@ -80,8 +81,12 @@ class IRegistry(Interface):
         other difference; then nothing has changed.
         """
 
-    def load(provider: int, load: float) -> None:
-        """Set a provider's load. Raises `Refusal` PARAMETER for an invalid one (`checked_load`)."""
+    def load(provider: int, load: float, details: LoadDetails | None = ...) -> None:
+        """Set a provider's load. Raises `Refusal` PARAMETER for an invalid one (`checked_load`).
+
+        ``details`` are those of this report (`broker.core.model.load_details` checks them); by default none. They
+        replace those of the report before.
+        """
 
     def beat(provider: int, sent: float | None = None) -> None:
         """Record a heartbeat of a provider: `Provider.heard` becomes the present time. No-op for a provider that left.
@@ -130,8 +135,9 @@ class IRegistry(Interface):
     def watch(changed: Callable[[Change], None], kinds: Collection[Kind] = ...) -> IWait:
         """Call ``changed`` with every later change of these kinds (by default all), in order, until cancelled."""
 
-    def watch_loads(told: Callable[[int, float], None]) -> IWait:
-        """Call ``told`` with a provider and its load at each report, in order with all changes, until cancelled.
+    def watch_loads(told: Callable[[int, float, LoadDetails | None], None]) -> IWait:
+        """Call ``told`` with a provider, its load and the details at each report, in order with all changes, until
+        cancelled.
 
         Equivalent to `watch` of LOAD at a third of the cost, for consumers of every load.
         """
