@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -21,6 +21,7 @@ from broker.core.model import (
     Snapshot,
     TopicInfo,
 )
+from broker.core.plan import Plan, PlanChange
 
 
 class IWait(Interface):
@@ -167,6 +168,31 @@ class ILaunchers(Interface):
 
     def switch_off(name: str) -> None:
         """Mark the program of that name as no longer wanted. Unknown names are ignored."""
+
+
+class IPlan(Interface):
+    """The capacity plan as it was last read from its file. All methods are for the reactor thread."""
+
+    def current() -> Plan | None:
+        """Return the last valid plan; None if there was none yet, or no file is configured."""
+
+    def problem() -> str | None:
+        """Return a sentence on the file if its last reading failed; `current` is then an older plan, or None."""
+
+    def age() -> float | None:
+        """Return the age of the current plan in seconds: the time since the moment for which it was made."""
+
+    def days_until_short() -> Mapping[str, float]:
+        """Return the days until each service has too few providers, by its name; 0 if it has too few already.
+
+        Services that are not foreseen to be short are left out.
+        """
+
+    def watch(changed: Callable[[PlanChange], None]) -> IWait:
+        """Call ``changed`` for each service whose verdict is another one in a new plan, until cancelled.
+
+        For the first plan that is read, it is called for each service that is short, with ``before`` None.
+        """
 
 
 class IControl(Interface):
