@@ -8,13 +8,14 @@ WORKERS ?= 2
 # With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run plan test check clean
+.PHONY: help run plan test check install clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
 	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
 	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core")'
 	@echo 'make check  the checks alone: style, types, import rules'
+	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
 	@echo 'make clean  removes .venv and all generated files'
 
 run:
@@ -41,6 +42,9 @@ test:
 	@sh etc/setup.sh test
 	$(checks)
 	.venv/bin/pytest --numprocesses=$(WORKERS) $(ARGS)
+
+install:
+	@sh etc/install.sh
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -15,8 +15,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.wires.mtl.sessions import password_verifiers, users_file
-from broker.wires.mtl.sessions.password_verifiers import BadPassword, PasswordVerifier
+from broker.access import password_verifiers
+from broker.access.password_verifiers import BadPassword, PasswordVerifier
+from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
 
 MODE = 0o600

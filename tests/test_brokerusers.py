@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from broker import brokerusers
+from broker.access import password_verifiers
+from broker.access.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.brokerusers import INTERRUPTED, Failed, add, main, remove, users
-from broker.wires.mtl.sessions import password_verifiers, users_file
-from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, PasswordVerifier
+from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
 from tests.patience import PATIENCE
 

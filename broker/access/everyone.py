@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.defer import Deferred, fail
 
+from broker.access.grants import EVERYTHING, Grants
 from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 
@@ -12,6 +15,11 @@ class Everyone:
     """Implementation of `broker.access.principal.Access` without users: all credentials are refused."""
 
     users = False
+    problems = ()
+
+    def __init__(self) -> None:
+        self.changed: list[Callable[[], object]] = []
+        """Callbacks, which are never called: nothing changes."""
 
     def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
         """Refuse the password."""
@@ -30,6 +38,14 @@ class Everyone:
         return None
 
     def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
+        """Return True."""
+        return True
+
+    def grants(self, principal: Principal, listener: str) -> Grants:
+        """Return the grants of everything."""
+        return EVERYTHING
+
+    def stands(self, principal: Principal) -> bool:
         """Return True."""
         return True
 

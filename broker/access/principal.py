@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
+
+if TYPE_CHECKING:
+    from broker.access.grants import Grants
 
 
 class Method(Enum):
@@ -21,11 +25,15 @@ class Method(Enum):
 
 @attrs.frozen
 class Principal:
-    """A user. The anonymous one has the empty name. ``address`` is the peer's host, for the audit log."""
+    """A user. The anonymous one has the empty name. ``address`` is the peer's host, for the audit log.
+
+    ``credential`` identifies the password, token, certificate or key that authenticated the user; it is no secret.
+    """
 
     name: str = ""
     method: Method = Method.NONE
     address: str = ""
+    credential: str = attrs.field(default="", repr=False)
 
 
 OPERATIONS = {
@@ -71,5 +79,22 @@ class Access(Protocol):
     def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
         """Return True if the user may do that at the listener of that title.
 
-        ``name`` is that of a service, topic or queue.
+        ``name`` is that of a service, topic or queue; empty for an operation on all of them.
         """
+
+    def grants(self, principal: Principal, listener: str) -> Grants:
+        """Return all that the user may do at the listener of that title. Sessions keep it until `changed`."""
+
+    def stands(self, principal: Principal) -> bool:
+        """Return True if the credential that authenticated the user is still valid; True for the anonymous user."""
+
+    @property
+    def changed(self) -> list[Callable[[], object]]:
+        """Callbacks for a change of users, rights or the validity of a token, without arguments.
+
+        A session whose principal no longer `stands` ends; the others take their `grants` again.
+        """
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Reasons why the present users file is not used, as sentences; empty if it is, or if there is none."""

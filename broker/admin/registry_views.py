@@ -1,4 +1,4 @@
-"""The views of the registry: the providers and services of all wires."""
+"""The views of the registry: the providers, services and loads of all wires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import Load, Provider, Service
+from broker.core.model import BROKER, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
 
 PROVIDER_COLUMNS = (
@@ -20,6 +20,7 @@ PROVIDER_COLUMNS = (
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
     Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
+    Column("age", "Time since its registration", "seconds"),
 )
 
 SERVICE_COLUMNS = (
@@ -33,7 +34,8 @@ SERVICE_COLUMNS = (
 
 LOAD_COLUMNS = (
     Column("provider", "Id of the provider"),
-    Column("label", "Label of the provider"),
+    Column("wire", "Wire on which it registered"),
+    Column("label", "Label that it gave"),
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("requests", "Requests that it completed between its last two reports", "requests"),
     Column("errors", "Requests of these that failed", "requests"),
@@ -49,35 +51,51 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "broker providers",
             "Shows the providers of all wires, by their ids. A pattern selects labels, addresses or wires.",
             PROVIDER_COLUMNS,
-            registry.providers,
-            partial(_provider, clock),
+            partial(present_providers, registry),
+            partial(provider_row, clock),
             lambda provider: (provider.label, provider.address, provider.wire),
-        ),
-        View(
-            "broker loads",
-            "Shows the last load report of each provider, with its requests if it reports them, by the ids of the "
-            "providers. A pattern selects labels.",
-            LOAD_COLUMNS,
-            registry.loads,
-            _load,
-            lambda load: (load.label,),
         ),
         View(
             "broker services",
             "Shows the services of all wires. A pattern selects names.",
             SERVICE_COLUMNS,
-            registry.services,
-            _service,
+            partial(_services, registry),
+            service_row,
             _names,
+            tagged=True,
+        ),
+        View(
+            "broker loads",
+            "Shows the last load report of each provider, with its requests if it reports them. A pattern selects "
+            "labels or wires.",
+            LOAD_COLUMNS,
+            partial(present_providers, registry),
+            _load,
+            lambda provider: (provider.label, provider.wire),
+            tagged=True,
         ),
     ]
+
+
+def present_providers(registry: IRegistry) -> Iterator[Provider]:
+    """Yield the present providers, without those that leave before their turn."""
+    return (provider for id in registry.ids() if (provider := registry.provider(id)) is not None)
+
+
+def _services(registry: IRegistry) -> Iterator[Service]:
+    for id in (BROKER, *registry.ids()):
+        provider = registry.provider(id)
+        if provider is not None:
+            yield from provider.services
 
 
 def _names(service: Service) -> Iterator[str]:
     yield service.name
 
 
-def _provider(clock: IReactorTime, provider: Provider) -> Row:
+def provider_row(clock: IReactorTime, provider: Provider) -> Row:
+    """Return the row of a provider."""
+    now = clock.seconds()
     return {
         "provider": provider.id,
         "wire": provider.wire,
@@ -85,18 +103,13 @@ def _provider(clock: IReactorTime, provider: Provider) -> Row:
         "address": provider.address,
         "load": provider.load,
         "services": len(provider.services),
-        "heard": round(clock.seconds() - provider.heard, 1),
+        "heard": round(now - provider.heard, 1),
+        "age": round(now - provider.since, 1),
     }
 
 
-def _load(load: Load) -> Row:
-    row: dict[str, object] = {"provider": load.provider, "label": load.label, "load": load.load}
-    if load.details is not None:
-        row |= {name: value for name, value in attrs.asdict(load.details).items() if value is not None}
-    return row
-
-
-def _service(service: Service) -> Row:
+def service_row(service: Service) -> Row:
+    """Return the row of a service, without its secret."""
     about: dict[str, object] = {
         "service": service.name,
         "protocol": service.protocol,
@@ -107,3 +120,15 @@ def _service(service: Service) -> Row:
         about["label"] = service.label
     about["secret"] = service.auth is not None
     return about
+
+
+def _load(provider: Provider) -> Row:
+    row: dict[str, object] = {
+        "provider": provider.id,
+        "wire": provider.wire,
+        "label": provider.label,
+        "load": provider.load,
+    }
+    if provider.details is not None:
+        row |= {name: value for name, value in attrs.asdict(provider.details).items() if value is not None}
+    return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,16 @@ from pathlib import Path
 import attrs
 
 from broker.config import endpoint
+from broker.config.access import ACCESS
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import bound
 from broker.config.validate_journal import journal_problems
 from broker.config.values import Broker, Console, Journal, Launchers, Log
+
+VERSION = 1
+"""Version of the format of configuration files. A change that older files do not fit raises it."""
 
 MAX_GRACE = 86_400.0
 """Seconds. Services remembered from a day ago are useless."""
@@ -24,6 +29,12 @@ _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
 
 
 def _broker(broker: Broker) -> Iterator[Problem]:
+    if broker.version > VERSION:
+        yield Problem(
+            "broker.version",
+            f"the file has version {broker.version}, and this broker reads version {VERSION}: upgrade it",
+        )
+    yield from in_range("broker.version", broker.version, 1, math.inf)
     yield from printable("broker.service", broker.service, MAX_SUFFIX)
     if broker.state is not None and (not broker.state or "\0" in broker.state):
         yield Problem("broker.state", "is no path")
@@ -123,12 +134,20 @@ def _launchers(launchers: Launchers) -> Iterator[Problem]:
 _EXAMPLES = Path(__file__).parent
 
 DAEMON_BEFORE = (
-    Section("broker", Broker, Broker(), _broker, reloadable=("diagnostics", "grace"), example=_EXAMPLES / "head.toml"),
+    Section(
+        "broker",
+        Broker,
+        Broker(),
+        _broker,
+        reloadable=("version", "diagnostics", "grace"),
+        example=_EXAMPLES / "head.toml",
+    ),
     Section("log", Log, Log(), reloadable=("level",)),
 )
 """The sections before those of the wires."""
 
 DAEMON_AFTER = (
+    ACCESS,
     Section(
         "journal",
         Journal,

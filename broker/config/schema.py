@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
+from broker.config.access import Access
 from broker.config.daemon import DAEMON_AFTER, DAEMON_BEFORE
 from broker.config.section import Section
 from broker.config.values import Broker, Console, Journal, Launchers, Log
@@ -26,6 +27,7 @@ class Config:
     journal: Journal
     console: Console
     launchers: Launchers
+    access: Access
 
     def using(self, **sections: Any) -> Self:
         """Return a copy with other sections."""

@@ -11,6 +11,8 @@ import attrs
 class Broker:
     """The daemon itself."""
 
+    version: int = 1
+    """Version of the file's format. A broker refuses a later one than it reads."""
     service: str | None = None
     """Suffix of the broker's own service names: ``broker-client-SUFFIX``."""
     state: str | None = None

@@ -8,13 +8,17 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
+from broker.core.control import Drain, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.model import (
     Change,
+    Check,
     Kind,
     KnownSession,
     Launcher,
     Load,
     LoadDetails,
+    NotReady,
+    Policy,
     Provider,
     Rights,
     Service,
@@ -99,7 +103,9 @@ class IRegistry(Interface):
     def find(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         """Return the present services of that name and protocol, in the order in which they were offered.
 
-        With ``restored``, they are followed by the marked services from before a restart that no live one has replaced.
+        Services with a failing health check come after the others or are left out, by the policy of their check (see
+        `set_check`). With ``restored``, all are followed by the marked services from before a restart that no live one
+        has replaced.
         """
 
     def wait(name: str, seconds: float | None) -> Deferred[Service]:
@@ -119,7 +125,33 @@ class IRegistry(Interface):
         """
 
     def services(name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
-        """Return all live services, the broker's own included; or those of a name, or of a name and a protocol."""
+        """Return all live services, the broker's own included; or those of a name, or of a name and a protocol.
+
+        Hidden services are included: see `find`.
+        """
+
+    def check_of(service: Service) -> Check | None:
+        """Return the result of the health checks of a service; None if it is not checked, or not registered."""
+
+    def set_check(service: Service, check: Check | None, policy: Policy = ...) -> None:
+        """Set the result of the health checks of a registered service; None if it is not checked any more.
+
+        While the check fails, `find` obeys the policy; a hidden service (`Policy.HIDE`) is shown last, however, if more
+        than the permitted share of the services of its name and protocol fails: then the failures tell more about the
+        network than about the services. No-op for a service that is not registered.
+
+        Waits and monitors that began while a service was hidden receive it when it is shown again; earlier ones do not,
+        since they received it, or were answered with it, before.
+        """
+
+    def policy_of(service: Service) -> Policy:
+        """Return the effective place of a service in finds: SHOW unless its check fails."""
+
+    def protocols(name: str, restored: bool = False) -> Sequence[str]:
+        """Return the protocols of the services of a name, each once, in the order in which they were offered.
+
+        With ``restored``, also those of services from before a restart.
+        """
 
     def loads() -> Sequence[Load]:
         """Return the loads of all providers but the broker itself, those without services included."""
@@ -129,6 +161,9 @@ class IRegistry(Interface):
 
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
+
+    def ids() -> Sequence[int]:
+        """Return the ids of all providers but the broker itself, in order, as a copy: some 10 ns for each."""
 
     def providers() -> Sequence[Provider]:
         """Return all providers but the broker itself, in order of their ids."""
@@ -155,6 +190,9 @@ class IRegistry(Interface):
         None if they are unavailable: another epoch, a revision in the future, or one that is too old. The caller takes
         a snapshot instead. Loads do not displace other changes.
         """
+
+    def recent(kinds: Collection[Kind] = ...) -> Sequence[Change]:
+        """Return all changes of these kinds (by default all) that are still known, in order."""
 
 
 class ILaunchers(Interface):
@@ -196,13 +234,82 @@ class IPlan(Interface):
 
 
 class IControl(Interface):
-    """Control of the broker process by an administrator."""
+    """Control of the broker process by an administrator, as far as protocols have it. `IOperations` has the rest."""
 
     def reinitialize() -> None:
         """Reload the configuration."""
 
     def shut_down(kill: bool) -> None:
         """Shut the process down gracefully; with ``kill``, end it at once."""
+
+
+class IOperations(IControl):
+    """Control of the broker process by an operator, at the console and over HTTP. All methods return at once."""
+
+    def reload() -> ReloadResult:
+        """Read the configuration again, and apply the keys that a reload may change.
+
+        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well.
+        """
+
+    def settings() -> Sequence[KeyState]:
+        """Return all keys of the running configuration with their values, in the order of the configuration."""
+
+    def not_ready() -> Sequence[NotReady]:
+        """Return the reasons for which the daemon is not ready; none if it is."""
+
+    def drain(seconds: float) -> Drain:
+        """Refuse new peers, and send the present ones away by the means of their protocols.
+
+        After ``seconds`` the state becomes ``overdue`` if some are still connected. A drain that is under way gets the
+        new deadline. Operators at the console and over HTTP are not sent away.
+        """
+
+    def undrain() -> Drain:
+        """Serve everybody again. No-op without a drain."""
+
+    def drained() -> Drain:
+        """Return the state of the drain."""
+
+    def disconnect(wire: str, session: str) -> bool:
+        """Close the session of that wire with that key of its view of sessions. Returns False if there is none.
+
+        Raises `Refusal` PARAMETER if there is no such wire.
+        """
+
+    def log_levels() -> LogLevels:
+        """Return the log levels in use."""
+
+    def set_log_levels(level: LevelName | None = ..., modules: Mapping[str, LevelName | None] = ...) -> LogLevels:
+        """Change log levels until the next change by a reload. Returns all.
+
+        ``level`` None keeps the general level; None in ``modules`` removes an exception. Raises `Refusal` PARAMETER for
+        a name that is neither a wire nor a module, LIMIT for too many.
+        """
+
+    def trace(address: str, seconds: float) -> Trace:
+        """Log the messages from and to the peers at an address: a host, or ``host:port``, for some time.
+
+        A trace that is under way gets the new time. Raises `Refusal` PARAMETER for an invalid address or time, LIMIT
+        if there are too many traces.
+        """
+
+    def untrace(address: str) -> bool:
+        """End a trace. Returns False if there is none of that address."""
+
+    def traces() -> Sequence[Trace]:
+        """Return the traces under way."""
+
+
+class INotifications(Interface):
+    """Notifications of operators about events, by webhooks and commands of the configuration."""
+
+    def event(kind: str, name: str, about: Mapping[str, object] = ...) -> None:
+        """Report an event, which the rules of the configuration may send to somebody.
+
+        ``kind`` is one of `broker.core.model.EVENTS`, ``name`` its subject: a service, a listener. ``about`` has
+        details, as values of JSON. Never raises, and never blocks.
+        """
 
 
 # persistence
@@ -298,8 +405,13 @@ class ITopics(Interface):
         """
 
     def describe() -> Sequence[TopicInfo]:
-        """Return all topics with subscribers, in order of their names. For operators: it costs some 3 µs for each
-        topic."""
+        """Return all topics with subscribers, in order of their names, at a cost of some 3 µs for each topic."""
+
+    def names() -> Sequence[bytes]:
+        """Return the names of all topics with subscribers, as a copy."""
+
+    def info(topic: bytes) -> TopicInfo | None:
+        """Return one topic; None without subscribers."""
 
 
 # leases

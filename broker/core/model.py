@@ -77,7 +77,8 @@ class Provider:
     """Snapshot of a registered peer.
 
     ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
-    seconds of the registry's clock. ``details`` are those of the last report of a load, None if it had none.
+    seconds of the registry's clock; ``since`` is the time of the registration, 0.0 if it is unknown; it is not stored
+    and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
     """
 
     id: int
@@ -87,7 +88,8 @@ class Provider:
     load: float
     heard: float
     services: tuple[Service, ...]
-    details: LoadDetails | None = None
+    since: float = attrs.field(default=0.0, eq=False)
+    details: LoadDetails | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen
@@ -122,6 +124,32 @@ class Load:
     details: LoadDetails | None = None
 
 
+class CheckState(enum.StrEnum):
+    """State of a health check. A service that is not checked, or not yet often enough, is untested."""
+
+    UNTESTED = "untested"
+    PASSING = "passing"
+    FAILING = "failing"
+
+
+@attrs.frozen
+class Check:
+    """Result of the health checks of a service: its state, the ``reason`` as a sentence, and the time ``since`` which
+    it has this state, in seconds of the clock."""
+
+    state: CheckState
+    reason: str
+    since: float
+
+
+class Policy(enum.StrEnum):
+    """Place of a failing service in finds and choices: unchanged, after all others, or left out."""
+
+    SHOW = "show"
+    LAST = "last"
+    HIDE = "hide"
+
+
 class Kind(enum.StrEnum):
     """Kind of a `Change`. The members are strings because strings are hashed fast."""
 
@@ -131,16 +159,21 @@ class Kind(enum.StrEnum):
     WITHDRAWN = "withdrawn"
     AMENDED = "amended"
     LOAD = "load"
+    CHECKED = "checked"
+    HIDDEN = "hidden"
+    SHOWN = "shown"
 
 
 class Change(NamedTuple):
     """One change of the registry. Each change raises the revision by one.
 
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
-    for JOINED and LEFT. AMENDED never changes the endpoint of a service.
+    for JOINED and LEFT. AMENDED never changes the endpoint of a service. CHECKED, HIDDEN and SHOWN have the `Service`
+    too: the state of its health check has changed; finds leave it out from now on; finds include it again. A hidden
+    service may be withdrawn without being shown again.
 
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
-    ended, "expired" if it was silent for too long.
+    ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.
     """
 
     revision: int
@@ -285,3 +318,26 @@ class Listening:
     def ready(self) -> bool:
         """True if the listener is open."""
         return self.reason is None
+
+
+@attrs.frozen
+class NotReady:
+    """Reason for which the daemon is not ready: ``what`` names a part, such as ``listener mtl``; ``reason`` the
+    obstacle."""
+
+    what: str
+    reason: str
+
+
+EVENTS = {
+    "service-gone": "the last service of a name has left the registry",
+    "service-back": "a service of a name that was gone is offered again",
+    "service-failing": "a health check finds that a service fails",
+    "service-passing": "a service that failed passes its health check again",
+    "short-of-capacity": "a plan finds that a service has, or soon will have, too little capacity",
+    "listener-not-ready": "a listener cannot be opened",
+    "listener-ready": "a listener that could not be opened is open",
+    "store-degraded": "the state or the journal cannot be written",
+    "store-restored": "the state or the journal is written again",
+}
+"""Events that rules of ``[notify]`` name, with their meaning."""

@@ -56,8 +56,8 @@ class PlannedService:
 
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed then, ``need`` in the horizon,
     ``add`` are missing, now or in the horizon. From ``short_at`` on there are too few, in seconds of the epoch; None if
-    that is not foreseen. The bound behind ``need`` would have been missed at ``missed`` of ``trials`` past moments; with
-    95 % confidence its rate of misses is at most ``miss_at_most``, a share. ``note`` is a sentence.
+    that is not foreseen. The bound behind ``need`` would have been missed at ``missed`` of ``trials`` past moments;
+    with 95 % confidence its rate of misses is at most ``miss_at_most``, a share. ``note`` is a sentence.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Plan:
 
 @attrs.frozen
 class PlanChange:
-    """A service has another verdict than in the plan before; ``before`` is None if it was in none, or there was none."""
+    """A service has another verdict than in the plan before; ``before`` is None if it was in no plan before."""
 
     service: PlannedService
     before: Verdict | None

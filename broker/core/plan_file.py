@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -100,6 +101,8 @@ class PlanFile:
         self._in_thread = in_thread
         self._watchers: dict[_Watcher, None] = {}
         self._plan: Plan | None = None
+        self._verdicts: Mapping[str, int] = {}
+        """Number of services by verdict, as counters."""
         self._counts = {"plan_readings.read": 0, "plan_readings.failed": 0}
         self._watch: FileWatch | None = None
         self._stamp: Stamp | None = None
@@ -108,13 +111,13 @@ class PlanFile:
         self.use(path)
 
     def use(self, path: str | None) -> None:
-        """Read another file from now on. The plan of the one before stays until the first success; with None it goes."""
+        """Read another file from now on. The plan of the one before stays until a first success; with None it goes."""
         if self._watch is not None and path == self.path:
             return
         self.stop()
         self.path, self._stamp, self._problem = path, None, None
         if path is None:
-            self._plan = None
+            self._plan, self._verdicts = None, {}
         else:
             self._watch = FileWatch(self._clock, PAUSE, self._check)
             self._watch.refresh()
@@ -152,14 +155,8 @@ class PlanFile:
         return watcher
 
     def counts(self) -> Mapping[str, int]:
-        """Return the counters: services by verdict, the age in seconds, and readings of the file."""
-        counts = dict(self._counts)
-        if self._plan is not None:
-            counts |= {f"plan_services.{verdict.name.lower()}": 0 for verdict in Verdict}
-            for service in self._plan.services.values():
-                counts[f"plan_services.{service.verdict.name.lower()}"] += 1
-            counts["plan_age"] = round(self.age() or 0.0)
-        return counts
+        """Return the counters: services by verdict, and readings of the file by outcome; none without a file."""
+        return {} if self.path is None else {**self._counts, **self._verdicts}
 
     # reading
 
@@ -187,8 +184,10 @@ class PlanFile:
         self._counts["plan_readings.read"] += 1
         self._problem = None
         before, self._plan = self._plan, reading.plan
+        verdicts = Counter(service.verdict for service in reading.plan.services.values())
+        self._verdicts = {f"plan_services.{verdict.name.lower()}": verdicts[verdict] for verdict in Verdict}
         changed = changes(before, reading.plan)
-        short = sum(service.verdict.is_short for service in reading.plan.services.values())
+        short = sum(count for verdict, count in verdicts.items() if verdict.is_short)
         self.log.info(
             "the capacity plan {path} was read: {short} of {count} services are short",
             path=self.path,

@@ -6,6 +6,7 @@ Rules:
   waits in order of arrival, then the watchers (`broker.core.notifier`).
 - Waits, monitors and watches receive live registrations only. A find also returns restored services
   (`broker.core.restored_services`), except at endpoints that a live service of that name has.
+- A find obeys the policy of failing health checks (`broker.core.service_group`). Listings have all services.
 - All tables are bounded. Requests over a bound are refused with a sentence; nothing is dropped silently.
 """
 
@@ -27,9 +28,12 @@ from broker.core.model import (
     MAX_NAME,
     MAX_TEXT,
     Change,
+    Check,
+    CheckState,
     Kind,
     Load,
     LoadDetails,
+    Policy,
     Provider,
     Rights,
     Service,
@@ -37,6 +41,7 @@ from broker.core.model import (
 )
 from broker.core.notifier import Notifier
 from broker.core.restored_services import Restored
+from broker.core.service_group import PANIC, ServiceGroup
 from broker.core.waits import Waits
 from broker.core.watches import Watches
 
@@ -51,7 +56,7 @@ MAX_EPOCH = 2**53 - 1
 class _Member:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "details", "heard", "id", "label", "load", "services", "wire")
+    __slots__ = ("address", "details", "heard", "id", "label", "load", "services", "since", "wire")
 
     def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
         self.id = id
@@ -60,61 +65,22 @@ class _Member:
         self.address = address
         self.load = 0.0
         self.details: LoadDetails | None = None
-        self.heard = heard
+        self.since = self.heard = heard
         self.services: list[Service] = []
 
     def value(self) -> Provider:
         services = tuple(self.services)
-        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, services, self.details)
-
-
-class _ServiceGroup:
-    """Services of one name and protocol, in the order in which they were offered.
-
-    The tuples are caches: finds are far more frequent than changes.
-    """
-
-    __slots__ = ("_behind", "_services", "_with_restored", "all")
-
-    def __init__(self) -> None:
-        self._services: dict[int, Service] = {}
-        self.all: tuple[Service, ...] = ()
-        """All of them; empty if it has to be rebuilt."""
-        self._with_restored: tuple[Service, ...] = ()
-        """The same, followed by the restored services."""
-        self._behind: tuple[Service, ...] = ()
-        """The restored services from which ``_with_restored`` was built."""
-
-    def add(self, service: Service) -> None:
-        self._services[id(service)] = service
-        self._changed()
-
-    def remove(self, service: Service) -> bool:
-        """Remove a service. Returns whether none is left."""
-        del self._services[id(service)]
-        self._changed()
-        return not self._services
-
-    def replace(self, old: Service, new: Service) -> None:
-        """Put ``new`` in the place of ``old``."""
-        self._services = {id(each): each for each in (new if s is old else s for s in self._services.values())}
-        self._changed()
-
-    def gather(self) -> tuple[Service, ...]:
-        self.all = tuple(self._services.values())
-        return self.all
-
-    def with_restored(self, restored: tuple[Service, ...]) -> tuple[Service, ...]:
-        """Return all of them, followed by those of ``restored`` at other endpoints."""
-        if not self._with_restored or self._behind is not restored:
-            live = self.all or self.gather()
-            places = {service.hostport for service in live}
-            self._with_restored = (*live, *(service for service in restored if service.hostport not in places))
-            self._behind = restored
-        return self._with_restored
-
-    def _changed(self) -> None:
-        self.all = self._with_restored = ()
+        return Provider(
+            self.id,
+            self.label,
+            self.wire,
+            self.address,
+            self.load,
+            self.heard,
+            services,
+            self.since,
+            self.details,
+        )
 
 
 @implementer(IRegistry)
@@ -134,8 +100,13 @@ class Registry:
         self._notifier = Notifier()
         self._watches = Watches(self._notifier)
         self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
-        self._index: dict[tuple[str, str], _ServiceGroup] = {}
+        self._index: dict[tuple[str, str], ServiceGroup] = {}
+        self._protocols: dict[str, dict[str, None]] = {}
+        """The protocols of each name in the index."""
         self._service_count = 0
+        self._checks: dict[int, Check] = {}
+        """Results of health checks, by the `id` of a registered service."""
+        self._panic = PANIC
 
     @property
     def revision(self) -> int:
@@ -168,6 +139,11 @@ class Registry:
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)
         return None if member is None else (member.wire, member.label)
+
+    def ids(self) -> Sequence[int]:
+        ids = list(self._members)
+        ids.remove(BROKER)
+        return ids
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
@@ -251,6 +227,9 @@ class Registry:
         if new != old:
             own[place] = new
             self._index[key].replace(old, new)
+            check = self._checks.pop(id(old), None)
+            if check is not None:
+                self._checks[id(new)] = check
             self._tell([self._watches.record(Kind.AMENDED, member.id, new)])
 
     def find(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
@@ -260,17 +239,53 @@ class Registry:
             return remembered
         if remembered:
             return same.with_restored(remembered)
-        return same.all or same.gather()
+        found = same.found
+        return same.gather() if found is None else found
 
     def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
         if name is not None and protocol is not None:
-            return self.find(name, protocol)
+            same = self._index.get((name, protocol))
+            return () if same is None else same.all()
         return [
             service
             for member in self._members.values()
             for service in member.services
             if name is None or service.name == name
         ]
+
+    def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
+        live = self._protocols.get(name, ())
+        if not restored:
+            return tuple(live)
+        return tuple(dict.fromkeys((*live, *self._restored.protocols(name))))
+
+    # health checks
+
+    def check_of(self, service: Service) -> Check | None:
+        return self._checks.get(id(service))
+
+    def policy_of(self, service: Service) -> Policy:
+        same = self._index.get((service.name, service.protocol))
+        return Policy.SHOW if same is None else same.policy_of(service)
+
+    def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
+        same = self._index.get((service.name, service.protocol))
+        if same is None or service not in same:
+            return
+        before = self._checks.pop(id(service), None)
+        if check is not None:
+            self._checks[id(service)] = check
+        state = CheckState.UNTESTED if check is None else check.state
+        same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
+        changes = []
+        if state is not (CheckState.UNTESTED if before is None else before.state):
+            changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
+        self._tell(changes + self._settle(same))
+
+    def use_panic(self, share: float) -> None:
+        """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
+        self._panic = share
+        self._tell([change for same in self._index.values() for change in self._settle(same)])
 
     # loads
 
@@ -336,20 +351,27 @@ class Registry:
     ) -> Sequence[Change] | None:
         return self._watches.since(revision, kinds) if epoch == self.epoch else None
 
+    def recent(self, kinds: Collection[Kind] = tuple(Kind)) -> Sequence[Change]:
+        return self._watches.recent(kinds)
+
     # internal
 
     def _add(self, member: _Member, services: Sequence[Service]) -> None:
         if not services:
             return
         changes = []
+        settled: list[Change] = []
         member.services += services
         for service in services:
             key = (service.name, service.protocol)
             same = self._index.get(key)
             if same is None:
-                same = self._index[key] = _ServiceGroup()
+                same = self._index[key] = ServiceGroup()
+                self._protocols.setdefault(service.name, {})[service.protocol] = None
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
+            if same.judged:
+                settled += self._settle(same)
         self._service_count += len(services)
         member.heard = self._clock.seconds()
         # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
@@ -359,7 +381,7 @@ class Registry:
             if waits:
                 self._notifier.add_all(waits, service)
             self._watches.announce(change)
-        self._notifier.deliver()
+        self._tell(settled)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -367,12 +389,41 @@ class Registry:
         self._notifier.deliver()
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
+        judged: dict[ServiceGroup, None] = {}
         for service in services:
             key = (service.name, service.protocol)
-            if self._index[key].remove(service):
+            same = self._index[key]
+            self._checks.pop(id(service), None)
+            if same.judged:
+                judged[same] = None
+            if same.remove(service):
                 del self._index[key]
+                self._forget_protocol(*key)
         self._service_count -= len(services)
-        return [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
+        changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
+        for same in judged:
+            changes += self._settle(same)
+        return changes
+
+    def _settle(self, same: ServiceGroup) -> list[Change]:
+        """Hide and show the services of a group as their checks require. Returns the changes, which are to be told.
+
+        Notifications to waits are queued here: they precede those of the changes.
+        """
+        hidden, shown = same.settle(self._panic, self._waits.begun)
+        changes = [self._watches.record(Kind.HIDDEN, service.provider, service) for service in hidden]
+        for service, begun in shown:
+            waits = self._waits.of(service.name, begun)
+            if waits:
+                self._notifier.add_all(waits, service)
+            changes.append(self._watches.record(Kind.SHOWN, service.provider, service))
+        return changes
+
+    def _forget_protocol(self, name: str, protocol: str) -> None:
+        protocols = self._protocols[name]
+        del protocols[protocol]
+        if not protocols:
+            del self._protocols[name]
 
 
 def _check_texts(service: Service) -> None:

@@ -19,10 +19,11 @@ MAX_WAITS = 50_000
 class Wait:
     """Standing query of one peer: a wait or a monitor."""
 
-    __slots__ = ("_offered", "_timer", "_waits", "name")
+    __slots__ = ("_offered", "_timer", "_waits", "name", "number")
 
-    def __init__(self, waits: Waits, name: str, offered: Callable[[Service], None]) -> None:
+    def __init__(self, waits: Waits, name: str, number: int, offered: Callable[[Service], None]) -> None:
         self.name = name
+        self.number = number
         self._waits = waits
         self._offered: Callable[[Service], None] | None = offered
         self._timer: IDelayedCall | None = None
@@ -57,6 +58,8 @@ class Waits:
         self._clock = clock
         self._by_name: dict[str, dict[Wait, None]] = {}
         self._count = 0
+        self.begun = 0
+        """Number of waits that have ever begun. Each has the next number."""
 
     def __len__(self) -> int:
         return self._count
@@ -67,7 +70,8 @@ class Waits:
         """Add a wait; see `IRegistry.monitor`."""
         if self._count >= MAX_WAITS:
             raise Refusal(Reason.LIMIT, f"the broker holds {MAX_WAITS} waiting finds, and takes no more")
-        wait = Wait(self, name, offered)
+        self.begun += 1
+        wait = Wait(self, name, self.begun, offered)
         self._by_name.setdefault(name, {})[wait] = None
         self._count += 1
         if seconds is not None:
@@ -82,7 +86,12 @@ class Waits:
         if not same_name:
             del self._by_name[wait.name]
 
-    def of(self, name: str) -> Sequence[Wait]:
-        """Return the present waits for a name. A copy: a callback may cancel or add waits."""
+    def of(self, name: str, after: int = 0) -> Sequence[Wait]:
+        """Return the present waits for a name, by default all, else those that began after the wait with a number.
+
+        A copy: a callback may cancel or add waits.
+        """
         waits = self._by_name.get(name)
-        return () if waits is None else tuple(waits)
+        if waits is None:
+            return ()
+        return tuple(wait for wait in waits if wait.number > after) if after else tuple(waits)

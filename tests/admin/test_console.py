@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.access.password_backoff import BACKOFF, FREE
 from broker.admin.console import ConsoleSession, Shown
 from broker.admin.telnet import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
-from broker.wires.common.password_backoff import BACKOFF, FREE
 from broker.wires.counter import Counter, Documentation
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import WIDTH, broker_dialect

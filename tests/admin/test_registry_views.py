@@ -38,6 +38,7 @@ def test_a_provider_is_shown_with_its_last_sign_of_life(farm: Farm, operator: Op
         "load": 0.5,
         "services": 2,
         "heard": 12.0,
+        "age": 12.0,
     }
     peer.say("error", "ping", tag="x")
     [row] = page(views(farm.wiring.registry, farm.clock), "broker providers", "elko")
@@ -49,8 +50,8 @@ def test_loads_are_shown_with_those_details_that_were_reported(farm: Farm, opera
     farm.client("bank-1").say("broker", "load", factor=0.5, requests=120, latency_ms=41.5)
     farm.client("bank-2").say("broker", "load", factor=2)
     assert json.loads(operator.type("broker loads bank*")) == [
-        {"provider": 1, "label": "bank-1", "load": 0.5, "requests": 120, "latency_ms": 41.5},
-        {"provider": 2, "label": "bank-2", "load": 2.0},
+        {"provider": 1, "wire": "elko", "label": "bank-1", "load": 0.5, "requests": 120, "latency_ms": 41.5},
+        {"provider": 2, "wire": "elko", "label": "bank-2", "load": 2.0},
     ]
 
 

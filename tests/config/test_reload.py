@@ -16,6 +16,7 @@ from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoLis
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
 NOW = {
+    "broker.version",
     "broker.diagnostics",
     "broker.grace",
     "log.level",
@@ -101,6 +102,11 @@ NOW = {
     "mtl.hosts",
     "mtl.rules",
     "mtl.queues",
+    "access.audit_bytes",
+    "access.audit_files",
+    "access.requests_per_address",
+    "access.requests_per_user",
+    "access.requests_burst",
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",
@@ -112,6 +118,8 @@ NOW = {
     "launchers.table[chat].on",
 }
 AT_RESTART = {
+    "access.file",
+    "access.audit",
     "broker.service",
     "broker.state",
     "broker.strict_listeners",

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from broker.app.configuration import Config, parse, read, refused, report
+from broker.config.access import Access
 from broker.config.errors import BadConfig
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.net.interfaces.limits import RouterLimits
@@ -39,6 +40,7 @@ SECTIONS = {
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,
+    "access": Access,
 }
 
 
@@ -136,6 +138,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     # a path is for the other transports than the default one
     text = uncommented(examples=True).replace('transport = "tcp"', 'transport = "websocket"')
     (tmp_path / "clients").mkdir()
+    (tmp_path / "users.toml").touch(0o600)
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
     config = parse(inline, str(tmp_path / "x.toml"))
     assert (config.elko.listeners[0].code, config.console.password) == ("change me", "change me")
@@ -234,6 +237,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 def test_the_documented_examples_and_what_is_shown_for_them(tmp_path: Path, text: str, output: str) -> None:
     cert, key = certificate(tmp_path, "x")
     (tmp_path / "clients").mkdir()
+    (tmp_path / "users.toml").touch(0o600)
     (tmp_path / "clients" / "web1.example.org.public").touch()
     (tmp_path / "broker.private").write_text("0" * 40)
     named = {"cert.pem": cert, "key.pem": key, **{name: tmp_path / name for name in ("clients", "broker.private")}}

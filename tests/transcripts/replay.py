@@ -18,6 +18,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from zope.interface import implementer
 
+from broker.access.password_backoff import Guesses
 from broker.config import values
 from broker.core.counters import Counters
 from broker.core.director import director as core
@@ -31,7 +32,6 @@ from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY

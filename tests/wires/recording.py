@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from broker.access.password_backoff import Guesses
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
@@ -18,7 +19,6 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.net.interfaces.peer import Reader as PeerReader
 from broker.net.interfaces.peer import Session
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
@@ -43,6 +43,7 @@ class RecordingPeer:
         self.logins = 0
         self.closed = False
         self.behind = False
+        self.certificate: tuple[str, ...] = ()
 
     def write(self, data: bytes) -> None:
         if not self.closed:

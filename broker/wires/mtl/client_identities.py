@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 import attrs
-from twisted.internet.threads import deferToThreadPool
-from twisted.python.threadpool import ThreadPool
 
 from broker.core.disk_reserve import is_full
 from broker.net.allowed_keys import AllowedKeys
-from broker.wires.common.password_backoff import Delays
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
 from broker.wires.mtl.sessions.control_flow import ControlFlow
-from broker.wires.mtl.sessions.sasl import CHECKS, Mechanisms
+from broker.wires.mtl.sessions.sasl import Mechanisms
 from broker.wires.mtl.sessions.users_file import UsersFile
 from broker.wires.mtl.validation import mtl_curve
 
@@ -35,7 +31,6 @@ class ClientIdentities:
     users: UsersFile | None
     keys: AllowedKeys | None
     secret: bytes = attrs.field(repr=False)
-    threads: ThreadPool
 
     @classmethod
     def open(cls, config: Mtl, context: Context) -> ClientIdentities:
@@ -51,10 +46,7 @@ class ClientIdentities:
             if keys is not None:
                 keys.stop()
             raise
-        # Started last: a thread pool that is left running keeps the process alive.
-        threads = ThreadPool(0, CHECKS, "mtl passwords")
-        threads.start()
-        return cls(users, keys, secret, threads)
+        return cls(users, keys, secret)
 
     def authentication(self, config: Mtl, context: Context) -> AuthenticationContext:
         """Return the means of authentication for the control flow."""
@@ -63,9 +55,9 @@ class ClientIdentities:
         if keys is not None:
             name_of = keys.name_of
             curve = CurveKeys(name_of, lambda key: name_of(key) is not None)
-        in_thread = partial(deferToThreadPool, context.clock, self.threads)
-        mechanisms = Mechanisms(self.users, in_thread, self.secret, curve.user_of, config.anonymous)
-        return AuthenticationContext(mechanisms, Delays(), context.clock, curve)
+        logins = context.logins
+        mechanisms = Mechanisms(self.users, logins.checks, self.secret, curve.user_of, config.anonymous)
+        return AuthenticationContext(mechanisms, logins.delays, context.clock, curve)
 
     def revoke_from(self, control: ControlFlow) -> None:
         """Have the control flow revoke the access of users and keys that are removed or changed."""
@@ -86,10 +78,6 @@ class ClientIdentities:
         for watched in (self.keys, self.users):
             if watched is not None:
                 watched.stop()
-
-    def end_threads(self) -> None:
-        """Stop the thread pool. Blocks while a password check runs, some 30 ms."""
-        self.threads.stop()
 
 
 def _secret(state: str) -> bytes:

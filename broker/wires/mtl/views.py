@@ -20,6 +20,7 @@ MAX_RESOURCES = 50
 SESSION_COLUMNS = (
     Column("user", "Name of the user; empty before authentication"),
     Column("address", "Address of the connection"),
+    Column("connection", "Number of the connection, which disconnects it"),
     Column("host", "Virtual host that the session opened"),
     Column("profile", "Profile that the session opened"),
     Column("authorized", "True if the session may open resources"),
@@ -78,7 +79,7 @@ def views(
             "mtl sessions",
             "Shows the control sessions. A pattern selects users or addresses.",
             SESSION_COLUMNS,
-            control.sessions,
+            lambda: list(control.sessions()),
             _session,
             lambda session: (_user(session), session.address),
         ),
@@ -86,7 +87,7 @@ def views(
             "mtl flows",
             "Shows the data flows. A pattern selects users, addresses or profiles.",
             FLOW_COLUMNS,
-            lambda: (flow for client in data.clients() for flow in client.flows()),
+            lambda: (flow for client in list(data.clients()) for flow in list(client.flows())),
             partial(_flow, leases),
             lambda flow: (flow.grant.principal.user, flow.client.address, flow.grant.profile.name),
         ),
@@ -97,6 +98,7 @@ def views(
             describe,
             _queue,
             lambda queue: (queue.name,),
+            sums=("ready", "unconfirmed", "bytes", "readers"),
         ),
     ]
 
@@ -122,6 +124,7 @@ def _session(session: ControlSession) -> Row:
     return {
         "user": _user(session),
         "address": session.address,
+        "connection": session.connection,
         "host": "" if principal is None else principal.host,
         "profile": "" if session.profile is None else session.profile.name,
         "authorized": principal is not None,

@@ -6,9 +6,9 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
+from broker.access.password_backoff import Guesses
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.director import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy

@@ -10,8 +10,8 @@ import attrs
 import pytest
 from twisted.internet.selectreactor import SelectReactor
 
+from broker.access.password_backoff import Guesses
 from broker.net.endpoints import CannotListen
-from broker.wires.common.password_backoff import Guesses
 from broker.wires.elko.config import BrokerLimits, BrokerListener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.sessions.authentication import AccessControl, Policy

@@ -16,10 +16,12 @@ from typing import Any, cast
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 
+from broker.access.password_backoff import Delays
+from broker.access.password_checks import PasswordChecks
+from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.net.interfaces.router import Part, Sender
-from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.codec.data import Content
 from broker.wires.mtl.profiles.test import FanOutProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
@@ -28,7 +30,6 @@ from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
-from broker.wires.mtl.sessions.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
@@ -170,7 +171,7 @@ class ControlFarm(CoreFarm):
         self.keys = dict(keys or {})
         self.hosts = hosts
         self.threads = Threads()
-        self.mechanisms = Mechanisms(users, self.threads, b"s" * 32, self._key_user, anonymous)
+        self.mechanisms = Mechanisms(users, PasswordChecks(self.threads), b"s" * 32, self._key_user, anonymous)
         self.delays = Delays()
         self.rights = AccessPolicy(hosts, rules)
         settings.setdefault("open", users is None and keys is None and not anonymous)

@@ -2,10 +2,7 @@
 
 Rules:
 - A page with a disallowed Origin is refused for any request; programs send no Origin.
-- The scheduler bounds requests (`scheduled_input.py`): input is parsed and answered one request at a time.
-  Backpressure: a connection with an unanswered request, or one that does not read its answers, is not served.
-- A request must be complete within `REQUEST_WITHIN`, its body is limited to `MAX_BODY`, and all incomplete bodies
-  together count as unfinished input.
+- `broker.net.http.channel` bounds requests, with `REQUEST_WITHIN` and `MAX_BODY`.
 - Connections are reusable; the path alone selects the session of a request.
 - Any other request gets an HTTP error status, is counted, and is rate-limited.
 
@@ -15,30 +12,21 @@ Read on in `long_poll_session` (one session) and `broker.wires.elko.codec.long_p
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from io import BytesIO
-from typing import Any
+from collections.abc import Iterable
 
-from twisted.internet.interfaces import IPushProducer
-from twisted.internet.protocol import connectionDone
-from twisted.internet.tcp import Connection
-from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel, HTTPFactory
-from twisted.web.http import Request as HttpRequest
-from zope.interface import implementer
+from twisted.internet.protocol import Factory
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.connection import CLOSE_WITHIN
-from broker.net.fast_write import plain_socket, push
+from broker.net.http.bounds import HttpDeadlines, RequestBounds
+from broker.net.http.channel import HttpChannel, plain_sentence
+from broker.net.http.request import HttpRequest
 from broker.net.line_protocol import LineFactory
-from broker.net.rate_limits import Deadlines
-from broker.net.scheduled_input import Scheduled, sliced
-from broker.net.unfinished_input import SHORT, UnfinishedInput
-from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
+from broker.net.unfinished_input import UnfinishedInput
+from broker.net.web_origins import Origins, not_allowed
 from broker.wires.elko.codec import long_poll as wire
 from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.long_poll_session import Clocks, LongPollSession
-from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Patience, Sockets
+from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets
 
 MAX_BODY = 1_048_576
 """Bytes of a request's body: the original's limit, and that of one block."""
@@ -58,268 +46,47 @@ METHODS = "GET, POST, OPTIONS"
 class LongPollRequest(HttpRequest):
     """One request. `LongPollFactory` and the session answer it."""
 
-    channel: LongPollChannel
-    content: BytesIO
-    _refused = False
-
-    def gotLength(self, length: int | None) -> None:
-        """Handle the end of the head. ``length`` is that of the body, or None if it is chunked."""
-        self.content = BytesIO()
-        if length is not None and length > MAX_BODY:
-            self._refuse_body()
-
-    def handleContentChunk(self, data: bytes) -> None:
-        """Append a piece of the body, within the limits."""
-        if self._refused:
-            return
-        self.content.write(data)
-        size = self.content.tell()
-        if size > MAX_BODY:
-            self._refuse_body()
-        else:
-            self.channel.unfinished.hold(self.channel, size)
-
-    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """Pass a complete request on. (Twisted's own method would also parse forms, of any size in one step.)"""
-        if self._refused:
-            return
-        self.method, self.uri, self.clientproto = command, path, version
-        self.channel.unfinished.drop(self.channel)
-        self.channel.factory.arriving.discard(self.channel)
-        self.channel.received = self
-
-    def text(self, header: str) -> str | None:
-        """Return a header of the request. Non-ASCII bytes are decoded as ISO 8859-1 (RFC 9110, 5.5)."""
-        value = self.requestHeaders.getRawHeaders(header.encode())
-        return None if value is None else value[-1].decode("latin-1")
-
-    @property
-    def local(self) -> bool:
-        """True if no header indicates a web page or a proxy."""
-        return not any(map(self.requestHeaders.hasHeader, FROM_ELSEWHERE))
-
     def answer(self, body: bytes) -> None:
         """Answer with a body of the protocol."""
-        self.responseHeaders.setRawHeaders("Cache-Control", ["no-cache"])
-        self.reply(200, body, "text/plain; charset=UTF-8")
+        if not self.over:
+            self.responseHeaders.setRawHeaders("Cache-Control", ["no-cache"])
+            self.reply(200, body, "text/plain; charset=UTF-8")
 
-    def reply(self, status: int, body: bytes, content_type: str = "text/plain") -> None:
-        """Answer, unless the connection is lost."""
-        if self._disconnected or self.finished:
+    def reply(
+        self, status: int, body: bytes, content_type: str = "text/plain", headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Answer, unless the connection is lost. The answer names the origin that may read it."""
+        if self.over:
             return
-        self.setResponseCode(status)
         shared_with = self.channel.factory.origins.shared_with(self.text("Origin"))
         if shared_with is not None:
             self.responseHeaders.setRawHeaders("Access-Control-Allow-Origin", [shared_with])
             if shared_with != "*":
                 # The header depends on the Origin, so that shared caches need Vary.
                 self.responseHeaders.setRawHeaders("Vary", ["Origin"])
-        self.responseHeaders.setRawHeaders("Content-Type", [content_type])
-        self.responseHeaders.setRawHeaders("Content-Length", [str(len(body))])
-        self.write(body)  # type: ignore[no-untyped-call]
-        channel = self.channel
-        self.finish()  # type: ignore[no-untyped-call]
-        channel.push()
-
-    def last(self) -> None:
-        """Close the connection after the answer."""
-        self.responseHeaders.setRawHeaders("Connection", ["close"])
-        self.channel.persistent = False
-
-    def _refuse_body(self) -> None:
-        self.refuse_body(Refusal(Reason.TOO_LARGE, f"the body of a request has more than {MAX_BODY} bytes"))
-
-    def refuse_body(self, refusal: Refusal) -> None:
-        """Free the incomplete body, and close."""
-        self._refused = True
-        self.content = BytesIO()
-        channel = self.channel
-        channel.unfinished.drop(channel)
-        channel.refused(refusal)
-        channel.last_words(413, "Content Too Large", refusal.text)
+        super().reply(status, body, content_type, headers)
 
 
-@implementer(IPushProducer)
-class _Reading:
-    """Transport facade for Twisted's HTTP: both Twisted and the scheduler may pause the reads."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._paused = self._waits = False
-
-    def pauseProducing(self) -> None:
-        """Pause on behalf of Twisted's HTTP."""
-        self._paused = True
-        self._transport.pauseProducing()
-
-    def resumeProducing(self) -> None:
-        """Resume on behalf of Twisted's HTTP."""
-        self._paused = False
-        if not self._waits:
-            self._transport.resumeProducing()
-
-    def stopProducing(self) -> None:
-        """No-op: `connectionLost` follows."""
-
-    def wait(self) -> None:
-        """Pause on behalf of the scheduler."""
-        self._waits = True
-        self._transport.pauseProducing()
-
-    def go_on(self) -> None:
-        """Resume on behalf of the scheduler."""
-        self._waits = False
-        if not self._paused:
-            self._transport.resumeProducing()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class LongPollChannel(Scheduled, HTTPChannel):
+class LongPollChannel(HttpChannel):
     """One HTTP connection."""
 
-    factory: LongPollFactory
-    transport: Any
     requestFactory = LongPollRequest
-    received: LongPollRequest | None = None
-    """A complete request that is still to be served."""
-    _arriving = False
-    _answering = False  # a request is in progress
-    _stalled = False  # the peer does not read
-
-    def makeConnection(self, transport: Any) -> None:
-        self._socket = plain_socket(transport)
-        if isinstance(transport, Connection):
-            transport.bufferSize = SHORT  # a queued connection holds no more than this
-        self.host = getattr(transport.getPeer(), "host", "unix")
-        super().makeConnection(_Reading(transport))  # type: ignore[no-untyped-call]
-
-    def connectionMade(self) -> None:
-        self._patience = Patience(self.factory.lines.clock.seconds)
-        self.factory.sockets.add(self)
-        super().connectionMade()  # type: ignore[no-untyped-call]
-
-    def dataReceived(self, data: bytes) -> None:
-        if not self.requests and not self._arriving:
-            self._arriving = True
-            self.factory.arriving.add(self, REQUEST_WITHIN)
-        self.take(data, self._patience.untouched())
-
-    @property
-    def unfinished(self) -> UnfinishedInput:
-        """The listener's account of unfinished messages."""
-        return self.factory.lines.unfinished
-
-    # for the scheduler
-
-    def steps(self, data: bytes) -> Iterator[None]:
-        """Parse one piece, or serve one request, in each step."""
-        for piece in sliced(data):
-            super().dataReceived(piece)  # type: ignore[no-untyped-call]
-            yield
-            while (request := self.received) is not None:
-                self.received = None
-                self._answering = True
-                self.factory.serve(request)
-                yield
-
-    def held_up(self) -> bool:
-        """Return True while a request is unanswered, or the peer does not read."""
-        return self._answering or self._stalled
-
-    def pause_reading(self) -> None:
-        """Pause the transport's reads."""
-        self.transport.wait()
-
-    def resume_reading(self) -> None:
-        """Resume the transport's reads."""
-        self.transport.go_on()
-
-    # for Twisted
-
-    def requestDone(self, request: LongPollRequest) -> None:
-        self._arriving = False
-        self._answering = False
-        super().requestDone(request)  # type: ignore[no-untyped-call]
-        self.go_on()
-
-    def pauseProducing(self) -> None:
-        self._stalled = True
-        super().pauseProducing()  # type: ignore[no-untyped-call]
-
-    def resumeProducing(self) -> None:
-        self._stalled = False
-        super().resumeProducing()  # type: ignore[no-untyped-call]
-        self.go_on()
-
-    def push(self) -> None:
-        """Send buffered output now instead of in the next turn of the reactor."""
-        push(self._socket)
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.drop()
-        self.unfinished.drop(self)
-        self.factory.arriving.discard(self)
-        self.factory.leaving.discard(self)
-        self.factory.sockets.discard(self)
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
-
-    def timeoutConnection(self) -> None:
-        """Close at the keep-alive timeout."""
-        self.hang_up()
-
-    def _respondToBadRequestAndDisconnect(self) -> None:
-        """Refuse input that is not HTTP. (The name is Twisted's, which has no public hook for this.)"""
-        self.refused(Refusal(Reason.SYNTAX, "http: no request of HTTP"))
-        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1, or its head is too long")
-
-    def lineLengthExceeded(self, line: bytes) -> None:
-        """Refuse a head with an oversized line."""
-        self._respondToBadRequestAndDisconnect()
-
-    def last_words(self, status: int, phrase: str, text: str) -> None:
-        """Answer an incomplete or malformed request with a sentence, and close."""
-        body = f"{text}\n".encode()
-        head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        """Close when all output is sent."""
-        self.drop()
-        self.factory.leaving.add(self, CLOSE_WITHIN)
-        self.loseConnection()  # type: ignore[no-untyped-call]
-
-    def evict(self, refusal: Refusal) -> None:
-        """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""
-        self.requests[-1].refuse_body(refusal)
-
-    def abort(self) -> None:
-        """Close at once, at a deadline."""
-        self.transport.abortConnection()
-
-    def refused(self, refusal: Refusal) -> bool:
-        """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
-        lines = self.factory.lines
-        lines.complaints.add(lines.wire, self.host, refusal)
-        return self._patience.lasts()
 
 
-class LongPollFactory(Listener, HTTPFactory):
+class LongPollFactory(Listener, Factory):
     """One HTTP listener: its connections, and its sessions. Each session is a connection of ``lines``."""
 
     noisy = False
     protocol = LongPollChannel  # type: ignore[assignment]
 
     def __init__(self, lines: LineFactory, limits: LongPollLimits, root: str, origins: Origins) -> None:
-        super().__init__(timeout=KEPT_OPEN, reactor=lines.clock)
         self.lines = lines
+        self.clock = lines.clock
         self.origins = origins
         self.sessions: dict[str, LongPollSession] = {}
         self.sockets = Sockets(lines)
-        self.arriving: Deadlines[LongPollChannel] = Deadlines(lines.clock, LongPollChannel.abort)
-        self.leaving: Deadlines[LongPollChannel] = Deadlines(lines.clock, LongPollChannel.abort)
+        self.deadlines = HttpDeadlines(lines.clock, self._bounds)
+        self.sentence = plain_sentence
         self._root = root
         self._clocks = Clocks(lines, limits)
 
@@ -328,14 +95,21 @@ class LongPollFactory(Listener, HTTPFactory):
         self._clocks.limits = limits
         super().limit(limits)
 
-    def startFactory(self) -> None:
-        """Override without an access log."""
+    @property
+    def unfinished(self) -> UnfinishedInput:
+        """The account of unfinished messages."""
+        return self.lines.unfinished
 
-    def stopFactory(self) -> None:
-        """Override without an access log."""
+    def connected(self, connection: LongPollChannel) -> None:
+        """Register a connection."""
+        self.sockets.add(connection)
+
+    def disconnected(self, connection: LongPollChannel) -> None:
+        """Deregister a connection."""
+        self.sockets.discard(connection)
 
     def log(self, request: HttpRequest) -> None:
-        """Override without an access log."""
+        """Write no access log. Twisted calls this after each answer."""
 
     def serve(self, request: LongPollRequest) -> None:
         """Route a request: refuse it, answer it, or pass it to its session."""
@@ -401,6 +175,9 @@ class LongPollFactory(Listener, HTTPFactory):
             request.answer(wire.error(wire.SESSION_ID))
         else:
             request.reply(status, f"{refusal.text}\n".encode())
+
+    def _bounds(self) -> RequestBounds:
+        return RequestBounds(MAX_BODY, REQUEST_WITHIN, KEPT_OPEN, self.lines.limits.stalled_after)
 
     def _forget(self, session: LongPollSession) -> None:
         self.sessions.pop(session.id, None)

@@ -33,13 +33,14 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.fast_write import send_now
 from broker.net.line_protocol import LineFactory
+from broker.net.patience import Patience
 from broker.net.rate_limits import Deadlines
 from broker.net.scheduled_input import Scheduled
 from broker.net.unfinished_input import SHORT
 from broker.wires.elko.codec import rtcp as wire
 from broker.wires.elko.codec.blocks import END
 from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
-from broker.wires.elko.transports.virtual_transport import ID_BITS, Carried, Listener, Patience, Sockets
+from broker.wires.elko.transports.virtual_transport import ID_BITS, Carried, Listener, Sockets
 
 FIRST_REQUEST = 60.0
 """Seconds within which a connection must begin or resume a session, as in the original."""

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from typing import Protocol as TypingProtocol
 
@@ -20,9 +19,9 @@ from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
 from broker.net.admission import STOP_WITHIN, Accepting
-from broker.net.connection import CLOSE_WITHIN, REFUSALS_A_SECOND, REFUSALS_AT_ONCE
+from broker.net.connection import CLOSE_WITHIN
 from broker.net.line_protocol import LineFactory, LineProtocol
-from broker.net.rate_limits import Bucket, Complaints, Deadlines
+from broker.net.rate_limits import Complaints, Deadlines
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.transports.limits import TransportLimits
 
@@ -218,21 +217,3 @@ class Listener:
     def close(self) -> Deferred[None]:
         """Close all sessions and connections in order. Fires when they are closed."""
         return self.lines.close().addCallback(self.sockets.close)
-
-
-class Patience:
-    """Rate limit for refusals of a connection without a session; with one, its `LineProtocol` counts them."""
-
-    __slots__ = ("_bucket", "_seconds")
-
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._bucket = Bucket(REFUSALS_AT_ONCE, seconds())
-
-    def lasts(self) -> bool:
-        """Count a refusal. Returns False if the rate limit is exceeded."""
-        return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
-
-    def untouched(self) -> bool:
-        """Return True if the connection has no recent refusals."""
-        return self._bucket.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())

@@ -4,7 +4,7 @@ Rules:
 - An Authorize with the mechanism of the exchange in progress is its next response. Another mechanism begins another
   exchange. So does a response that cannot be the next one: a client may begin again without announcing it.
 - An exchange has a limited time, from its first response on. Beyond it, the exchange has failed.
-- A reply that reveals if credentials are right is delayed after failures (`broker.wires.common.password_backoff`).
+- A reply that reveals if credentials are right is delayed after failures (`broker.access.password_backoff`).
 - When any user loses access while an answer waits, that answer gives no access: it may concern the same user.
 """
 
@@ -16,8 +16,8 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.password_backoff import Delays
 from broker.core.interfaces import ILeases
-from broker.wires.common.password_backoff import Delays
 from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, RunningExchange, SessionEvent
 from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.sasl import (
@@ -124,7 +124,9 @@ class Authentication:
 
     def _begin(self, session: ControlSession, mechanism: str) -> RunningExchange:
         self.forget(session)
-        exchange = self._context.mechanisms.begin(mechanism, self.plain or session.secure, session.curve)
+        exchange = self._context.mechanisms.begin(
+            mechanism, self.plain or session.secure, session.curve, session.address
+        )
         assert exchange is not None, "it was offered"
         session.on(SessionEvent.BEGUN)
         session.running = running = RunningExchange(exchange, session, self._give_up)

@@ -28,18 +28,16 @@ from __future__ import annotations
 
 import enum
 import hmac
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
-from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
+from broker.access.password_checks import PasswordChecks
+from broker.access.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"
@@ -59,12 +57,6 @@ are stored until the next one: some 2 KiB, 3 KiB at most."""
 
 MAX_TRACE = 255
 """Characters of ANONYMOUS's trace (RFC 4505)."""
-
-CHECKS = 2
-"""Password checks that run at once: more would take processors from the rest of the broker."""
-
-MAX_WAITING = 100
-"""Password checks that may wait: they take some 1.5 s, and clients wait little longer for an answer."""
 
 
 class FailureReason(enum.Enum):
@@ -147,7 +139,7 @@ class Mechanisms:
     """The mechanisms on offer, and their exchanges.
 
     - ``users``: None if there are no passwords.
-    - ``in_thread`` calls a function with arguments in a thread, and returns a Deferred of its result.
+    - ``checks`` runs the checks of PLAIN in threads.
     - ``secret`` is the key of the salts of unknown users. It must outlast restarts: other salts would reveal them.
     - ``key_user`` returns the user that a CURVE key authenticates, or None.
     - ``anonymous`` offers ANONYMOUS; it may be changed at any time.
@@ -156,13 +148,13 @@ class Mechanisms:
     def __init__(
         self,
         users: Users | None,
-        in_thread: Callable[..., Deferred[Any]],
+        checks: PasswordChecks,
         secret: bytes,
         key_user: Callable[[str], str | None] = lambda key: None,
         anonymous: bool = False,
     ) -> None:
         self._known = None if users is None else _VerifierLookup(users, secret)
-        self._checks = PasswordChecks(in_thread)
+        self._checks = checks
         self._key_user = key_user
         self.anonymous = anonymous
 
@@ -182,15 +174,18 @@ class Mechanisms:
             names.append(ANONYMOUS)
         return tuple(names)
 
-    def begin(self, mechanism: str, secure: bool, key: str) -> SaslExchange | None:
-        """Begin an exchange. Returns None if the mechanism (in capitals) is not offered on such a connection."""
+    def begin(self, mechanism: str, secure: bool, key: str, address: str = "") -> SaslExchange | None:
+        """Begin an exchange. Returns None if the mechanism (in capitals) is not offered on such a connection.
+
+        ``address`` is that of the client, for its share of password checks.
+        """
         if mechanism not in self.names(secure, key):
             return None
         if mechanism == EXTERNAL:
             return _ExternalExchange(self._key_user, key)
         if self._known is None or mechanism == ANONYMOUS:
             return _AnonymousExchange()
-        return _ScramExchange(self._known) if mechanism == SCRAM else _PlainExchange(self._known, self._checks)
+        return _ScramExchange(self._known) if mechanism == SCRAM else _PlainExchange(self._known, self._checks, address)
 
 
 # users, known or not
@@ -226,58 +221,6 @@ class _VerifierLookup:
 
     def _digest(self, what: str, name: str) -> bytes:
         return hmac.digest(self._secret, f"{what} {name}".encode(), "sha512")
-
-
-@attrs.define(eq=False)
-class _WaitingCheck:
-    """A password check that has not begun."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    done: Deferred[Any]
-
-
-class PasswordChecks:
-    """Password checks in threads: `CHECKS` at once, and a queue of `MAX_WAITING` further ones."""
-
-    def __init__(self, in_thread: Callable[..., Deferred[Any]]) -> None:
-        self._in_thread = in_thread
-        self._running = 0
-        self._waiting: deque[_WaitingCheck] = deque()
-
-    def run(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        """Return a Deferred of the result, which may be cancelled. Raises `Refusal` LIMIT if the queue is full."""
-        if self._running >= CHECKS and len(self._waiting) >= MAX_WAITING:
-            raise Refusal(Reason.LIMIT, "too many passwords are being checked")
-
-        def cancelled(_: Deferred[Any]) -> None:
-            if check in self._waiting:
-                self._waiting.remove(check)
-
-        check = _WaitingCheck(function, arguments, Deferred(cancelled))
-        self._waiting.append(check)
-        self._next()
-        return check.done
-
-    def _next(self) -> None:
-        while self._waiting and self._running < CHECKS:
-            self._begin(self._waiting.popleft())
-
-    def _begin(self, check: _WaitingCheck) -> None:
-        self._running += 1
-
-        def ended(result: Any) -> None:
-            # A thread cannot be stopped: a cancelled check, too, frees its place only when it ends.
-            self._running -= 1
-            self._next()
-            if check.done.called:
-                return
-            if isinstance(result, Failure):
-                check.done.errback(result)
-            else:
-                check.done.callback(result)
-
-        maybeDeferred(self._in_thread, check.function, *check.arguments).addBoth(ended)
 
 
 # the mechanisms
@@ -389,10 +332,11 @@ class _PlainExchange(_ExchangeSteps):
 
     mechanism = PLAIN
 
-    def __init__(self, known: _VerifierLookup, checks: PasswordChecks) -> None:
+    def __init__(self, known: _VerifierLookup, checks: PasswordChecks, address: str) -> None:
         super().__init__(self._first)
         self._known = known
         self._checks = checks
+        self._address = address
 
     def _first(self, response: str) -> LoginOutcome | Deferred[LoginOutcome]:
         parts = response.split("\0")
@@ -411,7 +355,7 @@ class _PlainExchange(_ExchangeSteps):
         def checked(right: bool) -> LoginOutcome:
             return LoginDone(name) if right and known and self._known.stands(name, stored) else WRONG
 
-        return self._checks.run(stored.check, password).addCallback(checked)
+        return self._checks.run(stored.check, password, address=self._address).addCallback(checked)
 
 
 class _ExternalExchange(_ExchangeSteps):

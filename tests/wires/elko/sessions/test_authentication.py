@@ -8,8 +8,8 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
+from broker.access.password_backoff import BACKOFF, FREE, Guesses
 from broker.core.errors import Reason, Refusal
-from broker.wires.common.password_backoff import BACKOFF, FREE, Guesses
 from broker.wires.elko.codec.common import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from tests.wires.recording import Client, Farm, desc, found, nothing, told

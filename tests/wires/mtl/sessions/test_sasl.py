@@ -20,15 +20,14 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from broker.access import password_verifiers
+from broker.access.password_checks import CHECKS, MAX_WAITING, PasswordChecks
+from broker.access.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions import password_verifiers
-from broker.wires.mtl.sessions.password_verifiers import MAX_PASSWORD, PasswordVerifier
 from broker.wires.mtl.sessions.sasl import (
-    CHECKS,
     MAX_RESPONSE,
     MAX_SCRAM,
     MAX_TRACE,
-    MAX_WAITING,
     NOT_YOURS,
     WRONG,
     FailureReason,
@@ -37,7 +36,6 @@ from broker.wires.mtl.sessions.sasl import (
     LoginFailed,
     LoginOutcome,
     Mechanisms,
-    PasswordChecks,
     SaslExchange,
 )
 from tests.threads import Thread
@@ -68,7 +66,7 @@ def mechanisms(
     anonymous: bool = True,
 ) -> Mechanisms:
     people = People(anna=ANNA) if people is None else people
-    return Mechanisms(people, in_thread, secret, {"KEY": "anna"}.get, anonymous)
+    return Mechanisms(people, PasswordChecks(in_thread), secret, {"KEY": "anna"}.get, anonymous)
 
 
 def begun(mechanism: str, among: Mechanisms | None = None, key: str = "KEY") -> SaslExchange:
@@ -125,7 +123,7 @@ def test_a_key_that_stands_for_a_user_is_enough() -> None:
 
 
 def test_an_empty_key_stands_for_nobody() -> None:
-    assert Mechanisms(None, maybeDeferred, b"", lambda key: "anna").names(True, "") == ()
+    assert Mechanisms(None, PasswordChecks(maybeDeferred), b"", lambda key: "anna").names(True, "") == ()
 
 
 def test_anybody_comes_in_only_where_that_is_said() -> None:
@@ -137,8 +135,8 @@ def test_anybody_comes_in_only_where_that_is_said() -> None:
 
 
 def test_without_users_there_are_no_passwords() -> None:
-    assert Mechanisms(None, maybeDeferred, b"").names(True, "KEY") == ()
-    offered = Mechanisms(None, maybeDeferred, b"", lambda key: "anna", True)
+    assert Mechanisms(None, PasswordChecks(maybeDeferred), b"").names(True, "KEY") == ()
+    offered = Mechanisms(None, PasswordChecks(maybeDeferred), b"", lambda key: "anna", True)
     assert offered.names(True, "KEY") == ("EXTERNAL", "ANONYMOUS")
     assert offered.begin("SCRAM-SHA-256", True, "KEY") is None
     assert offered.begin("PLAIN", True, "KEY") is None
@@ -605,7 +603,7 @@ def test_a_response_that_is_no_name_fails(response: bytes) -> None:
 
 def test_a_key_that_is_not_allowed_any_more_does_not_come_in() -> None:
     keys = {"KEY": "anna"}
-    exchange = Mechanisms(None, maybeDeferred, b"", keys.get).begin("EXTERNAL", False, "KEY")
+    exchange = Mechanisms(None, PasswordChecks(maybeDeferred), b"", keys.get).begin("EXTERNAL", False, "KEY")
     assert exchange is not None
     keys.clear()
     assert failed(exchange, b"").why is FailureReason.CREDENTIALS

@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from broker.access.password_verifiers import PasswordVerifier
 from broker.wires.mtl.sessions import users_file
-from broker.wires.mtl.sessions.password_verifiers import PasswordVerifier
 from broker.wires.mtl.sessions.users_file import CHECK, MAX_FILE, MAX_PROBLEMS, BadUsers, UsersFile, parse
 
 A, B, C = (PasswordVerifier(4_096 + number, bytes(16), bytes([number]) * 32, bytes(32)) for number in range(3))

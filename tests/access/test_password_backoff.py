@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
+from broker.access.password_backoff import BACKOFF, FORGET, FREE, MAX_REMEMBERED, Delays, Guesses
 from broker.core.errors import Reason, Refusal
-from broker.wires.common.password_backoff import BACKOFF, FORGET, FREE, MAX_REMEMBERED, Delays, Guesses
 
 # the replies of MTL
 

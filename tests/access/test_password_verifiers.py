@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.sessions import password_verifiers
-from broker.wires.mtl.sessions.password_verifiers import (
+from broker.access import password_verifiers
+from broker.access.password_verifiers import (
     MAX_ITERATIONS,
     MAX_PASSWORD,
     MAX_SALT,

@@ -51,6 +51,12 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:,-]*")
 """Form of a user's name, as of names of keys: no blanks, and nothing that access rules would read as a pattern. ASCII
 names have one encoding only, so they need no normalization."""
 
+NO_NAME = (
+    "a user's name has letters, digits and _ . @ + = : , - only, begins with a letter, a digit or _, and has "
+    f"{MAX_USER} characters at most"
+)
+"""The rule for names of users, as a sentence."""
+
 _BASE64 = "[A-Za-z0-9+/]+={0,2}"
 _TEXT = re.compile(rf"{re.escape(NAME)}\$([1-9][0-9]{{0,9}}):({_BASE64})\$({_BASE64}):({_BASE64})")
 

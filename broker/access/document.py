@@ -1,0 +1,232 @@
+"""The users file: users with their credentials, and rights, as TOML.
+
+A user may have several password verifiers, tokens, client certificate names and CURVE keys, so that each can be
+replaced without a gap. A token, certificate name or key belongs to one user. docs/security.md describes the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+
+import attrs
+
+from broker.access import password_verifiers, tokens
+from broker.access.grants import Right
+from broker.access.guarded_reading import BadUsers
+from broker.access.password_verifiers import NO_NAME, PasswordVerifier, is_user
+from broker.access.principal import OPERATIONS
+from broker.config.files import is_curve_key
+from broker.config.structure import structure
+from broker.config.toml_lines import line_of, lines
+
+MAX_PROBLEMS = 20
+"""Mistakes in a file that are reported: a wrong file must not fill the log."""
+
+MAX_PASSWORDS = 3
+"""Password verifiers of one user: the present one and the next one. Each costs a thread 30 ms for each attempt."""
+
+MAX_LABEL = 200
+"""Characters of a token's label."""
+
+MAX_CERTIFICATE = 253
+"""Characters of a certificate name: a DNS name has no more."""
+
+
+@attrs.frozen
+class TokenEntry:
+    """A token: its label for people, its hash, and the time at which it expires; empty: never."""
+
+    label: str
+    hash: str
+    expires: str = ""
+
+
+@attrs.frozen
+class UserEntry:
+    """A user and the credentials that stand for the user."""
+
+    name: str
+    passwords: tuple[str, ...] = ()
+    """Password verifiers; SCRAM uses the first one."""
+    certificates: tuple[str, ...] = ()
+    """Names of client certificates: common name or DNS name."""
+    keys: tuple[str, ...] = ()
+    """CURVE public keys in Z85."""
+    tokens: tuple[TokenEntry, ...] = ()
+
+
+@attrs.frozen
+class UsersDocument:
+    """The users file as it is written."""
+
+    users: tuple[UserEntry, ...] = ()
+    rights: tuple[Right, ...] = ()
+
+
+@attrs.frozen
+class Token:
+    """A token of a user. ``expires`` is in seconds of the epoch."""
+
+    user: str
+    label: str
+    expires: float = math.inf
+
+
+@attrs.frozen
+class User:
+    """A user. ``credentials`` identify all that authenticates the user: see `password_credential` and the others."""
+
+    name: str
+    passwords: tuple[PasswordVerifier, ...]
+    credentials: frozenset[str] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class UserDirectory:
+    """The users of a valid file: by name, and by each kind of credential; and the rights."""
+
+    users: Mapping[str, User] = attrs.field(factory=dict)
+    tokens: Mapping[str, Token] = attrs.field(factory=dict, repr=False)
+    """By hash."""
+    certificates: Mapping[str, str] = attrs.field(factory=dict)
+    """User of each certificate name, in lower case."""
+    keys: Mapping[str, str] = attrs.field(factory=dict)
+    """User of each CURVE key."""
+    rights: tuple[Right, ...] = ()
+
+
+def password_credential(verifier: PasswordVerifier) -> str:
+    """Return the identification of a password: a hash, since the verifier is a secret."""
+    return "password:" + hashlib.sha256(verifier.text().encode()).hexdigest()
+
+
+def token_credential(hash: str) -> str:
+    """Return the identification of a token."""
+    return f"token:{hash}"
+
+
+def certificate_credential(name: str) -> str:
+    """Return the identification of a client certificate."""
+    return f"certificate:{name.lower()}"
+
+
+def key_credential(key: str) -> str:
+    """Return the identification of a CURVE key."""
+    return f"key:{key}"
+
+
+def parse(path: str, text: str) -> UserDirectory:
+    """Return the users in the text of the file. Raises `BadUsers`, whose sentences have the path and the line."""
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise BadUsers(f"{path} is nested too deeply") from None
+    except ValueError as error:
+        # The message of tomllib shows characters of the text, but never a whole value.
+        raise BadUsers(f"{path} is no TOML: {error}") from None
+    document, wrong = structure(data, UsersDocument)
+    problems = [*wrong, *([] if wrong else _problems(document))]
+    if problems:
+        where = lines(text)
+        sentences = [f"{path}, line {line_of(where, key) or 1}: {key} {why}" for key, why in problems]
+        if len(sentences) > MAX_PROBLEMS:
+            sentences[MAX_PROBLEMS:] = [f"{path} has {len(sentences) - MAX_PROBLEMS} more mistakes"]
+        raise BadUsers(*sentences)
+    return _directory(document)
+
+
+def _directory(document: UsersDocument) -> UserDirectory:
+    users: dict[str, User] = {}
+    found: dict[str, Token] = {}
+    certificates: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    for entry in document.users:
+        passwords = tuple(password_verifiers.parse(text) for text in entry.passwords)
+        for token in entry.tokens:
+            expires = tokens.expiry(token.expires) if token.expires else math.inf
+            found[token.hash] = Token(entry.name, token.label, expires)
+        certificates.update({name.lower(): entry.name for name in entry.certificates})
+        keys.update(dict.fromkeys(entry.keys, entry.name))
+        credentials = frozenset(
+            (
+                *map(password_credential, passwords),
+                *(token_credential(token.hash) for token in entry.tokens),
+                *map(certificate_credential, entry.certificates),
+                *map(key_credential, entry.keys),
+            )
+        )
+        users[entry.name] = User(entry.name, passwords, credentials)
+    return UserDirectory(users, found, certificates, keys, document.rights)
+
+
+Problem = tuple[str, str]
+"""A dotted key, and what is wrong with its value. No text shows a secret."""
+
+
+def _problems(document: UsersDocument) -> Iterator[Problem]:
+    taken: dict[tuple[str, str], str] = {}
+    for index, entry in enumerate(document.users):
+        here = f"users[{index}]"
+        if not is_user(entry.name):
+            yield f"{here}.name", f"is no name for a user: {NO_NAME}"
+        yield from _once(taken, "user", entry.name, f"{here}.name")
+        if len(entry.passwords) > MAX_PASSWORDS:
+            yield f"{here}.passwords", f"has more than {MAX_PASSWORDS} verifiers"
+        for number, verifier in enumerate(entry.passwords):
+            try:
+                password_verifiers.parse(verifier)
+            except ValueError as error:
+                yield f"{here}.passwords[{number}]", str(error)
+        for number, name in enumerate(entry.certificates):
+            key = f"{here}.certificates[{number}]"
+            if not name or len(name) > MAX_CERTIFICATE or not name.isprintable():
+                yield key, f"is no name of a certificate, which has 1 to {MAX_CERTIFICATE} printable characters"
+            yield from _once(taken, "certificate", name.lower(), key)
+        for number, curve in enumerate(entry.keys):
+            key = f"{here}.keys[{number}]"
+            if not is_curve_key(curve):
+                yield key, "is no CURVE public key, which has 40 Z85 characters"
+            yield from _once(taken, "key", curve, key)
+        yield from _tokens(f"{here}.tokens", entry.tokens, taken)
+    for index, right in enumerate(document.rights):
+        yield from _right(f"rights[{index}]", right)
+
+
+def _tokens(here: str, entries: tuple[TokenEntry, ...], taken: dict[tuple[str, str], str]) -> Iterator[Problem]:
+    labels: dict[tuple[str, str], str] = {}
+    for number, token in enumerate(entries):
+        key = f"{here}[{number}]"
+        if not token.label or len(token.label) > MAX_LABEL or not token.label.isprintable():
+            yield f"{key}.label", f"is no label, which has 1 to {MAX_LABEL} printable characters"
+        yield from _once(labels, "label", token.label, f"{key}.label")
+        if not tokens.is_hash(token.hash):
+            yield f"{key}.hash", "is not of the form sha256: and 64 hexadecimal digits"
+        yield from _once(taken, "token", token.hash, f"{key}.hash")
+        if token.expires:
+            try:
+                tokens.expiry(token.expires)
+            except ValueError as error:
+                yield f"{key}.expires", str(error)
+
+
+def _right(here: str, right: Right) -> Iterator[Problem]:
+    for name in ("users", "operations", "listeners", "names"):
+        if not getattr(right, name):
+            yield f"{here}.{name}", "is empty: the right would match nothing"
+    for name in ("operations", "listeners", "names"):
+        for number, pattern in enumerate(getattr(right, name)):
+            if not pattern:
+                yield f"{here}.{name}[{number}]", 'is empty; "*" matches all'
+    for number, pattern in enumerate(right.operations):
+        if pattern and not any(fnmatchcase(operation, pattern) for operation in OPERATIONS):
+            yield f"{here}.operations[{number}]", f"matches no operation; there are {', '.join(OPERATIONS)}"
+
+
+def _once(taken: dict[tuple[str, str], str], kind: str, value: str, key: str) -> Iterator[Problem]:
+    other = taken.setdefault((kind, value), key)
+    if other != key:
+        yield key, f"is the same as {other}"

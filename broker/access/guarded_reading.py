@@ -1,0 +1,97 @@
+"""Reading of files with users: checks of mode, owner and size, and stamps that detect changes.
+
+A file is unusable if others than its owner and group may read it, if others than its owner may write it, or if it
+belongs to another user than root and the one that reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+MAX_FILE = 4 * 1024 * 1024
+"""Bytes of the file: some 25,000 users. It is read as a whole, so a device or a wrong file must not fill the memory."""
+
+FORBIDDEN = stat.S_IWGRP | stat.S_IRWXO
+"""Mode bits that must not be set: readers of the file could guess passwords, and impersonate the broker."""
+
+Stamp = tuple[int, int, int, int]
+"""Times of modification and change, size, and inode."""
+
+UNKNOWN: Stamp = (0, 0, 0, 0)
+"""The stamp of a file that changed while it was read, or cannot be read."""
+
+
+class BadUsers(ValueError):
+    """A users file that cannot be used. The arguments are sentences with the reasons, and show no secret."""
+
+    def __str__(self) -> str:
+        return "; ".join(str(sentence) for sentence in self.args)
+
+
+def read(path: str) -> str:
+    """Return the text of a file. Raises `BadUsers`."""
+    return read_stamped(path)[0]
+
+
+def read_stamped(path: str) -> tuple[str, Stamp]:
+    """Return the text of a file, and its stamp: `UNKNOWN` if it changed meanwhile. Raises `BadUsers`."""
+    try:
+        # O_NONBLOCK: opening a pipe without a writer would block.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            before = os.fstat(file)
+            _check(path, before)
+            data = _all_of(file)
+            after = _stamp_of(os.fstat(file))
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except ValueError as error:
+        if isinstance(error, BadUsers):
+            raise
+        raise BadUsers("the path has a zero byte") from None
+    if len(data) > MAX_FILE:
+        raise BadUsers(f"{path} is larger than {MAX_FILE} bytes")
+    try:
+        return data.decode("utf-8-sig"), after if after == _stamp_of(before) else UNKNOWN
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadUsers(f"{path} is not UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from None
+
+
+def stamp(path: str) -> Stamp:
+    """Return the stamp of a file. Raises OSError."""
+    return _stamp_of(os.stat(path))
+
+
+def unreadable(path: str, error: OSError) -> BadUsers:
+    """Return the error for a file that the system cannot read."""
+    return BadUsers(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _check(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadUsers(f"{path} is no regular file")
+    if status.st_mode & FORBIDDEN:
+        mode = stat.S_IMODE(status.st_mode)
+        raise BadUsers(f"{path} has the mode {mode:04o}: only its owner may write it, and only its group may read it")
+    reader = os.geteuid()
+    # Root reads the files of all users, such as that of the broker's own user.
+    if reader and status.st_uid not in (0, reader):
+        raise BadUsers(f"{path} belongs to the user {status.st_uid}: it must belong to root or to the user {reader}")
+
+
+def _all_of(file: int) -> bytes:
+    """Read a file up to one byte more than it may have."""
+    parts: list[bytes] = []
+    left = MAX_FILE + 1
+    while left > 0 and (part := os.read(file, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)

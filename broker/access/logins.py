@@ -1,0 +1,22 @@
+"""Logins: the limits on passwords that all listeners share, so that guesses at one listener count at the others."""
+
+from __future__ import annotations
+
+import attrs
+
+from broker.access.password_backoff import Delays, Guesses
+from broker.access.password_checks import PasswordChecks
+
+
+@attrs.frozen(eq=False)
+class Logins:
+    """One instance of each limit.
+
+    - ``checks``: password checks in threads.
+    - ``guesses``: wrong passwords by address; further ones are refused for a time.
+    - ``delays``: wrong passwords by user and address; the replies to further ones are delayed.
+    """
+
+    checks: PasswordChecks
+    guesses: Guesses
+    delays: Delays = attrs.field(factory=Delays)

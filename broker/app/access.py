@@ -1,0 +1,61 @@
+"""Users and rights of the daemon: the access that all listeners share, and the threads of its password checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+
+from broker.access.everyone import Everyone
+from broker.access.logins import Logins
+from broker.access.password_backoff import Guesses
+from broker.access.password_checks import CHECKS, PasswordChecks
+from broker.access.users_access import UsersAccess
+from broker.admin.audit import FILE, AuditLog
+from broker.config.access import Access as Config
+from broker.core.counters import Counters
+
+
+@attrs.frozen(eq=False)
+class OpenAccess:
+    """The access while the daemon runs."""
+
+    access: Everyone | UsersAccess
+    logins: Logins
+    audit: AuditLog
+    threads: ThreadPool
+
+    def reload(self, config: Config) -> None:
+        """Read the users file again now. A bad one changes nothing, and is reported as a problem."""
+        self.audit.use(config.audit_bytes, config.audit_files)
+        if isinstance(self.access, UsersAccess):
+            self.access.refresh()
+
+    def stop(self) -> None:
+        """Stop watching the file and the threads. Blocks while a password check runs, some 30 ms."""
+        if isinstance(self.access, UsersAccess):
+            self.access.stop()
+        self.threads.stop()
+
+
+def open_access(
+    config: Config, state: str, in_thread: Callable[..., Deferred[Any]], counters: Counters, reactor: Any
+) -> OpenAccess:
+    """Read the users file, if there is one. Raises `broker.access.guarded_reading.BadUsers` with nothing left open."""
+    threads = ThreadPool(0, CHECKS, "passwords")
+    logins = Logins(PasswordChecks(partial(deferToThreadPool, reactor, threads)), Guesses(reactor.seconds))
+    access: Everyone | UsersAccess = Everyone()
+    if config.file is not None:
+        access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)
+    path = os.path.join(state, FILE) if config.audit is None else config.audit
+    audit = AuditLog(path, config.audit_bytes, config.audit_files, reactor, in_thread)
+    counters.include(audit.counts)
+    # Started last: a thread pool that is left running keeps the process alive.
+    threads.start()
+    return OpenAccess(access, logins, audit, threads)

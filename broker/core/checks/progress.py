@@ -1,0 +1,88 @@
+"""State machine of one check: from outcomes to the state of the service.
+
+Rules:
+- ``untested`` becomes ``passing`` at the first success, and ``failing`` after ``down`` failures in a row.
+- ``passing`` becomes ``failing`` after ``down`` failures in a row; ``failing`` becomes ``passing`` after ``up``
+  successes in a row.
+- A ping counts as failed only if the peer has answered one before: a peer whose software does not know the ping would
+  otherwise fail although it works. After `GIVE_UP` unanswered pings such a peer is sent no more: they would fill the
+  buffers of one that never reads, until its connection is closed for that.
+- An outcome that proves nothing (the check could not be made) changes nothing.
+
+All values are immutable: a step returns the next one.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from broker.core.model import Check, CheckState
+
+GIVE_UP = 10
+"""Unanswered pings, with no answer ever, after which a peer is sent no more: five minutes at the default interval,
+longer than any server takes to start."""
+
+
+@attrs.frozen
+class Outcome:
+    """Outcome of one check: True for a success, False for a failure, None if the check could not be made. ``reason``
+    explains it, without a period at the end."""
+
+    alive: bool | None
+    reason: str
+
+
+@attrs.frozen
+class Progress:
+    """State of one check.
+
+    ``streak`` is the number of outcomes in a row that contradict the state, or for an untested service, of failures.
+    ``proved`` is True after the first success. ``unproven`` is True for a ping: see the rules.
+    """
+
+    check: Check
+    streak: int = 0
+    proved: bool = False
+    unproven: bool = False
+
+    @classmethod
+    def begin(cls, ping: bool, now: float) -> Progress:
+        """Return the state before the first outcome."""
+        return cls(Check(CheckState.UNTESTED, "not checked yet", now), unproven=ping)
+
+    @property
+    def hopeless(self) -> bool:
+        """True if further pings are of no use: see `GIVE_UP`."""
+        return self.unproven and not self.proved and self.streak >= GIVE_UP
+
+    def after(self, outcome: Outcome, up: int, down: int, now: float) -> Progress:
+        """Return the state after an outcome at ``now``, in seconds of the clock."""
+        if outcome.alive is None:
+            return self if self.proved else self._with(self.check.state, outcome.reason, self.streak, now)
+        if outcome.alive:
+            return attrs.evolve(self._success(outcome.reason, up, now), proved=True)
+        return self._failure(outcome.reason, down, now)
+
+    def _success(self, reason: str, up: int, now: float) -> Progress:
+        if self.check.state is CheckState.FAILING:
+            streak = self.streak + 1
+            if streak < up:
+                return attrs.evolve(self, streak=streak)
+        return self._with(CheckState.PASSING, reason, 0, now)
+
+    def _failure(self, reason: str, down: int, now: float) -> Progress:
+        state = self.check.state
+        if state is CheckState.FAILING:
+            return self._with(state, reason, 0, now)
+        streak = self.streak + 1
+        if self.unproven and not self.proved:
+            return self._with(CheckState.UNTESTED, f"{reason}; it has not answered any yet", streak, now)
+        if streak >= down:
+            return self._with(CheckState.FAILING, reason, 0, now)
+        if state is CheckState.UNTESTED:
+            return self._with(state, reason, streak, now)
+        return attrs.evolve(self, streak=streak)
+
+    def _with(self, state: CheckState, reason: str, streak: int, now: float) -> Progress:
+        since = self.check.since if state is self.check.state else now
+        return attrs.evolve(self, check=Check(state, reason, since), streak=streak)

@@ -1,0 +1,137 @@
+"""Checks of the services in the registry: each service has the first rule that matches it.
+
+Rules:
+- The services of one provider that a ping checks are one question, and those of one host:port that a connection or
+  request checks are another one, whatever provider offers them.
+- The broker's own services, and restored ones, are not checked.
+- When the rules change, services whose rule stays the same keep their state.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from broker.core.checks.interfaces import Question
+from broker.core.checks.rules import CheckKind, CheckSettings
+from broker.core.checks.schedule import Schedule, Target
+from broker.core.interfaces import IRegistry
+from broker.core.model import BROKER, Change, Check, Kind, Policy, Service
+
+
+class _CheckedService:
+    """One service of the registry as a subject."""
+
+    __slots__ = ("_registry", "service", "target")
+
+    def __init__(self, registry: IRegistry, service: Service) -> None:
+        self._registry = registry
+        self.service = service
+        self.target: Target | None = None
+
+    def judged(self, check: Check | None, policy: Policy) -> None:
+        self._registry.set_check(self.service, check, policy)
+
+    def __str__(self) -> str:
+        return self.service.name
+
+
+class RegisteredChecks:
+    """The checked services. Follows the changes of the registry."""
+
+    def __init__(self, registry: IRegistry, schedule: Schedule) -> None:
+        self._registry = registry
+        self._schedule = schedule
+        self._providers: dict[int, dict[int, _CheckedService]] = {}
+        """By provider and the `id` of the service, which is kept alive by the entry."""
+        for provider in registry.providers():
+            for service in provider.services:
+                self._add(service)
+        self._watch = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
+
+    def use(self, settings: CheckSettings) -> None:
+        """Apply other settings."""
+        self._schedule.use(settings)
+        for provider in self._registry.providers():
+            checked = self._providers.get(provider.id, {})
+            for service in provider.services:
+                subject = checked.get(id(service))
+                before = None if subject is None or subject.target is None else subject.target.question
+                if before != self._question(service):
+                    self._drop(provider.id, id(service))
+                    self._add(service)
+
+    def stop(self) -> None:
+        """Follow the registry no longer."""
+        self._watch.cancel()
+
+    def _changed(self, change: Change) -> None:
+        service = change.subject
+        assert isinstance(service, Service)
+        if change.kind is Kind.OFFERED:
+            self._add(service)
+        elif change.kind is Kind.WITHDRAWN:
+            self._drop(service.provider, id(service))
+        else:
+            self._amended(service)
+
+    def _add(self, service: Service) -> None:
+        question = self._question(service)
+        if question is None:
+            return
+        subject = _CheckedService(self._registry, service)
+        subject.target = self._schedule.supervise(question, subject)
+        if subject.target is not None:
+            self._providers.setdefault(service.provider, {})[id(service)] = subject
+
+    def _drop(self, provider: int, key: int) -> None:
+        checked = self._providers.get(provider, {})
+        subject = checked.pop(key, None)
+        if subject is None:
+            return
+        if not checked:
+            del self._providers[provider]
+        if subject.target is not None:
+            self._schedule.release(subject.target, subject)
+
+    def _amended(self, service: Service) -> None:
+        """Take an amended service in the place of the one that it replaced."""
+        provider = self._registry.provider(service.provider)
+        present = {} if provider is None else {id(each): each for each in provider.services}
+        checked = self._providers.get(service.provider, {})
+        for key, subject in list(checked.items()):
+            old = subject.service
+            if key not in present and (old.name, old.protocol, old.hostport) == (
+                service.name,
+                service.protocol,
+                service.hostport,
+            ):
+                # The endpoint is the same, and so are the question and the state.
+                del checked[key]
+                subject.service = service
+                checked[id(service)] = subject
+                return
+
+    def _question(self, service: Service) -> Question | None:
+        known = None if service.provider == BROKER else self._registry.wire_and_label(service.provider)
+        if known is None:
+            return None
+        wire = known[0]
+        rule = self._schedule.settings.rule_for(service.name, service.protocol, wire, self._schedule.asker.pings)
+        if rule is None:
+            return None
+        if rule.kind is CheckKind.PING:
+            return Question(rule, wire, service.provider)
+        provider = self._registry.provider(service.provider)
+        return Question(rule, hostport=service.hostport, local=provider is not None and is_local(provider.address))
+
+
+def is_local(address: str) -> bool:
+    """Return True for the address of a provider, with or without a port, that is a loopback address, or a path."""
+    if address.startswith("/"):
+        return True
+    for host in (address, address.rpartition(":")[0].strip("[]")):
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            continue
+    return False

@@ -1,0 +1,344 @@
+"""One connection of HTTP: Twisted's parser within the scheduler, with every bound that it lacks.
+
+Rules:
+- The scheduler bounds requests (`scheduled_input.py`): input is parsed and answered one request at a time. A body in
+  pieces is written one piece in each step.
+- Backpressure: a connection that does not read its answers is not served, and is aborted if it reads nothing for
+  ``stalled_after``. While a request is unanswered, at most one read of further input is held; reads go on until then,
+  so that the loss of the peer is noticed.
+- A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
+  unfinished input.
+- Messages whose end is ambiguous are refused, and the connection is closed, since a proxy before the listener may
+  interpret them otherwise (request smuggling; RFC 9112, 11.2): a Transfer-Encoding other than ``chunked``, one with
+  HTTP/1.0 or with a Content-Length, a second Content-Length, folded header lines. Twisted refuses bare CR and LF in
+  lines, spaces in names of headers, and malformed chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from twisted.internet.protocol import connectionDone
+from twisted.internet.tcp import Connection
+from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel
+
+from broker.core.errors import Reason, Refusal
+from broker.net.connection import CLOSE_WITHIN
+from broker.net.fast_write import plain_socket, push, unsent
+from broker.net.http.bounds import HttpDeadlines, RequestBounds
+from broker.net.http.reading import Reading
+from broker.net.http.request import HttpRequest
+from broker.net.patience import Patience
+from broker.net.rate_limits import Complaints
+from broker.net.scheduled_input import Scheduled, sliced
+from broker.net.scheduler import Scheduler
+from broker.net.unfinished_input import SHORT, UnfinishedInput
+
+LENGTH_DIGITS = 15
+"""Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""
+
+
+class HttpOwner(Protocol):
+    """The factory of a channel: a listener."""
+
+    wire: str
+    turns: Scheduler
+    complaints: Complaints
+    deadlines: HttpDeadlines
+    unfinished: UnfinishedInput
+    clock: Any
+
+    def connected(self, connection: Any) -> None:
+        """Register a connection."""
+
+    def disconnected(self, connection: Any) -> None:
+        """Deregister a connection."""
+
+    def serve(self, request: Any) -> None:
+        """Answer a complete request, now or later."""
+
+
+class Upgraded(Protocol):
+    """The protocol of a connection that is no longer HTTP."""
+
+    def feed(self, data: bytes) -> Iterator[None]:
+        """Handle input, and yield after each step."""
+
+    def room(self) -> None:
+        """Output is no longer pending."""
+
+    def lost(self) -> None:
+        """The connection is lost."""
+
+    def close(self) -> None:
+        """Close in order: the listener ends."""
+
+
+class HttpChannel(Scheduled, HTTPChannel):
+    """One connection. ``factory`` is an `HttpOwner`."""
+
+    factory: Any
+    transport: Any
+    requestFactory = HttpRequest
+    timeOut = None  # the deadlines of the listener replace the timer that Twisted has for each connection
+    received: Any = None
+    """A complete request that is still to be served."""
+    pieces: Iterator[bytes] | None = None
+    """The rest of the body of the present answer, which is written in steps."""
+    upgraded: Upgraded | None = None
+    hanging_up = False
+    """True from the beginning of a close: no further request is served."""
+    _arriving = False
+    _answering = False  # a request is in progress
+    _stalled = False  # the peer does not read
+    _unsent = 0  # unsent bytes when the read deadline began
+
+    def makeConnection(self, transport: Any) -> None:
+        self._socket = plain_socket(transport)
+        if isinstance(transport, Connection):
+            transport.bufferSize = SHORT  # a queued connection holds no more than this
+        self.host = getattr(transport.getPeer(), "host", "unix")
+        super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
+
+    def connectionMade(self) -> None:
+        self._patience = Patience(self.factory.clock.seconds)
+        self.factory.deadlines.wait(self)
+        self.factory.connected(self)
+        super().connectionMade()  # type: ignore[no-untyped-call]
+
+    def dataReceived(self, data: bytes) -> None:
+        if self.hanging_up:
+            return
+        if not self.requests and not self._arriving:
+            self._arriving = True
+            self.factory.deadlines.begin(self)
+        self.take(data, self._patience.untouched())
+
+    @property
+    def unfinished(self) -> UnfinishedInput:
+        """The listener's account of unfinished messages."""
+        account: UnfinishedInput = self.factory.unfinished
+        return account
+
+    @property
+    def bounds(self) -> RequestBounds:
+        """The bounds of requests."""
+        bounds: RequestBounds = self.factory.deadlines.bounds
+        return bounds
+
+    @property
+    def behind(self) -> bool:
+        """True while the peer does not read."""
+        return self._stalled
+
+    @property
+    def pending(self) -> int:
+        """Bytes of output that the kernel has not taken."""
+        return unsent(self._socket)
+
+    def complete(self, request: HttpRequest) -> None:
+        """Keep a complete request until it is served."""
+        self.unfinished.drop(self)
+        self.factory.deadlines.complete(self)
+        self.received = request
+
+    def go_on_writing(self, pieces: Iterator[bytes]) -> None:
+        """Write the body of the present answer in steps."""
+        self.pieces = pieces
+        self.go_on()
+
+    def upgrade(self, upgraded: Upgraded) -> None:
+        """Pass all further input on. The handshake is done; frames may have arrived behind it."""
+        self.upgraded = upgraded
+        # Twisted keeps the input behind a request there until the request is answered, which this one never is.
+        held = b"".join(self._dataBuffer)
+        self._dataBuffer: list[bytes] = []
+        self._held = held + self._held
+        self._answering = False
+        self.go_on()
+
+    # for the scheduler
+
+    def steps(self, data: bytes) -> Iterator[None]:
+        """Parse one piece, serve one request, or write one piece of an answer in each step."""
+        for piece in sliced(data):
+            if self.upgraded is not None:
+                yield from self.upgraded.feed(piece)
+                continue
+            super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            yield
+            while (request := self.received) is not None:
+                self.received = None
+                self._answering = True
+                self.factory.serve(request)
+                yield
+                while self.pieces is not None:
+                    self._write_piece(request)
+                    yield
+
+    def held_up(self) -> bool:
+        """Return True while a request is unanswered, or the peer does not read."""
+        return self._stalled or (self._answering and self.pieces is None)
+
+    def pause_reading(self) -> None:
+        """Pause the transport's reads."""
+        self.transport.wait()
+
+    def resume_reading(self) -> None:
+        """Resume the transport's reads."""
+        self.transport.go_on()
+
+    def _stop_reading(self) -> None:
+        # While a request is unanswered, a read detects the loss of the peer. Its bytes are held, and reading stops.
+        if self._held or not self._answering:
+            super()._stop_reading()
+
+    def _write_piece(self, request: HttpRequest) -> None:
+        assert self.pieces is not None
+        piece = next(self.pieces, None)
+        if request.over:
+            self.pieces = None
+        elif piece is None:
+            self.pieces = None
+            request.end()
+        elif piece:
+            request.write(piece)  # type: ignore[no-untyped-call]
+
+    # for Twisted
+
+    def requestDone(self, request: Any) -> None:
+        self._arriving = False
+        self._answering = False
+        self.factory.deadlines.wait(self)
+        super().requestDone(request)  # type: ignore[no-untyped-call]
+        if not self.persistent:
+            self.hang_up()
+        self.go_on()
+
+    def pauseProducing(self) -> None:
+        self._stalled = True
+        self._watch_progress()
+        super().pauseProducing()  # type: ignore[no-untyped-call]
+
+    def resumeProducing(self) -> None:
+        self._stalled = False
+        self.factory.deadlines.stalls.discard(self)
+        super().resumeProducing()  # type: ignore[no-untyped-call]
+        self.go_on()
+        if self.upgraded is not None and not self._stalled:
+            self.upgraded.room()
+
+    def push(self) -> None:
+        """Send buffered output now instead of in the next turn of the reactor."""
+        push(self._socket)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.hanging_up = True
+        self.drop()
+        self.received = self.pieces = None
+        self.unfinished.drop(self)
+        self.factory.deadlines.forget(self)
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        upgraded, self.upgraded = self.upgraded, None
+        if upgraded is not None:
+            upgraded.lost()
+        self.factory.disconnected(self)
+
+    def lineReceived(self, line: bytes) -> None:
+        if line[:1] in (b" ", b"\t"):
+            self._respondToBadRequestAndDisconnect()
+            return
+        super().lineReceived(line)  # type: ignore[no-untyped-call]
+
+    def headerReceived(self, line: bytes) -> bool:
+        if self.hanging_up:
+            return False
+        name, _, value = line.partition(b":")
+        name, value = name.lower(), value.strip(b" \t")
+        if (name == b"transfer-encoding" and value.lower() != b"chunked") or (
+            name == b"content-length" and len(value) > LENGTH_DIGITS
+        ):
+            self._respondToBadRequestAndDisconnect()
+            return False
+        return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
+
+    def checkPersistence(self, request: Any, version: bytes) -> bool:
+        if version != b"HTTP/1.1" and request.requestHeaders.hasHeader(b"Transfer-Encoding"):
+            self._respondToBadRequestAndDisconnect()
+            return False
+        return bool(super().checkPersistence(request, version))  # type: ignore[no-untyped-call]
+
+    def _send100Continue(self) -> None:
+        # (The name is Twisted's, which has no public hook for this.)
+        if not self.hanging_up:
+            super()._send100Continue()  # type: ignore[no-untyped-call]
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        """Refuse input that is not HTTP. (The name is Twisted's, which has no public hook for this.)"""
+        if self.hanging_up:
+            return
+        self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: no request of HTTP"))
+        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1, or its head is too long")
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """Refuse a head with an oversized line."""
+        self._respondToBadRequestAndDisconnect()
+
+    # for requests, the listener, and the deadlines
+
+    def last_words(self, status: int, phrase: str, text: str) -> None:
+        """Answer an incomplete or malformed request with a sentence, and close."""
+        if self.hanging_up:
+            return
+        body, content_type = self.factory.sentence(status, text)
+        head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close when all output is sent."""
+        self.hanging_up = True
+        self.drop()
+        self.received = None
+        deadlines = self.factory.deadlines
+        deadlines.idle.discard(self)
+        deadlines.arriving.discard(self)
+        deadlines.leaving.add(self, CLOSE_WITHIN)
+        self.loseConnection()  # type: ignore[no-untyped-call]
+
+    def evict(self, refusal: Refusal) -> None:
+        """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""
+        self.requests[-1].refuse_body(refusal)
+
+    def stalled(self) -> None:
+        """Handle the read deadline, which is renewed if the peer made progress."""
+        if self._unsent != self.pending:
+            self._watch_progress()
+        else:
+            self.not_reading()
+
+    def not_reading(self) -> None:
+        """Disconnect the peer, since it does not read."""
+        refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once, at a deadline."""
+        self.transport.abortConnection()
+
+    def refused(self, refusal: Refusal) -> bool:
+        """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        return self._patience.lasts()
+
+    def _watch_progress(self) -> None:
+        self._unsent = self.pending
+        self.factory.deadlines.stalls.add(self, self.bounds.stalled_after)
+
+
+def plain_sentence(status: int, text: str) -> tuple[bytes, str]:
+    """Return the body and content type of a refusal as plain text."""
+    return f"{text}\n".encode(), "text/plain"

@@ -1,0 +1,70 @@
+"""Grants: which rights concern a user, and the names that they allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.access.document import parse
+from broker.access.grants import EVERYTHING, Grants, Right, grants_of
+from tests.access.users import FILE
+
+RIGHTS = parse("users.toml", FILE).rights
+
+
+@pytest.mark.parametrize(
+    ("user", "listener", "operation", "name", "granted"),
+    [
+        ("ann", "console", "admin.shutdown", "", True),
+        ("bob", "elko listener 'main'", "offer", "bob-bank", True),
+        ("bob", "elko listener 'main'", "offer", "shared", True),
+        ("bob", "elko listener 'main'", "offer", "ann-bank", False),
+        ("bob", "elko listener 'main'", "offer", "Shared", False),
+        ("bob", "elko listener 'main'", "view", "", False),
+        ("bob", "console", "find", "shared", False),
+        # The operation on all names at once.
+        ("bob", "http", "find", "", False),
+        ("", "http", "find", "public-1", True),
+        ("", "http", "find", "bob-bank", False),
+        ("", "http", "offer", "public-1", False),
+        ("carl", "http", "find", "public-1", False),
+    ],
+)
+def test_a_right_is_of_users_listeners_operations_and_names(
+    user: str, listener: str, operation: str, name: str, granted: bool
+) -> None:
+    assert grants_of(user, listener, RIGHTS).may(operation, name) is granted
+
+
+def test_the_anonymous_user_matches_no_pattern_but_the_empty_one() -> None:
+    rights = [Right(("*",), ("find",))]
+    assert not grants_of("", "http", rights).may_some("find")
+    assert grants_of("ann", "http", rights).may("find", "x")
+
+
+def test_a_pattern_with_the_users_name_takes_its_special_characters_literally() -> None:
+    rights = [Right(("*", ""), ("offer",), names=("{user}-*",))]
+    assert grants_of("a.b", "http", rights).may("offer", "a.b-1")
+    assert not grants_of("a.b", "http", rights).may("offer", "aXb-1")
+    # Without a name, the pattern would allow everything.
+    assert not grants_of("", "http", rights).may("offer", "-1")
+
+
+def test_rights_add_up() -> None:
+    rights = [Right(("a",), ("find",), names=("x",)), Right(("a",), ("find", "view"), names=("y",))]
+    grants = grants_of("a", "http", rights)
+    assert grants.may("find", "x")
+    assert grants.may("find", "y")
+    assert not grants.may("view", "x")
+    assert grants.administers
+
+
+def test_equal_rights_are_equal_grants() -> None:
+    one = [Right(("a",), ("find",), names=("x", "y"))]
+    other = [Right(("a",), ("find",), names=("y",)), Right(("*",), ("f*",), names=("x",))]
+    assert grants_of("a", "http", one) == grants_of("a", "http", other) != Grants()
+
+
+def test_without_a_users_file_everything_is_granted() -> None:
+    assert EVERYTHING.may("admin.shutdown")
+    assert EVERYTHING.may_some("offer")
+    assert EVERYTHING.unlimited

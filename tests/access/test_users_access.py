@@ -1,0 +1,250 @@
+"""Access by a users file: credentials, back-off, expiry, and changes of the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from broker.access.guarded_file import CHECK
+from broker.access.guarded_reading import BadUsers
+from broker.access.logins import Logins
+from broker.access.password_backoff import BACKOFF, FREE, Guesses
+from broker.access.password_checks import CHECKS, MAX_WAITING, PasswordChecks
+from broker.access.principal import Method, Principal
+from broker.access.users_access import UsersAccess
+from broker.core.errors import Reason, Refusal
+from tests.access.users import ANN, BOB, FILE, KEY, TOKEN, put
+
+HERE, THERE = "10.0.0.1", "10.0.0.2"
+
+
+class Rig:
+    """Access by the file, whose threads run at once."""
+
+    def __init__(self, path: Path, in_thread: Callable[..., Deferred[Any]] = maybeDeferred) -> None:
+        self.path = path
+        self.clock = Clock()
+        self.counts: Counter[str] = Counter()
+        logins = Logins(PasswordChecks(in_thread), Guesses(self.clock.seconds))
+        put(path, FILE)
+        self.access = UsersAccess(str(path), self.clock, maybeDeferred, logins, self._count)
+        self.changes = 0
+        self.access.changed.append(self._changed)
+
+    def _count(self, family: str, reason: str) -> None:
+        self.counts[f"{family}.{reason}"] += 1
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def change(self, text: str, mode: int = 0o600) -> None:
+        put(self.path, text, mode)
+        self.access.refresh()
+
+    def login(self, user: str, password: str, address: str = HERE) -> list[Any]:
+        """Log in. The list has the principal, or the refusal, as soon as there is an answer."""
+        results: list[Any] = []
+
+        def refused(failure: Failure) -> None:
+            failure.trap(Refusal)
+            results.append(failure.value)
+
+        self.access.by_password(user, password, address).addCallbacks(results.append, refused)
+        return results
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path / "users.toml")
+
+
+def reason(results: list[Any]) -> Reason:
+    (refusal,) = results
+    assert isinstance(refusal, Refusal)
+    found: Reason = refusal.reason
+    return found
+
+
+def refused_token(rig: Rig, token: str) -> Refusal:
+    with pytest.raises(Refusal) as refusal:
+        rig.access.by_token(token, HERE)
+    return refusal.value
+
+
+# credentials
+
+
+def test_a_password_authenticates_its_user(rig: Rig) -> None:
+    (ann,) = rig.login("ann", "pencil")
+    assert (ann.name, ann.method, ann.address) == ("ann", Method.PASSWORD, HERE)
+    assert rig.access.stands(ann)
+    assert rig.access.allows(ann, "console", "admin.shutdown")
+    assert rig.counts == {"access_logins.password": 1}
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "crayon"), ("carl", "pencil"), ("ann", ""), ("ann", "x" * 600)])
+def test_a_wrong_user_and_a_wrong_password_have_one_answer(rig: Rig, user: str, password: str) -> None:
+    (refusal,) = rig.login(user, password)
+    assert (refusal.reason, refusal.text) == (Reason.WRONG_CREDENTIALS, "the user or the password is wrong")
+
+
+def test_an_unknown_user_costs_as_much_work_as_a_known_one(tmp_path: Path) -> None:
+    jobs: list[Any] = []
+
+    def in_thread(function: Callable[..., Any], verifiers: Any, password: str) -> Deferred[Any]:
+        jobs.append(verifiers)
+        return maybeDeferred(function, verifiers, password)
+
+    rig = Rig(tmp_path / "users.toml", in_thread)
+    rig.login("ann", "x")
+    rig.login("carl", "x")
+    assert [len(verifiers) for verifiers in jobs] == [1, 1]
+
+
+def test_a_user_may_have_two_passwords_while_one_replaces_the_other(rig: Rig) -> None:
+    rig.change(FILE.replace(f'passwords = ["{BOB.text()}"]', f'passwords = ["{BOB.text()}", "{ANN.text()}"]'))
+    assert [rig.login("bob", word)[0].name for word in ("crayon", "pencil")] == ["bob", "bob"]
+
+
+def test_a_token_a_certificate_and_a_key_authenticate_their_user(rig: Rig) -> None:
+    assert rig.access.by_token(TOKEN, HERE).name == "ann"
+    certificate = rig.access.by_certificate(("other", "ANN.example"), HERE)
+    assert certificate is not None
+    assert (certificate.name, certificate.method) == ("ann", Method.CERTIFICATE)
+    assert rig.access.by_certificate(("ann",), HERE) is None
+    key = rig.access.by_key(KEY, HERE)
+    assert key is not None
+    assert rig.access.stands(key)
+    assert rig.access.by_key("x" * 40, HERE) is None
+
+
+def test_a_wrong_token_is_a_guess(rig: Rig) -> None:
+    for _ in range(FREE):
+        assert refused_token(rig, TOKEN[:-1]).reason is Reason.WRONG_CREDENTIALS
+    assert refused_token(rig, TOKEN).reason is Reason.TOO_MANY_GUESSES
+    rig.clock.advance(BACKOFF.after(1))
+    assert rig.access.by_token(TOKEN, HERE).name == "ann"
+
+
+# back-off
+
+
+def test_an_address_with_wrong_passwords_is_refused_without_a_check(rig: Rig) -> None:
+    for _ in range(FREE):
+        assert reason(rig.login("carl", "x")) is Reason.WRONG_CREDENTIALS
+    assert reason(rig.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
+    (elsewhere,) = rig.login("ann", "pencil", THERE)
+    assert elsewhere.name == "ann"
+
+
+def test_guesses_of_one_password_from_many_addresses_have_delayed_answers(rig: Rig) -> None:
+    for number in range(FREE):
+        assert reason(rig.login("ann", "x", f"10.1.0.{number}")) is Reason.WRONG_CREDENTIALS
+    wrong, right, other = rig.login("ann", "x", "10.2.0.1"), rig.login("ann", "pencil"), rig.login("bob", "crayon")
+    assert (wrong, right) == ([], [])
+    assert other[0].name == "bob"
+    rig.clock.advance(BACKOFF.after(2))
+    assert reason(wrong) is Reason.WRONG_CREDENTIALS
+    assert right[0].name == "ann"
+
+
+def test_checks_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
+    waiting: list[Deferred[Any]] = []
+
+    def in_thread(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        waiting.append(Deferred())
+        return waiting[-1].addCallback(lambda _: function(*arguments))
+
+    rig = Rig(tmp_path / "users.toml", in_thread)
+    attempts = [rig.login("ann", "guess") for _ in range(1_000)]
+    assert sum(each == [] for each in attempts) == CHECKS + MAX_WAITING
+    good = rig.login("bob", "crayon", THERE)
+    for _ in range(CHECKS + 2):
+        waiting.pop(0).callback(None)
+    assert good[0].name == "bob"
+
+
+# expiry and changes
+
+
+def test_a_token_expires_and_all_sessions_are_told_at_once(rig: Rig) -> None:
+    ann = rig.access.by_token(TOKEN, HERE)
+    rig.clock.advance(999)
+    assert rig.access.stands(ann)
+    assert rig.changes == 0
+    rig.clock.advance(1)
+    assert rig.changes == 1
+    assert not rig.access.stands(ann)
+    assert "expired" in refused_token(rig, TOKEN).text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stands"),
+    [
+        (ANN.text(), BOB.text(), {"token", "certificate", "curve"}),
+        ('certificates = ["Ann.example"]', "", {"password", "token", "curve"}),
+        (f'keys = ["{KEY}"]', "", {"password", "token", "certificate"}),
+        ('label = "ci"', 'label = "other"', {"password", "token", "certificate", "curve"}),
+        ('name = "ann"', 'name = "anna"', set()),
+    ],
+)
+def test_a_principal_stands_as_long_as_its_credential(rig: Rig, old: str, new: str, stands: set[str]) -> None:
+    found = [rig.login("ann", "pencil")[0], rig.access.by_token(TOKEN, HERE)]
+    found += [rig.access.by_certificate(("ann.example",), HERE), rig.access.by_key(KEY, HERE)]
+    text = FILE.replace(old, new, 1)
+    rig.change(text)
+    assert {each.method.value for each in found if rig.access.stands(each)} == stands
+    assert rig.changes == 1
+
+
+def test_rights_change_with_the_file(rig: Rig) -> None:
+    bob = Principal("bob")
+    assert rig.access.allows(bob, "http", "find", "shared")
+    rig.change(FILE.replace('"shared"', '"other"'))
+    assert not rig.access.allows(bob, "http", "find", "shared")
+    assert rig.access.allows(bob, "http", "find", "other")
+
+
+def test_a_removed_user_has_no_rights(rig: Rig) -> None:
+    rig.change("[[rights]]\nusers = ['*']\noperations = ['*']\n")
+    assert not rig.access.allows(Principal("ann"), "http", "find", "x")
+
+
+@pytest.mark.parametrize(("text", "mode"), [("users = 3", 0o600), (FILE, 0o604), (FILE, 0o620)])
+def test_a_bad_file_changes_nothing_and_is_a_problem(rig: Rig, text: str, mode: int) -> None:
+    (ann,) = rig.login("ann", "pencil")
+    rig.change(text, mode)
+    assert rig.access.stands(ann)
+    assert rig.changes == 0
+    assert rig.access.problems
+    rig.change(FILE)
+    assert not rig.access.problems
+
+
+def test_a_change_is_noticed_without_a_request(rig: Rig) -> None:
+    put(rig.path, "")
+    rig.clock.pump([CHECK] * 3)
+    assert rig.changes == 1
+    assert not rig.access.directory.users
+
+
+def test_a_file_that_others_may_read_is_refused_at_the_start(tmp_path: Path) -> None:
+    path = put(tmp_path / "users.toml", FILE, 0o644)
+    clock = Clock()
+    with pytest.raises(BadUsers, match="has the mode 0644"):
+        UsersAccess(
+            path, clock, maybeDeferred, Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)), lambda *_: None
+        )
+    assert not clock.getDelayedCalls()
+
+
+def test_nothing_is_left_after_the_stop(rig: Rig) -> None:
+    rig.access.stop()
+    assert not rig.clock.getDelayedCalls()

@@ -1,0 +1,288 @@
+"""The schedule of checks: intervals, timeouts, concurrency, stalls, and the registry that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from broker.core.checks.interfaces import Question
+from broker.core.checks.progress import GIVE_UP, Outcome
+from broker.core.checks.registered import RegisteredChecks, is_local
+from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
+from broker.core.checks.schedule import Schedule
+from broker.core.liveness import Leases
+from broker.core.model import CheckState, Policy, Rights, Service
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+
+PING = CheckRule(("*",), CheckKind.PING, interval=10.0, timeout=2.0, up=1, down=2, policy=Policy.HIDE)
+TCP = attrs.evolve(PING, kind=CheckKind.TCP)
+
+
+class RecordingAsker:
+    """Asker that records its questions. The test answers them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.asked: list[tuple[float, Question, Callable[[Outcome], None]]] = []
+        self.ended = 0
+        self.possible = True
+        self.answer: Callable[[Question], Outcome | None] = lambda question: None
+
+    def ask(self, question: Question, answered: Callable[[Outcome], None]) -> Callable[[], None] | None:
+        if not self.possible:
+            return None
+        self.asked.append((self.clock.seconds(), question, answered))
+        outcome = self.answer(question)
+        if outcome is not None:
+            self.clock.callLater(0.01, answered, outcome)
+
+        def end() -> None:
+            self.ended += 1
+
+        return end
+
+    def pings(self, wire: str) -> bool:
+        return wire == "elko"
+
+    @property
+    def numbers(self) -> list[int]:
+        return [question.number for _, question, _ in self.asked]
+
+
+class Rig:
+    def __init__(self, *rules: CheckRule, **settings: Any) -> None:
+        self.clock = Clock()
+        self.leases = Leases(self.clock)
+        self.asker = RecordingAsker(self.clock)
+        self.registry = Registry(self.clock, count(1).__next__, Restored((), 0.0, self.clock, lambda ids: None))
+        self.settings = CheckSettings(rules, **settings)
+        self.schedule = Schedule(self.clock, self.leases, self.asker, lambda: 0.5, self.settings)
+        self.checks = RegisteredChecks(self.registry, self.schedule)
+
+    def offer(self, *names: str, wire: str = "elko", address: str = "192.0.2.1") -> list[Service]:
+        provider = self.registry.join("p", wire, address)
+        services = [Service(name, f"{name}:1", provider) for name in names]
+        self.registry.offer(services, Rights())
+        return services
+
+    def run(self, seconds: float) -> None:
+        self.clock.pump([0.01] * round(seconds / 0.01))
+
+    def state(self, service: Service) -> str | None:
+        check = self.registry.check_of(service)
+        return None if check is None else check.state.value
+
+    def passing(self) -> None:
+        self.asker.answer = lambda question: Outcome(True, "answered")
+
+    def silent(self) -> None:
+        self.asker.answer = lambda question: None
+
+
+def test_a_ping_checks_all_services_of_a_provider_at_once():
+    rig = Rig(PING)
+    services = rig.offer("inn", "bank")
+    assert [rig.state(service) for service in services] == ["untested", "untested"]
+    rig.passing()
+    rig.run(9)
+    assert rig.asker.asked == []
+    rig.run(2)
+    assert rig.asker.numbers == [services[0].provider]
+    assert [rig.state(service) for service in services] == ["passing", "passing"]
+    rig.silent()
+    rig.run(20 + 2.5)
+    assert [rig.state(service) for service in services] == ["failing", "failing"]
+    check = rig.registry.check_of(services[0])
+    assert check is not None
+    assert check.reason == "no answer to a ping within 2 s"
+    rig.passing()
+    rig.run(11)
+    assert rig.state(services[0]) == "passing"
+
+
+def test_a_peer_that_answers_no_ping_is_not_failing_and_is_left_alone():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.run(200)
+    assert rig.state(service) == "untested"
+    assert len(rig.asker.asked) == GIVE_UP
+
+
+def test_an_answer_after_the_timeout_has_no_effect():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.run(13)
+    rig.asker.asked[0][2](Outcome(True, "answered"))
+    assert rig.state(service) == "untested"
+    rig.run(10)
+    assert len(rig.asker.asked) == 2
+
+
+def test_a_stall_of_the_broker_lets_no_check_fail():
+    rig = Rig(attrs.evolve(PING, down=1))
+    (service,) = rig.offer("inn")
+    rig.passing()
+    rig.run(12)
+    rig.silent()
+    rig.run(9)
+    assert len(rig.asker.asked) == 2
+    # The answer has arrived, but the broker stands still for a minute, and its timers run before it reads.
+    rig.clock.advance(60)
+    assert rig.state(service) == "passing"
+    rig.asker.asked[1][2](Outcome(True, "answered"))
+    rig.run(3)
+    assert rig.state(service) == "passing"
+
+
+def test_connections_are_bounded_and_queue_in_order():
+    rig = Rig(TCP, concurrency=2)
+    services = [rig.offer(f"inn{n}")[0] for n in range(5)]
+    rig.run(6)
+    assert [question.hostport for _, question, _ in rig.asker.asked] == ["inn0:1", "inn1:1"]
+    assert rig.schedule.counts()["checks.waiting"] == 3
+    rig.asker.asked[0][2](Outcome(True, "connected"))
+    assert [question.hostport for _, question, _ in rig.asker.asked] == ["inn0:1", "inn1:1", "inn2:1"]
+    rig.registry.leave(services[3].provider)
+    rig.run(2)
+    assert [question.hostport for _, question, _ in rig.asker.asked[3:]] == ["inn4:1"]
+    assert rig.state(services[0]) == "passing"
+    rig.run(2.5)
+    assert rig.schedule.counts()["checks.running"] == 0
+    assert rig.schedule.counts()["checks.waiting"] == 0
+
+
+def test_pings_do_not_queue():
+    rig = Rig(PING, concurrency=1)
+    for n in range(3):
+        rig.offer(f"inn{n}")
+    rig.run(10.5)
+    assert len(rig.asker.asked) == 3
+
+
+def test_services_at_one_place_are_checked_once():
+    rig = Rig(TCP)
+    first, second = rig.offer("inn"), rig.offer("inn")
+    rig.passing()
+    rig.run(6)
+    assert len(rig.asker.asked) == 1
+    assert rig.state(first[0]) == rig.state(second[0]) == "passing"
+    third = rig.offer("inn")
+    assert rig.state(third[0]) == "passing"
+    # A peer of this machine is another question: it may name places that only this machine reaches.
+    local = rig.offer("inn", address="127.0.0.1")
+    assert rig.state(local[0]) == "untested"
+
+
+def test_the_first_matching_rule_counts_and_pings_only_on_wires_with_one():
+    rules = (attrs.evolve(PING, services=("inn*",)), attrs.evolve(TCP, services=("inn*",), wires=("dbp",)))
+    rig = Rig(*rules)
+    elko, dbp, mtl = rig.offer("inn1"), rig.offer("inn2", wire="dbp"), rig.offer("inn3", wire="mtl")
+    other = rig.offer("bank")
+    kinds = {info.subjects[0]: info.question.rule.kind.value for info in rig.schedule.targets()}
+    assert kinds == {"inn1": "ping", "inn2": "tcp"}
+    assert rig.state(elko[0]) == rig.state(dbp[0]) == "untested"
+    assert rig.state(mtl[0]) is None
+    assert rig.state(other[0]) is None
+
+
+def test_a_new_configuration_keeps_the_state_of_what_stays():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.passing()
+    rig.run(11)
+    rig.checks.use(CheckSettings((PING,), concurrency=7))
+    assert rig.state(service) == "passing"
+    rig.checks.use(CheckSettings((attrs.evolve(PING, interval=20.0),)))
+    assert rig.state(service) == "untested"
+    rig.checks.use(CheckSettings(()))
+    assert rig.state(service) is None
+    assert rig.schedule.counts()["checks.targets"] == 0
+    asked = len(rig.asker.asked)
+    rig.run(60)
+    assert len(rig.asker.asked) == asked
+    assert rig.clock.getDelayedCalls() == []
+
+
+def test_an_amended_service_stays_checked():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.passing()
+    rig.run(11)
+    rig.registry.amend(attrs.evolve(service, info="{}"))
+    present = rig.registry.services("inn", "tcp")[0]
+    assert rig.state(present) == "passing"
+    rig.silent()
+    rig.run(25)
+    assert rig.state(present) == "failing"
+    rig.registry.leave(service.provider)
+    assert rig.schedule.counts()["checks.targets"] == 0
+
+
+def test_what_cannot_be_asked_is_tried_again_soon():
+    rig = Rig(TCP)
+    (service,) = rig.offer("inn")
+    rig.asker.possible = False
+    rig.run(6)
+    rig.asker.possible = True
+    rig.passing()
+    rig.run(2)
+    assert rig.state(service) == "passing"
+    assert rig.schedule.counts()["check_results.impossible"] >= 1
+
+
+def test_a_provider_that_leaves_ends_its_check():
+    rig = Rig(TCP)
+    (service,) = rig.offer("inn")
+    rig.run(6)
+    assert len(rig.asker.asked) == 1
+    rig.registry.leave(service.provider)
+    assert rig.asker.ended == 1
+    assert rig.schedule.counts()["checks.running"] == 0
+    rig.asker.asked[0][2](Outcome(True, "connected"))  # too late: nothing happens
+    assert rig.clock.getDelayedCalls() == []
+
+
+def test_a_stop_ends_everything():
+    rig = Rig(TCP)
+    rig.offer("inn")
+    rig.offer("bank")
+    rig.run(6)
+    rig.schedule.stop()
+    assert rig.asker.ended == 2
+    assert rig.clock.getDelayedCalls() == []
+
+
+def test_the_state_since_is_that_of_the_clock():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.passing()
+    rig.run(11)
+    check = rig.registry.check_of(service)
+    assert check is not None
+    assert check.state is CheckState.PASSING
+    assert 10.0 <= check.since <= 10.2
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:4711", True),
+        ("::1", True),
+        ("[::1]:4711", True),
+        ("/run/broker.sock", True),
+        ("192.0.2.1", False),
+        ("192.0.2.1:80", False),
+        ("2001:db8::1", False),
+        ("", False),
+        ("localhost.example.org:1", False),
+    ],
+)
+def test_local_addresses(address, local):
+    assert is_local(address) is local

@@ -1,0 +1,11 @@
+PRAGMA foreign_keys=OFF;
+BEGIN TRANSACTION;
+CREATE TABLE counter (only INTEGER PRIMARY KEY CHECK (only = 1), next_provider INTEGER NOT NULL);
+INSERT INTO counter VALUES(1,1028);
+CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
+INSERT INTO provider VALUES(2,'{"label":"rohan","wire":"dbp","address":"127.0.0.1","load":0.0,"heard":1795386851.9388258,"services":[{"name":"rohan","hostport":"127.0.0.1:7100","protocol":"tcp","label":null,"auth":null,"info":"{\"host\": \"127.0.0.1\", \"port\": 7100}","lasting":true}]}');
+INSERT INTO provider VALUES(3,'{"label":"bank-1","wire":"elko","address":"127.0.0.1:57432","load":0.0,"heard":1795386851.942529,"services":[{"name":"bank","hostport":"bank.example.com:7000","protocol":"tcp","label":null,"auth":{"mode":"password","code":"s3cret","id":null},"info":null,"lasting":false}]}');
+CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
+INSERT INTO launcher VALUES('gate',1);
+COMMIT;
+PRAGMA user_version = 1;
