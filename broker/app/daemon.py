@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from twisted.application.service import Service as TwistedService
@@ -19,28 +20,32 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.access.guarded_reading import BadUsers
-from broker.access.principal import Principal
 from broker.admin.console import Shown
 from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.registry_views import views as registry_views
+from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
 from broker.app.counters import COUNTERS
+from broker.app.draining import Draining
 from broker.app.journal import JournalWriter, open_journal
+from broker.app.loop_lag import LoopLag
+from broker.app.readiness import Readiness
 from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import status, version
 from broker.app.wires import RunningWires, descriptors, streams
 from broker.config import values
 from broker.config.errors import BadConfig
 from broker.config.schema import Config
+from broker.core.control import Drain
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
 from broker.core.interfaces import IControl
-from broker.core.model import Snapshot
+from broker.core.model import NotReady, Snapshot
 from broker.core.store import Store
 from broker.logs import Level
 from broker.net.endpoints import CannotListen
@@ -101,6 +106,10 @@ class Daemon(TwistedService):
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
+        self.lag = LoopLag(reactor, time.monotonic)
+        self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
+        self.readiness = Readiness()
+        self.readiness.add(self._troubles)
         self._ending = False
         self._started = reactor.seconds()
 
@@ -152,6 +161,7 @@ class Daemon(TwistedService):
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
+        self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
     @inlineCallbacks
@@ -162,6 +172,8 @@ class Daemon(TwistedService):
         self._notifier.stopping()
         self.openings.stop()
         self.api.stop()
+        self.lag.stop()
+        self.draining.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -169,6 +181,7 @@ class Daemon(TwistedService):
         yield self.core.recorder.stop()
         yield self._close_journal()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
+        yield self._access.audit.stop()
         self._access.stop()
         self.core.programs.stop()
         self.core.threads.stop()
@@ -211,6 +224,43 @@ class Daemon(TwistedService):
             self.log.info("shut down by an administrator")
             self._reactor.callLater(0, self._reactor.stop)
 
+    def not_ready(self) -> Sequence[NotReady]:
+        """See `IOperations`."""
+        return self.readiness.reasons()
+
+    def drain(self, seconds: float) -> Drain:
+        """See `IOperations`."""
+        return self.draining.drain(seconds)
+
+    def undrain(self) -> Drain:
+        """See `IOperations`."""
+        return self.draining.undrain()
+
+    def drained(self) -> Drain:
+        """See `IOperations`."""
+        return self.draining.describe()
+
+    def disconnect(self, wire: str, session: str) -> bool:
+        """See `IOperations`."""
+        found = self.wires.disconnect(wire, session)
+        self.log.info(
+            "disconnect {wire} {session}: {outcome}",
+            wire=wire,
+            session=session,
+            outcome="closed by an operator" if found else "there is no such session",
+        )
+        return found
+
+    def _troubles(self) -> Iterator[NotReady]:
+        """Yield all reasons for which the daemon is not ready."""
+        yield from readiness.listeners(self.openings.states)
+        yield from readiness.written("store", self.core.recorder.trouble)
+        if self.journal is not None:
+            yield from readiness.written("journal", self.journal.journal.trouble)
+        yield from self.wires.troubles()
+        yield from readiness.loop(self.lag.recent)
+        yield from readiness.draining(self.draining.state)
+
     def _begin_to_end(self) -> bool:
         """Begin the end of the process. Returns True for the first call: the reactor stops once."""
         first, self._ending = not self._ending, True
@@ -232,7 +282,7 @@ class Daemon(TwistedService):
         """Read the users file. Raises `StartFailed` with the core closed."""
         try:
             self._access: OpenAccess = open_access(
-                self._config.access, self.core.in_thread, self.counters, self._reactor
+                self._config.access, self._state, self.core.in_thread, self.counters, self._reactor
             )
         except BadUsers as error:
             self.core.restored.stop()
@@ -249,7 +299,7 @@ class Daemon(TwistedService):
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
                 self.console = ConsoleListener(
-                    config.console, self.core, self._reactor, self.wires.dialects, self._shown
+                    config.console, self.core, self._reactor, self.wires.dialects, self._shown, self._access
                 )
                 openings.add("console", self.console.where, self.console.bind)
             openings.open(config.broker.strict_listeners)
@@ -278,6 +328,7 @@ class Daemon(TwistedService):
             forget=self.openings.remove,
             access=self._access.access,
             logins=self._access.logins,
+            audit=self._access.audit,
             endpoints=self._endpoints,
         )
 
@@ -331,26 +382,12 @@ class Daemon(TwistedService):
             shown=self._shown,
             dialects=self.wires.dialects,
             listeners=self.openings.states,
-            ready=self._obstacles,
+            ready=self.readiness.reasons,
             control=self,
             access=self._access.access,
-            audit=self._audit,
+            audit=self._access.audit,
+            lag=self.lag.measured,
             endpoints=self._endpoints,
-        )
-
-    def _obstacles(self) -> list[tuple[str, str]]:
-        """Return the listeners that are not open, with the reasons."""
-        return [(f"listener {each.name}", each.reason) for each in self.openings.states() if each.reason is not None]
-
-    def _audit(self, principal: Principal, operation: str, object: str, result: str) -> None:
-        """Log an administrative act."""
-        self.log.info(
-            "{user} at {address}: {operation} {object}: {result}",
-            user=principal.name or "a peer without a user",
-            address=principal.address,
-            operation=operation,
-            object=object,
-            result=result,
         )
 
     def _status(self) -> dict[str, object]:
@@ -393,7 +430,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
-        self._access.reload()
+        self._access.reload(config.access)
         self._level.set(config.log.level)
         self.core.restored.last(config.broker.grace)
         self._config = config

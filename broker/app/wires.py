@@ -11,7 +11,8 @@ from twisted.internet.defer import Deferred, DeferredList
 from broker.config.schema import Config
 from broker.config.section import Binding
 from broker.core.counters import Counters
-from broker.core.model import Service
+from broker.core.errors import Reason, Refusal
+from broker.core.model import NotReady, Service
 from broker.net.listener_retry import Openings
 from broker.net.tls import Certificates
 from broker.web.endpoint import Endpoint
@@ -46,6 +47,7 @@ class RunningWires:
         self._counters = counters
         self._config: Config
         self._open: dict[str, OpenWire] = {}
+        self._draining = False
 
     def add(self, openings: Openings, config: Config, context: Context) -> None:
         """Have ``openings`` make the wires and open their listeners. If that fails, `abandon` closes what is open."""
@@ -98,6 +100,39 @@ class RunningWires:
         """Return the certificates of open listeners over TLS."""
         return [each for wire in self._open.values() for each in wire.certificates()]
 
+    def open_ones(self) -> Mapping[str, OpenWire]:
+        """Return the open wires by name."""
+        return self._open
+
+    def troubles(self) -> Iterator[NotReady]:
+        """Yield the reasons for which wires are not ready, besides listeners and certificates."""
+        for wire in self._open.values():
+            yield from wire.troubles()
+
+    def drain(self) -> None:
+        """Refuse new peers of all wires, and send the present ones away; also of wires that are made later."""
+        self._draining = True
+        for wire in self._open.values():
+            wire.drain()
+
+    def undrain(self) -> None:
+        """Accept peers of all wires again."""
+        self._draining = False
+        for wire in self._open.values():
+            wire.undrain()
+
+    def remaining(self) -> dict[str, int]:
+        """Return the number of peers by wire; wires without any are absent."""
+        counts = {name: wire.peers() for name, wire in self._open.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def disconnect(self, wire: str, session: str) -> bool:
+        """Close a session of a wire. Raises `Refusal` PARAMETER if that wire is not open."""
+        found = self._open.get(wire)
+        if found is None:
+            raise Refusal(Reason.PARAMETER, f"there is no wire {wire[:40]!r}, but {', '.join(self._open) or 'none'}")
+        return found.disconnect(session)
+
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when that is so."""
         return DeferredList([wire.stop_listening() for wire in self._open.values()], consumeErrors=True)
@@ -118,6 +153,8 @@ class RunningWires:
         if wire.name not in self._open:
             made = self._open[wire.name] = wire.open(getattr(self._config, wire.name), context)
             self._counters.include(made.counts)
+            if self._draining:
+                made.drain()
 
     def _bind(self, wire: Wire[Any], title: str) -> str:
         return self._open[wire.name].bind(title)

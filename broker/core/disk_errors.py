@@ -45,6 +45,8 @@ class DiskErrors:
         """Consecutive failures up to now."""
         self.errors = 0
         """Failures in all."""
+        self.why = ""
+        """Text of the last failure; empty while there are none."""
 
     @property
     def wait(self) -> float:
@@ -55,6 +57,7 @@ class DiskErrors:
         """Record a failure. Returns `wait`."""
         self.failures += 1
         self.errors += 1
+        self.why = str(failure.value)
         if not self._told and self._is_time():
             self._told = True
             if failure.check(self._expected):
@@ -70,6 +73,7 @@ class DiskErrors:
             self._ended = self._clock.seconds()
             self._log.info(self._ends, failures=self.failures)
         self.failures = 0
+        self.why = ""
 
     def _is_time(self) -> bool:
         # A negative time means that the clock was set back: then the quiet period is over.

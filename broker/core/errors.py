@@ -54,6 +54,8 @@ class Reason(enum.Enum):
     """A topic to which this peer may not publish or subscribe."""
     KEY_NOT_ALLOWED = ("key-not-allowed", True)
     """A client key that is not allowed, or no longer allowed."""
+    REVOKED = ("revoked", True)
+    """Credentials that authenticated the peer, and are not valid any more."""
     IDENTITY_TAKEN = ("identity-taken", True)
     """An identity that another client key has used, or that a connection of another peer has."""
     REPLACED = ("replaced", True)
@@ -72,6 +74,10 @@ class Reason(enum.Enum):
     """A message about a service from an address that did not register it."""
     FORBIDDEN = ("forbidden", False)
     """A resource or lease to which this user has no right."""
+    DRAINING = ("draining", True)
+    """A peer of a broker that sends its peers away: it is to be stopped, and another one serves them."""
+    DISCONNECTED = ("disconnected", True)
+    """A session that an operator closed."""
     INTERNAL = ("internal", False)
     """A defect of the broker. The message is lost, and the defect is logged."""
 

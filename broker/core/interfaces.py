@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
+from broker.core.control import Drain, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.model import (
     Change,
     Check,
@@ -15,6 +16,7 @@ from broker.core.model import (
     KnownSession,
     Launcher,
     Load,
+    NotReady,
     Policy,
     Provider,
     Rights,
@@ -200,13 +202,82 @@ class ILaunchers(Interface):
 
 
 class IControl(Interface):
-    """Control of the broker process by an administrator."""
+    """Control of the broker process by an administrator, as far as protocols have it. `IOperations` has the rest."""
 
     def reinitialize() -> None:
         """Reload the configuration."""
 
     def shut_down(kill: bool) -> None:
         """Shut the process down gracefully; with ``kill``, end it at once."""
+
+
+class IOperations(IControl):
+    """Control of the broker process by an operator, at the console and over HTTP. All methods return at once."""
+
+    def reload() -> ReloadResult:
+        """Read the configuration again, and apply the keys that a reload may change.
+
+        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well.
+        """
+
+    def settings() -> Sequence[KeyState]:
+        """Return all keys of the running configuration with their values, in the order of the configuration."""
+
+    def not_ready() -> Sequence[NotReady]:
+        """Return the reasons for which the daemon is not ready; none if it is."""
+
+    def drain(seconds: float) -> Drain:
+        """Refuse new peers, and send the present ones away by the means of their protocols.
+
+        After ``seconds`` the state becomes ``overdue`` if some are still connected. A drain that is under way gets the
+        new deadline. Operators at the console and over HTTP are not sent away.
+        """
+
+    def undrain() -> Drain:
+        """Serve everybody again. No-op without a drain."""
+
+    def drained() -> Drain:
+        """Return the state of the drain."""
+
+    def disconnect(wire: str, session: str) -> bool:
+        """Close the session of that wire with that key of its view of sessions. Returns False if there is none.
+
+        Raises `Refusal` PARAMETER if there is no such wire.
+        """
+
+    def log_levels() -> LogLevels:
+        """Return the log levels in use."""
+
+    def set_log_levels(level: LevelName | None = ..., modules: Mapping[str, LevelName | None] = ...) -> LogLevels:
+        """Change log levels until the next change by a reload. Returns all.
+
+        ``level`` None keeps the general level; None in ``modules`` removes an exception. Raises `Refusal` PARAMETER for
+        a name that is neither a wire nor a module, LIMIT for too many.
+        """
+
+    def trace(address: str, seconds: float) -> Trace:
+        """Log the messages from and to the peers at an address: a host, or ``host:port``, for some time.
+
+        A trace that is under way gets the new time. Raises `Refusal` PARAMETER for an invalid address or time, LIMIT
+        if there are too many traces.
+        """
+
+    def untrace(address: str) -> bool:
+        """End a trace. Returns False if there is none of that address."""
+
+    def traces() -> Sequence[Trace]:
+        """Return the traces under way."""
+
+
+class INotifications(Interface):
+    """Notifications of operators about events, by webhooks and commands of the configuration."""
+
+    def event(kind: str, name: str, about: Mapping[str, object] = ...) -> None:
+        """Report an event, which the rules of the configuration may send to somebody.
+
+        ``kind`` is one of `broker.core.model.EVENTS`, ``name`` its subject: a service, a listener. ``about`` has
+        details, as values of JSON. Never raises, and never blocks.
+        """
 
 
 # persistence

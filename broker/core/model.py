@@ -259,3 +259,26 @@ class Listening:
     def ready(self) -> bool:
         """True if the listener is open."""
         return self.reason is None
+
+
+@attrs.frozen
+class NotReady:
+    """Reason for which the daemon is not ready: ``what`` names a part, such as ``listener mtl``; ``reason`` the
+    obstacle."""
+
+    what: str
+    reason: str
+
+
+EVENTS = {
+    "service-gone": "the last service of a name has left the registry",
+    "service-back": "a service of a name that was gone is offered again",
+    "service-failing": "a health check finds that a service fails",
+    "service-passing": "a service that failed passes its health check again",
+    "short-of-capacity": "a plan finds that a service has, or soon will have, too little capacity",
+    "listener-not-ready": "a listener cannot be opened",
+    "listener-ready": "a listener that could not be opened is open",
+    "store-degraded": "the state or the journal cannot be written",
+    "store-restored": "the state or the journal is written again",
+}
+"""Events that rules of ``[notify]`` name, with their meaning."""

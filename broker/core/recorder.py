@@ -117,6 +117,11 @@ class Recorder:
         return self._errors.failures
 
     @property
+    def trouble(self) -> str:
+        """Reason of the last failed write; empty while the store works."""
+        return self._errors.why
+
+    @property
     def pending(self) -> int:
         """Number of providers that are still to be written."""
         return len(self._marked)

@@ -163,6 +163,11 @@ class Journal:
         """Consecutive failed writes; 0 while the disk works."""
         return self._writing.failures
 
+    @property
+    def trouble(self) -> str:
+        """Reason of the last failed write; empty while the disk works."""
+        return self._writing.why
+
     # for the wiring
 
     def start(self) -> None:

@@ -27,6 +27,10 @@ from broker.net.unfinished_input import UnfinishedInput
 STOP_WITHIN = 5.0
 """Deadline in seconds for all connections together to close when the listener stops."""
 
+DRAINING = "the broker is draining: connect to another one"
+DISCONNECTED = "an operator closed this connection"
+"""Texts of refusals."""
+
 
 class ConnectionFactory(Factory):
     """One listener: its limits and its connections. A subclass creates the protocols.
@@ -64,6 +68,8 @@ class ConnectionFactory(Factory):
         self.unfinished = UnfinishedInput()
         self._full = False
         self.stopping = False
+        self.draining = False
+        """True while all new connections are refused: the broker sends its peers away."""
         self._emptied: Deferred[None] | None = None
         self._end_of_stop: IDelayedCall | None = None
 
@@ -76,7 +82,9 @@ class ConnectionFactory(Factory):
         host, port, local = _where(addr)
         limits = self.limits
         turned_away = None
-        if limits.connections_per_address and self._by_address.get(host, 0) >= limits.connections_per_address:
+        if self.draining:
+            turned_away = Refusal(Reason.DRAINING, DRAINING)
+        elif limits.connections_per_address and self._by_address.get(host, 0) >= limits.connections_per_address:
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
         elif not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
@@ -140,6 +148,35 @@ class ConnectionFactory(Factory):
         if self._full and self.port is not None and len(self.connections) < self.limits.connections:
             self._full = False
             self.port.startReading()
+
+    def drain(self) -> None:
+        """Refuse new connections, and close the present ones in order. Idempotent.
+
+        The port stays open: a refused peer learns the reason, and a drain is undone without binding the port again,
+        which a socket from systemd does not permit.
+        """
+        self.draining = True
+        for connection in list(self.connections):
+            self.send_away(connection, Refusal(Reason.DRAINING, DRAINING))
+
+    def undrain(self) -> None:
+        """Accept connections again."""
+        self.draining = False
+
+    def disconnect(self, address: str) -> bool:
+        """Close the connections from that address, ``host:port``, in order. Returns False if there is none."""
+        found = [each for each in self.connections if each.address == address and not each.life.closing]
+        for connection in found:
+            self.send_away(connection, Refusal(Reason.DISCONNECTED, DISCONNECTED))
+        return bool(found)
+
+    def send_away(self, connection: StreamConnection, refusal: Refusal) -> None:
+        """Tell a peer why its connection ends, as far as its protocol can, and close it in order."""
+        try:
+            connection.refuse(refusal)
+        except Exception:  # the other connections are closed all the same
+            connection.failed()
+        connection.close()
 
     def close(self) -> Deferred[None]:
         """Close all connections in order. Fires when all are closed, after at most `STOP_WITHIN` seconds."""

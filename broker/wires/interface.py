@@ -7,6 +7,7 @@ of a wire::
     Wire.open()       creates an `OpenWire`: state is restored, no port listens. A `CannotListen` is retried
     OpenWire.bind()   opens the listener of one title. A `CannotListen` is retried
     OpenWire.reload() applies the reloadable keys, after validation of the whole new configuration
+    OpenWire.drain()  new peers are refused, and present ones are sent away; `undrain()` ends that
     stop_listening()  no more connections are accepted
     close()           peers are notified, connections close in order; `abandon()` if the reactor does not run
 
@@ -24,15 +25,18 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.acts import Audit
 from broker.access.logins import Logins
 from broker.access.principal import Access
 from broker.config.section import Section
 from broker.config.values import Broker
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
-from broker.core.model import Service, Snapshot
+from broker.core.model import NotReady, Service, Snapshot
+from broker.net.admission import ConnectionFactory
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates
+from broker.net.udp import UdpSocket
 from broker.web.endpoint import Endpoint
 from broker.wires.counter import Counter
 from broker.wires.dialect import Dialect
@@ -55,6 +59,7 @@ class Context:
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
+      ``audit``: the log of administrative acts.
     - ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire with an HTTP listener; to be
       called again after a change of the open wires.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
@@ -79,6 +84,7 @@ class Context:
     forget: Callable[[str], None]
     access: Access
     logins: Logins
+    audit: Audit
     endpoints: Callable[[], Sequence[Endpoint]]
 
 
@@ -115,6 +121,27 @@ class OpenWire(Protocol):
     def reload(self, config: Any, broker: Broker) -> None:
         """Apply the reloadable keys, also to listeners that are not open yet."""
 
+    def troubles(self) -> Iterable[NotReady]:
+        """Return the reasons for which the wire is not ready, besides listeners and certificates."""
+
+    def carriers(self) -> Iterable[ConnectionFactory]:
+        """Return the connections of the wire, one `ConnectionFactory` for each listener, open or not."""
+
+    def udp_sockets(self) -> Iterable[UdpSocket]:
+        """Return the UDP sockets of the wire, open or not."""
+
+    def drain(self) -> None:
+        """Refuse new peers with a reason, and send the present ones away by the means of the protocol. Idempotent."""
+
+    def undrain(self) -> None:
+        """Accept peers again. No-op without a drain."""
+
+    def peers(self) -> int:
+        """Return the number of peers that are served now; a drain waits until it is 0."""
+
+    def disconnect(self, key: str) -> bool:
+        """Close the session with that key of the view of sessions, or that address. Returns False without one."""
+
     def stop_listening(self) -> Deferred[Any]:
         """Stop accepting connections. Fires when all ports are closed."""
 
@@ -147,6 +174,37 @@ class PlainWire:
     def certificates(self) -> Sequence[Certificates]:
         """Return no certificates: no listener has TLS."""
         return ()
+
+    def troubles(self) -> Iterable[NotReady]:
+        """Return no reasons: a wire with open listeners is ready."""
+        return ()
+
+    def carriers(self) -> Iterable[ConnectionFactory]:
+        """Return no connections."""
+        return ()
+
+    def udp_sockets(self) -> Iterable[UdpSocket]:
+        """Return no sockets: the wire has connections only."""
+        return ()
+
+    def drain(self) -> None:
+        """Refuse new connections, and close the present ones in order."""
+        for each in self.carriers():
+            each.drain()
+
+    def undrain(self) -> None:
+        """Accept connections again."""
+        for each in self.carriers():
+            each.undrain()
+
+    def peers(self) -> int:
+        """Return the number of connections; those that were refused at once do not count."""
+        return sum(each.turned_away is None for carrier in self.carriers() for each in carrier.connections)
+
+    def disconnect(self, key: str) -> bool:
+        """Close the connections from that address, ``host:port``."""
+        # Not any() of a generator, which would stop at the first listener with such a connection.
+        return sum(each.disconnect(key) for each in self.carriers()) > 0
 
 
 @attrs.frozen(eq=False)

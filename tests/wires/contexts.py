@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 
+from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
 from broker.access.password_backoff import Guesses
@@ -51,6 +52,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "forget": lambda title: None,
         "access": Everyone(),
         "logins": Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)),
+        "audit": NoAudit(),
         "endpoints": lambda: [],
     }
     return Context(**{**parts, **given})

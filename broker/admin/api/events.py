@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import attrs
 import msgspec
@@ -68,7 +68,7 @@ class Events:
     epoch: int
     revision: int
     resync: bool
-    events: list[dict[str, object]]
+    events: list[dict[str, Any]]
 
 
 @attrs.frozen

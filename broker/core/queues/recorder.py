@@ -159,6 +159,11 @@ class QueueRecorder:
             "failures": self._errors.failures,
         }
 
+    @property
+    def trouble(self) -> str:
+        """Reason of the last failed write; empty while the disk works."""
+        return self._errors.why
+
     # writing
 
     @property

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory
+from broker.net.admission import DISCONNECTED, ConnectionFactory
 from broker.net.connection_states import BLOCKED
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Conversation, N, Part, R, Sender, Sent
@@ -248,6 +248,13 @@ class Router(ConnectionFactory):
         """Close the connections of revoked client keys (Z85)."""
         for peer in [each for each in self._peers.values() if each.key in keys]:
             peer.refuse(Refusal(Reason.KEY_NOT_ALLOWED, "the key of this connection was revoked"))
+
+    def disconnect_number(self, number: int) -> bool:
+        """Close the connection of that number in order. Returns False if there is none."""
+        found = [each for each in self._peers.values() if number and each.number == number]
+        for peer in found:
+            self.send_away(peer, Refusal(Reason.DISCONNECTED, DISCONNECTED))
+        return bool(found)
 
     def _replace(self, older: RouterPeer) -> None:
         """Close a connection whose identity was taken over."""

@@ -17,6 +17,7 @@ from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.net.probes import Probes
 from broker.net.rate_limits import Rates
@@ -113,6 +114,39 @@ class OpenDbp(PlainWire):
         """Apply new terms and limits."""
         self.catalogue.use(_terms(config))
         self.listener.router.limit(config.connection_limits(self.room))
+
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the ROUTER."""
+        return [self.listener.router]
+
+    def udp_sockets(self) -> Sequence[UdpSocket]:
+        """Return the socket of heartbeats."""
+        return [self.udp]
+
+    def drain(self) -> None:
+        """Send all services a DISCONNECT, stop the beacon, and close all connections. Idempotent.
+
+        The services leave the registry: by the document, one that gets a DISCONNECT registers elsewhere.
+        """
+        if self.beacon is not None:
+            self.beacon.stop()
+        self.catalogue.send_away()
+        super().drain()
+
+    def undrain(self) -> None:
+        """Accept registrations again, and announce the broker."""
+        drained = self.listener.router.draining
+        super().undrain()
+        if drained and self.beacon is not None:
+            self.beacon.start()
+
+    def disconnect(self, key: str) -> bool:
+        """Send the service of that name a DISCONNECT, and remove it; or close the connections from an address."""
+        entry = self.catalogue.get(key)
+        if entry is None:
+            return super().disconnect(key)
+        self.catalogue.dismiss(entry)
+        return True
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters that the parts of the wire keep themselves."""

@@ -171,6 +171,24 @@ class OpenDns(PlainWire):
         connections: Any = self.factory.connections
         return views.views(self.names, self.context.registry, connections)
 
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the TCP listener."""
+        return [self.factory]
+
+    def udp_sockets(self) -> Sequence[UdpSocket]:
+        """Return the UDP socket."""
+        return [self.udp]
+
+    def drain(self) -> None:
+        """Answer queries by REFUSED, so that resolvers ask another server, and close all connections."""
+        self.responder.draining = True
+        super().drain()
+
+    def undrain(self) -> None:
+        """Answer queries from the registry again."""
+        self.responder.draining = False
+        super().undrain()
+
     def reload(self, config: Dns, broker: Broker) -> None:
         """Take another domain, other times and other limits."""
         self.config = attrs.evolve(config, endpoint=self.config.endpoint)

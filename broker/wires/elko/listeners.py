@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Auth, Service
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import bound
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.line_protocol import LineFactory, LineProtocol
@@ -93,7 +94,14 @@ class ElkoListeners(Generic[L]):
     def make(self) -> None:
         """Create all listeners, without opening them."""
         for listener in self.configured:
-            access = AccessControl(self.policy(listener), self.context.logins.guesses)
+            access = AccessControl(
+                self.policy(listener),
+                self.context.logins.guesses,
+                self.context.access,
+                title(self.wire, listener),
+                self.context.audit,
+            )
+            self.context.access.changed.append(access.review)
             converse = partial(self.converse, access)
             made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
             self.made[title(self.wire, listener)] = made
@@ -149,6 +157,10 @@ class ElkoListeners(Generic[L]):
                 each.access.policy = self.policy(listener)
                 each.carrier.limit(self.limits(listener))
 
+    def carriers(self) -> list[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return [each.lines for each in self.made.values()]
+
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when all ports are closed."""
         return DeferredList([each.stop_listening() for each in self.made.values()])
@@ -165,6 +177,7 @@ def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) 
     return Policy(
         roles=frozenset(listener.allow),
         code=listener.code if effective_auth(listener) == "password" else None,
+        users=effective_auth(listener) == "users",
         allow_before_auth=listener.allow_before_auth,
         diagnostics=diagnostics,
     )

@@ -14,6 +14,7 @@ from twisted.logger import Logger
 
 from broker.config.values import Broker
 from broker.core.model import Rights, Service
+from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
@@ -42,6 +43,8 @@ class OpenElko(PlainWire):
 
     def __init__(self, config: Elko, context: Context) -> None:
         self._broker = context.broker
+        self._access = context.access
+        self._audit = context.audit
         self._room = context.room
         registry = context.registry
         self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
@@ -80,11 +83,15 @@ class OpenElko(PlainWire):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [broker_dialect(self.wiring)]
+        return [broker_dialect(self.wiring, self._access, self._audit)]
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""
         return self.listeners.certificates()
+
+    def carriers(self) -> Iterable[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return self.listeners.carriers()
 
     def reload(self, config: Elko, broker: Broker) -> None:
         """Apply new policies and limits."""

@@ -19,6 +19,7 @@ from broker.config.values import Broker
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
 from broker.core.model import Service
+from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
@@ -71,7 +72,7 @@ class OpenDirector(PlainWire):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [director_dialect(self.wiring)]
+        return [director_dialect(self.wiring, self._context.access, self._context.audit)]
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""
@@ -87,6 +88,10 @@ class OpenDirector(PlainWire):
             return ()
         suffix = self._config.service or self._broker.service
         return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
+
+    def carriers(self) -> Iterable[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return self.listeners.carriers()
 
     def reload(self, config: Config, broker: Broker) -> None:
         """Apply new settings, policies and limits."""

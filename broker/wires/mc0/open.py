@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
+from broker.net.admission import ConnectionFactory
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
 from broker.wires.common.router_listener import RouterListener, make_router
@@ -67,6 +68,21 @@ class OpenMc0(PlainWire):
     def views(self) -> Sequence[AnyView]:
         """Return the views of sessions and topics."""
         return views.views(self.sessions, self.topics, self.leases)
+
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the ROUTER. A drain closes connections; sessions outlast them, as in a restart."""
+        return [self.listener.router]
+
+    def disconnect(self, key: str) -> bool:
+        """End the session of an identity, and close its connection; or close the connections from an address.
+
+        The protocol has no message for that: a client notices the closed connection, and begins another session.
+        """
+        number = self.sessions.disconnect(key)
+        if number is None:
+            return super().disconnect(key)
+        self.listener.router.disconnect_number(number)
+        return True
 
     def reload(self, config: Mc0, broker: Broker) -> None:
         """Apply new rules and limits, and read the directory of client keys."""

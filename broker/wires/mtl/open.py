@@ -7,7 +7,7 @@ their writers; sockets are closed then, or after `STOP_SECONDS`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -19,7 +19,9 @@ from twisted.logger import Logger
 from broker.config.values import Broker
 from broker.core.database import StateError
 from broker.core.interfaces import ITopics
+from broker.core.model import NotReady
 from broker.core.topics import Topics
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mtl import views
@@ -126,6 +128,40 @@ class OpenMtl(PlainWire):
         self.listeners.limit(config, self.context.room)
         self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
         self.identities.refresh()
+
+    def troubles(self) -> Iterable[NotReady]:
+        """Return the reason for which messages of durable queues cannot be written, if there is one."""
+        why = self.queues.recorder.trouble
+        return [NotReady("queues", why)] if why else []
+
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the ROUTERs, one for both flows if they share a socket."""
+        return [each.router for each in self.listeners.all]
+
+    def drain(self) -> None:
+        """Answer all requests of the control flow by 503, and close all connections: that ends sessions and flows.
+
+        Connections to the control flow are accepted even so, since a refused one has no 503. Messages without a
+        confirmation go to other readers, or stay in their queue.
+        """
+        self.control.drain()
+        super().drain()
+        self.listeners.control.router.draining = False
+
+    def undrain(self) -> None:
+        """Serve all requests again."""
+        self.control.undrain()
+        super().undrain()
+
+    def peers(self) -> int:
+        """Return the number of sessions and data flows: connections that get only a 503 do not count."""
+        return len(self.control) + len(self.data)
+
+    def disconnect(self, key: str) -> bool:
+        """Close the connection of that number, or the connections from an address. Their sessions and flows end."""
+        if key.isdecimal():
+            return self.listeners.control.router.disconnect_number(int(key))
+        return super().disconnect(key)
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters of flows, leases, profiles and durable queues."""

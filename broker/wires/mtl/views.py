@@ -20,6 +20,7 @@ MAX_RESOURCES = 50
 SESSION_COLUMNS = (
     Column("user", "Name of the user; empty before authentication"),
     Column("address", "Address of the connection"),
+    Column("connection", "Number of the connection, which disconnects it"),
     Column("host", "Virtual host that the session opened"),
     Column("profile", "Profile that the session opened"),
     Column("authorized", "True if the session may open resources"),
@@ -123,6 +124,7 @@ def _session(session: ControlSession) -> Row:
     return {
         "user": _user(session),
         "address": session.address,
+        "connection": session.connection,
         "host": "" if principal is None else principal.host,
         "profile": "" if session.profile is None else session.profile.name,
         "authorized": principal is not None,

@@ -236,6 +236,16 @@ class Catalogue:
                 entry.lease.cancel()
                 entry.lease = None
 
+    def send_away(self) -> None:
+        """Send all services a DISCONNECT, and remove them: the broker drains."""
+        for entry in list(self._entries.values()):
+            self.dismiss(entry)
+
+    def dismiss(self, entry: ServiceEntry) -> None:
+        """Send one service a DISCONNECT, and remove it, by order of an operator."""
+        self._outbound.part(entry)
+        self.remove(entry, "withdrawn")
+
     # periodic checks
 
     def check(self, entry: ServiceEntry, now: float) -> float | None:

@@ -41,6 +41,8 @@ class Responder:
     def __init__(self, zone: Zone, terms: Terms, clock: IReactorTime, begin: Callable[[int], int]) -> None:
         self.zone = zone
         self.terms = terms
+        self.draining = False
+        """True while each query is answered by REFUSED."""
         self._clock = clock
         self._begin = begin
         self._counts: Counter[str] = Counter()
@@ -67,6 +69,8 @@ class Responder:
         return {f"dns_responses.{kind}": count for kind, count in self._counts.items()}
 
     def _response(self, query: Query) -> Response:
+        if self.draining:
+            return Response(REFUSED)
         if query.question is None:
             return Response(NOTIMP)
         if query.edns is not None and query.edns.version:

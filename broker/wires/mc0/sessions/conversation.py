@@ -126,6 +126,16 @@ class Mc0Conversation:
         """End the sessions of these revoked client keys. The ROUTER closes their connections."""
         self._table.revoke(keys)
 
+    def disconnect(self, shown: str) -> int | None:
+        """End the session with that identity, as it is shown. Returns the number of its connection, 0 without one;
+        None if there is no such session."""
+        for session in self._table:
+            if str(session) == shown:
+                number = session.connection
+                self._table.end(session, "disconnected")
+                return number
+        return None
+
     def restore(self, known: Iterable[KnownSession], keyed: bool) -> None:
         """Restore the recorded sessions; see `SessionTable.restore`."""
         self._table.restore(known, keyed)

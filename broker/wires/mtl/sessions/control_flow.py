@@ -25,7 +25,8 @@ Rules:
   dropped and counted, since RFC 11 has requests and replies take turns. Other sessions do not wait.
 - Replies to a peer that does not read wait in the transport, a bounded number of them; further ones are dropped and
   counted. When a connection closes, its sessions end without replies.
-- A defect of the broker is answered by 500 and logged. While the broker stops, requests are answered by 503.
+- A defect of the broker is answered by 500 and logged. While the broker drains or stops, requests are
+  answered by 503.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from broker.wires.mtl.codec.frames import split
 from broker.wires.mtl.sessions.authentication import Authentication, AuthenticationContext
 from broker.wires.mtl.sessions.control_replies import (
     DEFECT,
+    DRAINING,
     NO_PROFILE,
     NO_SUCH_PROFILE,
     NOT_ASKED,
@@ -105,7 +107,8 @@ class ControlFlow:
         self._logins = Authentication(authentication, context.leases, settings.plain, self._late)
         self._behind = 0
         """Bytes of all requests that wait behind others."""
-        self._stopping = False
+        self._unavailable: EncodedReply | None = None
+        """The answer to all requests, while the broker drains or stops."""
         self._methods: dict[type, Callable[[ControlSession, Any], EncodedReply]] = {
             wire.OpenRequest: self._open,
             wire.ProfileRequest: self._choose,
@@ -135,7 +138,7 @@ class ControlFlow:
         if session is not None and session.turn is not None:
             # RFC 11 replies have no request number: clients match them by order alone.
             self._queue(session.turn, back, asked, len(request.body))
-        elif session is not None and type(asked) is wire.AuthorizeRequest and not self._stopping:
+        elif session is not None and type(asked) is wire.AuthorizeRequest and self._unavailable is None:
             session.turn = turn = Pipeline(back)
             Deferred.fromCoroutine(self._serve(session, turn, asked)).addErrback(self._failed, session)
         else:
@@ -179,9 +182,22 @@ class ControlFlow:
 
     def stop(self) -> None:
         """Answer 503 from now on, also to the requests that wait."""
-        self._stopping = True
+        self._refuse_all(STOPPING)
+
+    def drain(self) -> None:
+        """Answer 503 to all requests until `undrain`, also to those that wait."""
+        if self._unavailable is None:
+            self._refuse_all(DRAINING)
+
+    def undrain(self) -> None:
+        """Serve requests again, unless the broker stops."""
+        if self._unavailable is DRAINING:
+            self._unavailable = None
+
+    def _refuse_all(self, answer: EncodedReply) -> None:
+        self._unavailable = answer
         for session in self._sessions:
-            self._abandon(session, STOPPING)
+            self._abandon(session, answer)
 
     def counts(self) -> dict[str, int]:
         """Return the counters of this flow."""
@@ -218,7 +234,7 @@ class ControlFlow:
     async def _serve(self, session: ControlSession, turn: Pipeline, asked: wire.ControlRequest | EncodedReply) -> None:
         """Answer that request, then those that came behind it meanwhile."""
         while True:
-            if type(asked) is wire.AuthorizeRequest and not self._stopping:
+            if type(asked) is wire.AuthorizeRequest and self._unavailable is None:
                 answer = await self._authorize(session, turn, asked)
             else:
                 answer = self._answer(session, asked)
@@ -239,8 +255,8 @@ class ControlFlow:
         """Return the reply to any request but an Authorize, which may have to wait."""
         if isinstance(asked, tuple):
             return asked
-        if self._stopping:
-            return STOPPING
+        if self._unavailable is not None:
+            return self._unavailable
         if session is None:
             return NOT_OPEN
         try:

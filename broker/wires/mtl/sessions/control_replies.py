@@ -12,6 +12,7 @@ NO_SUCH_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "there is no such profile"
 NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "the broker needs no authentication")
 NOT_IMPLEMENTED = wire.error(ReplyStatus.NOT_IMPLEMENTED)
 STOPPING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is stopping")
+DRAINING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is draining: connect to another one")
 DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which was logged")
 
 _STATUS = {

@@ -1,0 +1,124 @@
+"""Values of the control of the daemon: results of a reload, a drain, log levels, and traces of peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+LevelName = Literal["debug", "info", "warn", "error"]
+"""Name of a log level."""
+
+
+@attrs.frozen
+class KeyState:
+    """A key of the running configuration, as operators see it.
+
+    ``value`` is written as in the file; ``(hidden)`` stands for a secret, ``(not set)`` for a key without a value.
+    ``reloadable``: a reload applies a new value; otherwise it needs a restart.
+    """
+
+    key: str
+    value: str
+    reloadable: bool
+
+
+@attrs.frozen
+class KeyChange:
+    """A key that differs between the running configuration and the file.
+
+    ``old`` and ``new`` are the values, in the form of `KeyState.value`. ``(absent)`` stands for an entry that one of
+    the two does not have.
+    """
+
+    key: str
+    old: str
+    new: str
+
+    @property
+    def text(self) -> str:
+        """The change as a line of text."""
+        return f"{self.key}: {self.old} -> {self.new}"
+
+
+@attrs.frozen
+class ReloadResult:
+    """Diagnostics of a reload.
+
+    - ``changed``: keys whose new values are in use now.
+    - ``refused``: reloadable keys whose new values are not applied, because of ``problems``.
+    - ``restart``: keys that keep their running values until the next start.
+    - ``problems``: errors, a line each. With any, nothing was changed.
+    - ``warnings``: surprising combinations in the file, a line each.
+    """
+
+    changed: tuple[KeyChange, ...] = ()
+    refused: tuple[KeyChange, ...] = ()
+    restart: tuple[KeyChange, ...] = ()
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The result as lines of text: the form that all interfaces for operators print."""
+        lines = [f"error: {each}" for each in self.problems]
+        lines += [f"warning: {each}" for each in self.warnings]
+        for word, changes in (("changed", self.changed), ("refused", self.refused), ("restart needed", self.restart)):
+            lines += [f"{word}: {each.text}" for each in changes]
+        if self.problems:
+            lines.append("nothing was changed")
+        elif not self.changed and not self.restart:
+            lines.append("no key differs from the running configuration")
+        return lines
+
+    @property
+    def text(self) -> str:
+        """`lines` in one text."""
+        return "\n".join(self.lines)
+
+
+DrainState = Literal["off", "draining", "drained", "overdue"]
+
+
+@attrs.frozen
+class Drain:
+    """State of a drain.
+
+    - ``off``: the daemon serves everybody.
+    - ``draining``: new peers are refused, and present ones were asked to leave. ``drained``: all have left.
+    - ``overdue``: the deadline has passed, and some peers are still connected.
+
+    ``seconds`` is the time until the deadline, 0.0 in any other state than ``draining``. ``remaining`` has the number
+    of peers that are still connected, by wire; wires without any are absent.
+    """
+
+    state: DrainState = "off"
+    seconds: float = 0.0
+    remaining: Mapping[str, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class LogLevels:
+    """Log levels: ``level`` is the lowest one that is written, ``modules`` the exceptions.
+
+    A key of ``modules`` is the name of a wire, or a module with all modules below it, such as ``broker.net``. The
+    longest module that matches applies, and a wire before all modules.
+    """
+
+    level: LevelName = "info"
+    modules: Mapping[str, LevelName] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Trace:
+    """A trace of one peer: its messages are logged.
+
+    ``address`` is its host, with or without a port. ``seconds`` is the time until it ends by itself. ``lines`` is the
+    number of lines logged so far, ``dropped`` that of lines beyond the rate limit.
+    """
+
+    address: str
+    seconds: float
+    lines: int = 0
+    dropped: int = 0
