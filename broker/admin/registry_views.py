@@ -86,8 +86,7 @@ def present_providers(registry: IRegistry) -> Iterator[Provider]:
 
 def _services(registry: IRegistry) -> Iterator[Service]:
     """Yield the services of the present providers, and of the broker itself, as `present_providers`."""
-    providers = (provider for id in (BROKER, *registry.ids()) if (provider := registry.provider(id)) is not None)
-    return (service for provider in providers for service in provider.services)
+    return (service for id in (BROKER, *registry.ids()) for service in registry.services_of(id))
 
 
 def _names(service: Service) -> Iterator[str]:

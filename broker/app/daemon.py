@@ -19,9 +19,7 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
-from broker.access.principal import Principal
 from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
@@ -410,20 +408,13 @@ class Daemon(TwistedService):
             shown=self._shown,
             dialects=self.wires.dialects,
             listeners=self.openings.states,
-            ready=self._obstacles,
+            ready=self.readiness.reasons,
             control=self,
             access=self._access.access,
-            audit=self._record,
+            audit=self._access.audit,
+            lag=self.lag.measured,
             endpoints=self._endpoints,
         )
-
-    def _obstacles(self) -> list[tuple[str, str]]:
-        """Return what is not ready, each with its reason."""
-        return [(each.what, each.reason) for each in self.not_ready()]
-
-    def _record(self, principal: Principal, operation: str, object: str, result: str) -> None:
-        """Record an administrative act over HTTP in the audit log."""
-        self._access.audit.record(Act(principal, "http", operation, object, result))
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
