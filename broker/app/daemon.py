@@ -21,11 +21,13 @@ from zope.interface import implementer
 
 from broker.access.guarded_reading import BadUsers
 from broker.admin.console import Shown
+from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.page import files as page
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
+from broker.app.api import OperatorsApi, Sources
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -155,6 +157,8 @@ class Daemon(TwistedService):
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self.counters.include(self.api.counts)
+        self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
@@ -168,6 +172,7 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
+        self.api.stop()
         self.lag.stop()
         self.draining.stop()
         console = [] if self.console is None else [self.console]
@@ -290,6 +295,7 @@ class Daemon(TwistedService):
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
         config, openings = self._config, self.openings
+        self.api = OperatorsApi(self._sources())
         try:
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
@@ -352,7 +358,11 @@ class Daemon(TwistedService):
 
     def _shown(self) -> Shown:
         """Return the state for operators."""
-        own = [listeners_view(self.openings.states, self._reactor), *registry_views(self.core.registry, self._reactor)]
+        own = [
+            listeners_view(self.openings.states, self._reactor),
+            *registry_views(self.core.registry, self._reactor),
+            counters_view(self.counters.all, COUNTERS),
+        ]
         return Shown(
             self.counters.all,
             self._status,
@@ -362,7 +372,24 @@ class Daemon(TwistedService):
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return [*page.endpoints(), *self.wires.endpoints()]
+        return [*page.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
+
+    def _sources(self) -> Sources:
+        """Return what the HTTP API shows and controls."""
+        return Sources(
+            core=self.core,
+            clock=self._reactor,
+            started=self._started,
+            shown=self._shown,
+            dialects=self.wires.dialects,
+            listeners=self.openings.states,
+            ready=self.readiness.reasons,
+            control=self,
+            access=self._access.access,
+            audit=self._access.audit,
+            lag=self.lag.measured,
+            endpoints=self._endpoints,
+        )
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
