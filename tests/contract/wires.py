@@ -437,8 +437,8 @@ class _HttpOffering:
             if each == name:
                 assert self._farm.delete(name, instance).status == 204
 
-    def load(self, load: float) -> None:
-        assert self._farm.renew("provider", "main", load=load).status == 200
+    def load(self, load: float, **details: object) -> None:
+        assert self._farm.renew("provider", "main", load=load, **details).status == 200
 
     def offer_nowhere(self, name: str) -> None:
         answered = self._farm.put(name, "nowhere", "")
