@@ -125,7 +125,7 @@ export class ListScreen {
   /** Load again: changes were missed. */
   resync() {
     this.table.stale();
-    this.#trends.ask();
+    if (this.list.history) this.#trends.ask();
   }
 
   close() {
