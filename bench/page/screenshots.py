@@ -1,6 +1,6 @@
 """Makes the images of docs/page.md: a daemon, a small farm of Elko peers, and Chromium.
 
-    python -m bench.page.screenshots
+python -m bench.page.screenshots
 """
 
 from __future__ import annotations
