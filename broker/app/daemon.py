@@ -19,13 +19,18 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
+from broker.access.principal import Principal
 from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.console import Shown
+from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
+from broker.admin.page import files as page
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
+from broker.app.api import OperatorsApi, Sources
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -157,6 +162,8 @@ class Daemon(TwistedService):
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self.counters.include(self.api.counts)
+        self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(self._expiries.start)
@@ -174,6 +181,7 @@ class Daemon(TwistedService):
         self.lag.stop()
         self.draining.stop()
         self._expiries.stop()
+        self.api.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -304,6 +312,7 @@ class Daemon(TwistedService):
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
         config, openings = self._config, self.openings
+        self.api = OperatorsApi(self._sources())
         try:
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
@@ -370,6 +379,7 @@ class Daemon(TwistedService):
             listeners_view(self.openings.states, self._reactor),
             certificates(self._certificates, self._reactor),
             *registry_views(self.core.registry, self._reactor),
+            counters_view(self.counters.all, COUNTERS),
         ]
         return Shown(
             self.counters.all,
@@ -380,7 +390,31 @@ class Daemon(TwistedService):
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return self.wires.endpoints()
+        return [*page.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
+
+    def _sources(self) -> Sources:
+        """Return what the HTTP API shows and controls."""
+        return Sources(
+            core=self.core,
+            clock=self._reactor,
+            started=self._started,
+            shown=self._shown,
+            dialects=self.wires.dialects,
+            listeners=self.openings.states,
+            ready=self._obstacles,
+            control=self,
+            access=self._access.access,
+            audit=self._record,
+            endpoints=self._endpoints,
+        )
+
+    def _obstacles(self) -> list[tuple[str, str]]:
+        """Return what is not ready, each with its reason."""
+        return [(each.what, each.reason) for each in self.not_ready()]
+
+    def _record(self, principal: Principal, operation: str, object: str, result: str) -> None:
+        """Record an administrative act over HTTP in the audit log."""
+        self._access.audit.record(Act(principal, "http", operation, object, result))
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())

@@ -50,7 +50,7 @@ class Scan:
     """One scan of a view. Iteration yields sequences of rows, empty ones for work without a result.
 
     ``total`` is the number of rows that the selection has on all pages, valid at the end of the iteration. Raises
-    `Refusal` PARAMETER for a column that the view does not have.
+    `Refusal` PARAMETER for a column that the view does not have. A scan is iterated over once.
     """
 
     def __init__(self, view: AnyView, selection: Selection) -> None:
@@ -65,6 +65,8 @@ class Scan:
         self._view = view
         self._selection = selection
         self._end = selection.offset + min(selection.limit, MAX_ROWS)
+        # Here, not at the first piece: the snapshot is that of the moment at which the scan begins.
+        self._items: Iterator[Any] = iter(view.items())
 
     def __iter__(self) -> Iterator[Sequence[Row]]:
         return self._sorted() if self._column else self._unsorted()
@@ -116,7 +118,7 @@ class Scan:
         where, row = self._selection.where, self._view.row
         keys = self._view.keys
         matches = matcher(self._selection.pattern)
-        items: Iterator[Any] = iter(self._view.items())
+        items = self._items
         size = ROWS if where else ITEMS
         while some := list(islice(items, size)):
             if matches is not None:
