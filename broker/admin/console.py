@@ -25,6 +25,7 @@ import msgspec
 from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
 from broker.access.principal import Access, Principal
+from broker.access.request_limits import RequestLimits, unlimited
 from broker.admin.console_login import LISTENER, ConsoleLogin, LoginState
 from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
@@ -80,10 +81,12 @@ class ConsoleSession:
         guesses: Guesses,
         peer: Peer,
         access: Access | None = None,
+        requests: RequestLimits | None = None,
     ) -> None:
         self._peer = peer
         self._shown = shown
         self._access: Access = Everyone() if access is None else access
+        self._requests = unlimited() if requests is None else requests
         self.principal = Principal(address=peer.address)
         """The operator; the anonymous user before the login."""
         self._half_closed = False
@@ -99,7 +102,13 @@ class ConsoleSession:
         """Take one line."""
         if isinstance(line, Negotiation):
             self._peer.write(line.answer)
-        elif self._login.state is not LoginState.ENTERED:
+            return
+        try:
+            self._requests.take(self.principal.name, self._peer.address)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        if self._login.state is not LoginState.ENTERED:
             self._login.take(line.text)
         elif line.text.startswith("{"):
             self._message("", line.text)

@@ -6,6 +6,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     path, method  404, 405 with Allow; OPTIONS is answered with Allow
     site          403 for a cross-site request to an endpoint that changes something, and for a cross-site upgrade
     credentials   401 for wrong ones; 429 for too many guesses
+    rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
     parameters    400; 415 for a body that is no JSON
     handler       its own `Problem`, or the `Refusal` of the core; 500 for a defect, which is logged
@@ -28,6 +29,7 @@ from twisted.python.failure import Failure
 
 from broker.access.acts import DONE, Act, Audit, NoAudit
 from broker.access.principal import Access, Principal
+from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
 from broker.web import parameters
 from broker.web.endpoint import Answer, Call, Endpoint
@@ -58,6 +60,7 @@ class Dispatch:
     failed: Callable[[str], object]
     hosts: frozenset[str] = frozenset()
     audit: Audit = attrs.field(factory=NoAudit)
+    requests: RequestLimits = attrs.field(factory=unlimited)
     draining: bool = False
     _present: set[_Present] = attrs.field(factory=set, init=False)
     """Answers that wait, and streams."""
@@ -127,6 +130,7 @@ class Dispatch:
         """Call the endpoint. Never raises."""
         call = Call(request, principal, path, None)
         try:
+            self.requests.take(principal.name, request.address)
             self._permit(call, endpoint)
             call = attrs.evolve(
                 call,
