@@ -107,6 +107,7 @@ NOW = {
     "access.requests_per_address",
     "access.requests_per_user",
     "access.requests_burst",
+    "plan.file",
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",

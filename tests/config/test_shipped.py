@@ -13,6 +13,7 @@ import pytest
 from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
+from broker.config.plan import Plan
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
@@ -41,6 +42,7 @@ SECTIONS = {
     "journal": Journal,
     "launchers": Launchers,
     "access": Access,
+    "plan": Plan,
 }
 
 
