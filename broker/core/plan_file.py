@@ -31,8 +31,7 @@ PAUSE = 30.0
 """Seconds between checks of the file: the jobs write it once an hour at most, and a check costs one system call."""
 
 MAX_SIZE = 64 * 1024 * 1024
-"""Limit of the file in bytes: three times the plan of 10,000 services. Such a plan takes some 50 ms of the thread, in
-which it has the interpreter."""
+"""Limit of the file in bytes: five times the plan of 10,000 services, whose reading takes some 300 ms of the thread."""
 
 
 class Stamp(NamedTuple):

@@ -82,6 +82,21 @@ def test_changes_are_those_of_verdicts_and_of_new_services_that_are_short() -> N
     ]
 
 
+def test_the_layout_of_the_text_does_not_matter() -> None:
+    services = [service("bank"), service("shop"), service("a\nb")]
+    plain = document(*services)
+    head = document().removesuffix(b"]}") + b"\n"
+    lines = head + b",\n".join(json.dumps(each).encode() for each in services) + b"\n]}\n"
+    indented = json.dumps(json.loads(plain), indent=1).encode()
+    assert json.loads(lines) == json.loads(plain)
+    assert parse(lines) == parse(plain) == parse(indented)
+    assert parse(head + b"\n]}\n") == parse(document())
+    with pytest.raises(BadPlan):
+        parse(lines.replace(b"},\n", b"}\n", 1))
+    with pytest.raises(BadPlan):
+        parse(lines.replace(b"\n]}", b",\n]}"))
+
+
 GOOD = json.loads(document(service("bank")))
 
 
