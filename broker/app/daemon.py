@@ -26,6 +26,7 @@ from broker.admin.console import Shown
 from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.page import files as page
+from broker.admin.plan_views import plan_view
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
@@ -50,7 +51,9 @@ from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
 from broker.core.interfaces import IControl
 from broker.core.model import NotReady, Snapshot
+from broker.core.plan_file import PlanFile
 from broker.core.store import Store
+from broker.export.plan_document import parse
 from broker.logs import Level
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
@@ -159,6 +162,8 @@ class Daemon(TwistedService):
             self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
         )
         self._open_access(snapshot)
+        self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
+        self.counters.include(self.plan.counts)
         try:
             self._listen(snapshot)
         except StartFailed:
@@ -189,6 +194,7 @@ class Daemon(TwistedService):
         self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
+        self.plan.stop()
         # Connections are closed after the last records, so that their peers are remembered as present.
         self.core.restored.stop()
         yield self.core.recorder.stop()
@@ -387,6 +393,7 @@ class Daemon(TwistedService):
             checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
             certificates(self._certificates, self._reactor),
+            plan_view(self.plan, self._reactor),
         ]
         return Shown(
             self.counters.all,
@@ -417,7 +424,7 @@ class Daemon(TwistedService):
         )
 
     def _status(self) -> dict[str, object]:
-        return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
+        return status(self.core, self.journal, self.plan, self._started, self._reactor.seconds(), self._places())
 
     def _places(self) -> Iterator[Mapping[str, object]]:
         yield from self.wires.places()
@@ -439,6 +446,7 @@ class Daemon(TwistedService):
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
         self.checks.stop()
+        self.plan.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -459,6 +467,7 @@ class Daemon(TwistedService):
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
         self._access.reload(config.access)
+        self.plan.use(config.plan.file)
         self._level.set(config.log.level)
         self.core.restored.last(config.broker.grace)
         self._config = config

@@ -127,6 +127,7 @@ NOW = {
     "checks.concurrency",
     "checks.panic",
     "checks.networks",
+    "plan.file",
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",

@@ -13,6 +13,7 @@ import pytest
 from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
+from broker.config.plan import Plan
 from broker.config.values import (
     PINGS,
     Broker,
@@ -55,6 +56,7 @@ SECTIONS = {
     "launchers": Launchers,
     "access": Access,
     "checks": Checks,
+    "plan": Plan,
 }
 
 
