@@ -22,6 +22,10 @@ def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str
     ``config`` must be valid. Blocks while published names are resolved. Shows no secret.
     """
     lines = [line for section, values in schema.values(config) for line in section.summary(values)]
-    for section, values in schema.values(config):
-        lines += [f"warning: {text}" for text in section.warnings(values, resolves)]
+    lines += [f"warning: {text}" for text in warnings(config, schema, resolves)]
     return "\n".join(lines)
+
+
+def warnings(config: Config, schema: Schema, resolves: Resolves) -> list[str]:
+    """Return what may surprise in a valid configuration, a sentence each."""
+    return [text for section, values in schema.values(config) for text in section.warnings(values, resolves)]

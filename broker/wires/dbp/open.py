@@ -48,7 +48,7 @@ class OpenDbp(PlainWire):
     log = Logger()
 
     config: Dbp
-    name: str
+    outbound: DbpOutbound
     clock: Any
     listener: RouterListener
     room: int
@@ -95,7 +95,7 @@ class OpenDbp(PlainWire):
         self.udp_address = f"{host}:{udp_port}"
         port = int(self.address.rpartition(":")[2])
         addresses = effective_dbp_beacon(config)
-        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.name)
+        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.outbound.name)
         self.beacon.start()
         self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
         return self.address
@@ -113,7 +113,10 @@ class OpenDbp(PlainWire):
     def reload(self, config: Dbp, broker: Broker) -> None:
         """Apply new terms and limits."""
         self.catalogue.use(_terms(config))
-        self.listener.router.limit(config.connection_limits(self.room))
+        self.listener.router.use(config, self.room)
+        self.outbound.name = _name(broker)
+        if self.beacon is not None:
+            self.beacon.name = self.outbound.name
 
     def carriers(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
@@ -176,14 +179,22 @@ class OpenDbp(PlainWire):
 
 def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     """Return the wire, not listening yet."""
-    suffix, clock = context.broker.service, context.clock
-    name = BROKER if suffix is None else f"{BROKER}-{suffix}"
+    clock = context.clock
     leases, complaints = context.leases, context.complaints
     router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
     outbound = DbpOutbound(
-        router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port
+        router,
+        udp,
+        probes,
+        leases,
+        clock,
+        complaints,
+        Rates(clock),
+        Rates(clock),
+        _name(context.broker),
+        config.beacon_port,
     )
     catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config))
     listing = Listing(context.registry, clock)
@@ -194,7 +205,7 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     listener = RouterListener(router, clock)
     return OpenDbp(
         config,
-        name,
+        outbound,
         clock,
         listener,
         context.room,
@@ -206,6 +217,11 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
         datagrams,
         leases,
     )
+
+
+def _name(broker: Broker) -> str:
+    """Return the name of the broker in heartbeats and beacons."""
+    return BROKER if broker.service is None else f"{BROKER}-{broker.service}"
 
 
 def _terms(config: Dbp) -> DbpTerms:

@@ -170,7 +170,17 @@ def _director_port(director: Director, port: int | None) -> Director:
     return attrs.evolve(director, enabled=True, listeners=(listener,))
 
 
-_LISTENER_KEYS = ("allow", "auth", "code", "code_file", "allow_before_auth", "limits.*")
+_LISTENER_KEYS = (
+    "origins",
+    "allow",
+    "auth",
+    "code",
+    "code_file",
+    "allow_before_auth",
+    "publish",
+    "label",
+    "limits.*",
+)
 
 BROKER = Section(
     "elko",
@@ -196,6 +206,7 @@ DIRECTOR = Section(
     _director_summary,
     _director_warnings,
     reloadable=(
+        "service",
         "providers",
         "load_bump",
         "reservation",
