@@ -76,13 +76,13 @@ class Guesses:
 
     def wait(self, address: str) -> float:
         """Return the seconds for which attempts from this address are refused; 0 if an attempt may be compared."""
-        now, place = self._seconds(), _place(address)
-        step = _step(self._failures.count(place, now))
-        return max(0.0, step - self._failures.since(place, now)) if step else 0.0
+        now, key = self._seconds(), place(address)
+        step = _step(self._failures.count(key, now))
+        return max(0.0, step - self._failures.since(key, now)) if step else 0.0
 
     def failed(self, address: str) -> None:
         """Count an attempt from this address that was compared, and was wrong."""
-        self._failures.add(_place(address), self._seconds())
+        self._failures.add(place(address), self._seconds())
 
     def admit(self, address: str) -> None:
         """Raise `Refusal` TOO_MANY_GUESSES if attempts from this address are refused now."""
@@ -99,7 +99,7 @@ class Guesses:
             raise Refusal(Reason.WRONG_CREDENTIALS, "wrong password")
 
 
-def _place(address: str) -> str:
+def place(address: str) -> str:
     """Return the part of a ``host:port``, or of a host, by which failures count: for IPv6 the network of the site."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from broker.access.document import (
 from broker.access.grants import Grants, grants_of
 from broker.access.guarded_file import GuardedFile
 from broker.access.logins import Logins
+from broker.access.password_backoff import place
 from broker.access.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier
 from broker.access.principal import Method, Principal
 from broker.core.errors import Reason, Refusal
@@ -98,7 +99,7 @@ class UsersAccess:
             verifiers = known.passwords if known is not None and known.passwords else (NOBODY,)
             if len(password.encode(errors="replace")) > MAX_PASSWORD:
                 password = ""  # no verifier has it; the work is that of any other wrong password
-            checked = self._logins.checks.run(_right_ones, verifiers, password, address=address)
+            checked = self._logins.checks.run(_right_ones, verifiers, password, address=place(address))
         except Refusal as refusal:
             self._count("access_refused", refusal.reason.code)
             return fail(refusal)
@@ -147,10 +148,24 @@ class UsersAccess:
         user = self.directory.keys.get(key)
         return None if user is None else Principal(user, Method.CURVE, address, key_credential(key))
 
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The user of each CURVE public key."""
+        return self.directory.keys
+
     def verifier(self, user: str) -> PasswordVerifier | None:
         """Return the verifier of a user for SCRAM, which has one only: the first; None without any."""
-        known = self.directory.users.get(user)
-        return known.passwords[0] if known is not None and known.passwords else None
+        return self.directory.verifiers.get(user)
+
+    @property
+    def verifiers(self) -> Mapping[str, PasswordVerifier]:
+        """The first verifier of each user who has one."""
+        return self.directory.verifiers
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """Iterations and length of the salt of each of them."""
+        return self.directory.shapes
 
     # rights
 
@@ -162,9 +177,9 @@ class UsersAccess:
         """See `broker.access.principal.Access`."""
         found = self._grants.get((principal.name, listener))
         if found is None:
-            if principal.name and principal.name not in self.directory.users:
+            if principal.credential and principal.name not in self.directory.users:
                 return Grants()
-            # One entry for each user of the file and each listener of the configuration at most.
+            # One entry for each listener, and each user of the file or of a wire's own keys and passwords at most.
             found = grants_of(principal.name, listener, self.directory.rights)
             self._grants[principal.name, listener] = found
         return found

@@ -6,7 +6,8 @@ Rules:
   ``elko sessions``, or an op with parameters: ``find service=bank wait=5``.
 - A line that begins with the prefix of a dialect is for that one: a message, or an op with parameters:
   ``director find user=user-bob``.
-- Each connection is an administrator's; with a password, the first line must be the password.
+- Each connection is an administrator's, after the login (`broker.admin.console_login`). With a users file, each
+  command needs a right of the operator: "view" for views, and what the sessions of the dialects demand.
 - An order that matches no server is an error here; on the wire it has no answer.
 - Notices of a watch are printed when they happen, between the answers.
 """
@@ -15,18 +16,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import attrs
 import msgspec
 
+from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
+from broker.access.principal import Access, Principal
+from broker.admin.console_control import WORDS as CONTROL
+from broker.admin.console_control import ControlWords
+from broker.admin.console_login import LISTENER, ConsoleLogin, LoginState
 from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
+from broker.wires.view_scan import page
 from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
@@ -53,8 +60,8 @@ def _nothing() -> Mapping[str, int]:
 class Shown:
     """The state that the console displays besides messages.
 
-    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
-    words to type.
+    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
+    state, as JSON. ``views`` are tables, by the words to type.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
@@ -62,25 +69,32 @@ class Shown:
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
+    control: ControlWords | None = attrs.field(default=None, kw_only=True)
 
 
 class ConsoleSession:
     """One operator's conversation with the console, in the dialects of the wires."""
 
     def __init__(
-        self, dialects: Sequence[Dialect], shown: Shown, password: str | None, guesses: Guesses, peer: Peer
+        self,
+        dialects: Sequence[Dialect],
+        shown: Shown,
+        password: str | None,
+        guesses: Guesses,
+        peer: Peer,
+        access: Access | None = None,
     ) -> None:
         self._peer = peer
         self._shown = shown
-        self._password = password
-        self._guesses = guesses
+        self._access: Access = Everyone() if access is None else access
+        self.principal = Principal(address=peer.address)
+        """The operator; the anonymous user before the login."""
+        self._half_closed = False
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
         self._typists: dict[str, Typist] = {}
-        if password is None:
-            self._enter()
-        else:
-            self._print("password:")
+        self._login = ConsoleLogin(self._access, password, guesses, peer, self._print, self.refuse, self._enter)
+        self._login.begin()
 
     # called by the connection
 
@@ -88,8 +102,8 @@ class ConsoleSession:
         """Take one line."""
         if isinstance(line, Negotiation):
             self._peer.write(line.answer)
-        elif self._password is not None:
-            self._check(line.text)
+        elif self._login.state is not LoginState.ENTERED:
+            self._login.take(line.text)
         elif line.text.startswith("{"):
             self._message("", line.text)
         else:
@@ -108,31 +122,44 @@ class ConsoleSession:
 
     def input_ended(self) -> bool:
         """Handle the end of input."""
+        if self._login.pending:
+            self._half_closed = True
+            return True
         self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
         return bool(self._listening)
 
     def lost(self) -> None:
         """Handle the loss of the connection."""
+        self._login.lost()
         for typist in self._typists.values():
             typist.session.lost()
 
     # inside
 
-    def _check(self, text: str) -> None:
-        assert self._password is not None
-        try:
-            self._guesses.check(self._peer.address, text, self._password)
-        except Refusal as refusal:
-            self.refuse(refusal)
+    def review(self) -> None:
+        """Check the operator and the rights again after a change of the users file."""
+        if not self._access.stands(self.principal):
+            self.refuse(Refusal(Reason.REVOKED, f"the login of {self.principal.name} is not valid any more: closing"))
             return
-        self._password = None
-        self._enter()
+        for typist in self._typists.values():
+            typist.review()
 
-    def _enter(self) -> None:
+    def permit(self, operation: str) -> None:
+        """Raise `Refusal` FORBIDDEN if the operator has no right to the operation."""
+        if not self._access.allows(self.principal, LISTENER, operation):
+            user = self.principal.name or "a peer without a user"
+            raise Refusal(Reason.FORBIDDEN, f"{user} has no right to {operation} here")
+
+    def _enter(self, principal: Principal) -> None:
+        self.principal = principal
         self._peer.authenticated()
         for prefix, dialect in self._dialects.items():
-            self._typists[prefix] = dialect.converse(_Printer(self._peer, partial(self._close, prefix)))
+            self._typists[prefix] = dialect.converse(_Printer(self._peer, partial(self._close, prefix)), principal)
         self._print('elkobroker console. Type help, or a message such as {op:"servicedesc"}')
+        for text in self._login.held():
+            self.receive(Line(text))
+        if self._half_closed and not self.input_ended():
+            self._peer.close()
 
     def _close(self, prefix: str) -> None:
         """Handle the end of one inner session. After the last line of input, another session may still answer."""
@@ -160,15 +187,18 @@ class ConsoleSession:
             return
         try:
             self._run(word, arguments)
-        except Malformed as malformed:
-            self.refuse(malformed)
+        except Refusal as refusal:
+            self.refuse(refusal)
 
     def _run(self, word: str, arguments: list[str]) -> None:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
-            self._print_json(view.page(" ".join(arguments[1:]) if arguments[1:] else "*"))
+            self.permit("view")
+            self._print_json(page(view, " ".join(arguments[1:]) if arguments[1:] else "*"))
         elif word == "help":
             self._print(self._help(arguments))
+        elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):
+            self._print(self._shown.control.run(word, arguments, self.principal, self.permit))
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
@@ -181,14 +211,21 @@ class ConsoleSession:
         elif arguments:
             raise Malformed(Reason.PARAMETER, f"{word} takes no parameters")
         elif word == "counters":
+            self.permit("view")
             counts = [f"{name} {count}" for name, count in sorted(self._shown.counts().items())]
             self._print("\n".join(counts or ["nothing was counted yet"]))
         elif word == "status":
+            self.permit("view")
             self._print_json(self._shown.status())
         elif word == "version":
             self._print(f"elkobroker {self._shown.version}")
         else:
             self._peer.close()
+
+    def _unprefixed_ops(self) -> Collection[str]:
+        """Return the ops that are typed without a prefix: one without parameters comes before a control word."""
+        dialect = self._dialects.get("")
+        return () if dialect is None else dialect.ops
 
     def _unprefixed(self, word: str, arguments: list[str]) -> None:
         dialect = self._dialects.get("")
@@ -204,6 +241,8 @@ class ConsoleSession:
             return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
+        if self._shown.control is not None and name in CONTROL:
+            return f"{CONTROL[name].usage}\n  {CONTROL[name].help}"
         view = self._shown.views.get(name)
         if view is not None:
             return _view_help(view)
@@ -218,6 +257,8 @@ class ConsoleSession:
         lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
+        if self._shown.control is not None:
+            lines += [f"  {word.usage}" for word in CONTROL.values()]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
         return "\n".join(lines)
 
@@ -245,6 +286,7 @@ class _Printer:
         self._peer = peer
         self.address = f"console {peer.address}"
         self.local = True
+        self.certificate: tuple[str, ...] = ()
         self.close = close
         self.write_first = self.write
         self.debug = peer.debug

@@ -1,4 +1,4 @@
-"""The views of the registry: the providers and services of all wires."""
+"""The views of the registry: the providers, services and loads of all wires."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import Provider, Service
+from broker.core.model import BROKER, CheckState, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
 
 PROVIDER_COLUMNS = (
@@ -19,6 +19,7 @@ PROVIDER_COLUMNS = (
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
     Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
+    Column("age", "Time since its registration", "seconds"),
 )
 
 SERVICE_COLUMNS = (
@@ -28,6 +29,15 @@ SERVICE_COLUMNS = (
     Column("provider", "Id of the provider; 0 is the broker itself"),
     Column("label", "Label of the service"),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
+    Column("check", "Result of its health checks: passing or failing; absent if it is not checked"),
+    Column("reason", "Reason of that result"),
+)
+
+LOAD_COLUMNS = (
+    Column("provider", "Id of the provider"),
+    Column("wire", "Wire on which it registered"),
+    Column("label", "Label that it gave"),
+    Column("load", "Load that it reported last, 0 before the first report"),
 )
 
 
@@ -38,26 +48,49 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "broker providers",
             "Shows the providers of all wires, by their ids. A pattern selects labels, addresses or wires.",
             PROVIDER_COLUMNS,
-            registry.providers,
-            partial(_provider, clock),
+            partial(present_providers, registry),
+            partial(provider_row, clock),
             lambda provider: (provider.label, provider.address, provider.wire),
         ),
         View(
             "broker services",
             "Shows the services of all wires. A pattern selects names.",
             SERVICE_COLUMNS,
-            registry.services,
-            _service,
+            partial(_services, registry),
+            partial(service_row, registry),
             _names,
+            tagged=True,
+        ),
+        View(
+            "broker loads",
+            "Shows the loads of the providers of all wires. A pattern selects labels or wires.",
+            LOAD_COLUMNS,
+            partial(present_providers, registry),
+            _load,
+            lambda provider: (provider.label, provider.wire),
+            tagged=True,
         ),
     ]
+
+
+def present_providers(registry: IRegistry) -> Iterator[Provider]:
+    """Yield the present providers, without those that leave before their turn."""
+    return (provider for id in registry.ids() if (provider := registry.provider(id)) is not None)
+
+
+def _services(registry: IRegistry) -> Iterator[Service]:
+    """Yield the services of the present providers, and of the broker itself, as `present_providers`."""
+    providers = (provider for id in (BROKER, *registry.ids()) if (provider := registry.provider(id)) is not None)
+    return (service for provider in providers for service in provider.services)
 
 
 def _names(service: Service) -> Iterator[str]:
     yield service.name
 
 
-def _provider(clock: IReactorTime, provider: Provider) -> Row:
+def provider_row(clock: IReactorTime, provider: Provider) -> Row:
+    """Return the row of a provider."""
+    now = clock.seconds()
     return {
         "provider": provider.id,
         "wire": provider.wire,
@@ -65,11 +98,13 @@ def _provider(clock: IReactorTime, provider: Provider) -> Row:
         "address": provider.address,
         "load": provider.load,
         "services": len(provider.services),
-        "heard": round(clock.seconds() - provider.heard, 1),
+        "heard": round(now - provider.heard, 1),
+        "age": round(now - provider.since, 1),
     }
 
 
-def _service(service: Service) -> Row:
+def service_row(registry: IRegistry, service: Service) -> Row:
+    """Return the row of a service, without its secret."""
     about: dict[str, object] = {
         "service": service.name,
         "protocol": service.protocol,
@@ -79,4 +114,12 @@ def _service(service: Service) -> Row:
     if service.label is not None:
         about["label"] = service.label
     about["secret"] = service.auth is not None
+    check = registry.check_of(service)
+    if check is not None and check.state is not CheckState.UNTESTED:
+        about["check"] = check.state.value
+        about["reason"] = check.reason
     return about
+
+
+def _load(provider: Provider) -> Row:
+    return {"provider": provider.id, "wire": provider.wire, "label": provider.label, "load": provider.load}

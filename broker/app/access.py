@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from broker.access.logins import Logins
 from broker.access.password_backoff import Guesses
 from broker.access.password_checks import CHECKS, PasswordChecks
 from broker.access.users_access import UsersAccess
+from broker.admin.audit import FILE, AuditLog
 from broker.config.access import Access as Config
 from broker.core.counters import Counters
 
@@ -26,10 +28,12 @@ class OpenAccess:
 
     access: Everyone | UsersAccess
     logins: Logins
+    audit: AuditLog
     threads: ThreadPool
 
-    def reload(self) -> None:
+    def reload(self, config: Config) -> None:
         """Read the users file again now. A bad one changes nothing, and is reported as a problem."""
+        self.audit.use(config.audit_bytes, config.audit_files)
         if isinstance(self.access, UsersAccess):
             self.access.refresh()
 
@@ -41,7 +45,7 @@ class OpenAccess:
 
 
 def open_access(
-    config: Config, in_thread: Callable[..., Deferred[Any]], counters: Counters, reactor: Any
+    config: Config, state: str, in_thread: Callable[..., Deferred[Any]], counters: Counters, reactor: Any
 ) -> OpenAccess:
     """Read the users file, if there is one. Raises `broker.access.guarded_reading.BadUsers` with nothing left open."""
     threads = ThreadPool(0, CHECKS, "passwords")
@@ -49,6 +53,9 @@ def open_access(
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)
+    path = os.path.join(state, FILE) if config.audit is None else config.audit
+    audit = AuditLog(path, config.audit_bytes, config.audit_files, reactor, in_thread)
+    counters.include(audit.counts)
     # Started last: a thread pool that is left running keeps the process alive.
     threads.start()
-    return OpenAccess(access, logins, threads)
+    return OpenAccess(access, logins, audit, threads)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.access.password_backoff import Guesses
 from broker.admin.console import ConsoleSession, Shown
 from broker.admin.telnet import ConsoleReader
+from broker.app.access import OpenAccess
 from broker.app.core import Core
 from broker.config import endpoint as endpoints
 from broker.config import values
@@ -38,9 +39,13 @@ class ConsoleListener:
         reactor: Any,
         dialects: Callable[[], Sequence[Dialect]],
         shown: Callable[[], Shown],
+        access: OpenAccess,
     ) -> None:
         self._password = config.password
-        self._guesses = Guesses(reactor.seconds)
+        self._guesses = access.logins.guesses
+        self._access = access.access
+        self._sessions: WeakSet[ConsoleSession] = WeakSet()
+        self._access.changed.append(self._review)
         self._dialects = dialects
         self._shown = shown
         endpoint = endpoints.parse(config.endpoint)
@@ -84,4 +89,10 @@ class ConsoleListener:
         return self._lines.close()
 
     def _converse(self, peer: Peer) -> tuple[Reader, Session]:
-        return ConsoleReader(), ConsoleSession(self._dialects(), self._shown(), self._password, self._guesses, peer)
+        session = ConsoleSession(self._dialects(), self._shown(), self._password, self._guesses, peer, self._access)
+        self._sessions.add(session)
+        return ConsoleReader(), session
+
+    def _review(self) -> None:
+        for session in tuple(self._sessions):
+            session.review()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,20 +17,26 @@ from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.logger import Logger
 
+from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
+from broker.access.principal import Principal
 from broker.admin.console import Shown
+from broker.admin.console_control import ControlWords
+from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
+from broker.admin.page import files as page
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
+from broker.app.api import OperatorsApi, Sources
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
 from broker.app.journal import JournalWriter, open_journal
-from broker.app.loop_lag import LoopLag
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
+from broker.app.recent_lag import RecentLag
 from broker.app.reloading import Reloader
 from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import status, version
@@ -102,7 +107,7 @@ class Daemon(TwistedService):
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
-        self.lag = LoopLag(reactor, time.monotonic)
+        self.lag = RecentLag(reactor)
         self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
@@ -166,10 +171,11 @@ class Daemon(TwistedService):
             raise
         self.counters.include(self._counts)
         self._logs.conversation = lambda: self.core.scheduler.conversation
+        self.counters.include(self.api.counts)
+        self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
-        self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
     @inlineCallbacks
@@ -179,9 +185,9 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
-        self.lag.stop()
         self.draining.stop()
         self.traces.stop()
+        self.api.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -189,6 +195,7 @@ class Daemon(TwistedService):
         yield self.core.recorder.stop()
         yield self._close_journal()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
+        yield self._access.audit.stop()
         self._access.stop()
         self.core.programs.stop()
         self.core.threads.stop()
@@ -212,7 +219,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             yield from readiness.written("journal", self.journal.journal.trouble)
         yield from self.wires.troubles()
-        yield from readiness.loop(self.lag.recent)
+        yield from readiness.loop(self.lag.largest)
         yield from readiness.draining(self.draining.state)
 
     def _begin_to_end(self) -> bool:
@@ -236,7 +243,7 @@ class Daemon(TwistedService):
         """Read the users file. Raises `StartFailed` with the core closed."""
         try:
             self._access: OpenAccess = open_access(
-                self._config.access, self.core.in_thread, self.counters, self._reactor
+                self._config.access, self._state, self.core.in_thread, self.counters, self._reactor
             )
         except BadUsers as error:
             self.core.restored.stop()
@@ -248,11 +255,12 @@ class Daemon(TwistedService):
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
         config, openings = self._config, self.openings
+        self.api = OperatorsApi(self._sources())
         try:
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
                 self.console = ConsoleListener(
-                    config.console, self.core, self._reactor, self.wires.dialects, self._shown
+                    config.console, self.core, self._reactor, self.wires.dialects, self._shown, self._access
                 )
                 openings.add("console", self.console.where, self.console.bind)
             openings.open(config.broker.strict_listeners)
@@ -281,6 +289,7 @@ class Daemon(TwistedService):
             forget=self.openings.remove,
             access=self._access.access,
             logins=self._access.logins,
+            audit=self._access.audit,
             endpoints=self._endpoints,
         )
 
@@ -309,17 +318,47 @@ class Daemon(TwistedService):
 
     def _shown(self) -> Shown:
         """Return the state for operators."""
-        own = [listeners_view(self.openings.states, self._reactor), *registry_views(self.core.registry, self._reactor)]
+        own = [
+            listeners_view(self.openings.states, self._reactor),
+            *registry_views(self.core.registry, self._reactor),
+            counters_view(self.counters.all, COUNTERS),
+        ]
         return Shown(
             self.counters.all,
             self._status,
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
+            control=ControlWords(self.operations, self._access.audit),
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return self.wires.endpoints()
+        return [*page.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
+
+    def _sources(self) -> Sources:
+        """Return what the HTTP API shows and controls."""
+        return Sources(
+            core=self.core,
+            clock=self._reactor,
+            started=self._started,
+            shown=self._shown,
+            dialects=self.wires.dialects,
+            listeners=self.openings.states,
+            ready=self._obstacles,
+            control=self.operations,
+            lagged=self.lag.add,
+            access=self._access.access,
+            audit=self._record,
+            endpoints=self._endpoints,
+        )
+
+    def _obstacles(self) -> list[tuple[str, str]]:
+        """Return what is not ready, each with its reason."""
+        return [(each.what, each.reason) for each in self.readiness.reasons()]
+
+    def _record(self, principal: Principal, operation: str, object: str, result: str) -> None:
+        """Record an administrative act over HTTP in the audit log."""
+        self._access.audit.record(Act(principal, "http", operation, object, result))
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
@@ -365,7 +404,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
-        self._access.reload()
+        self._access.reload(config.access)
         self._logs.use(config.log.format, config.log.level, {each.name: each.level for each in config.log.levels})
         self.core.restored.last(config.broker.grace)
         self._config = config

@@ -115,10 +115,9 @@ class Operations:
     ) -> LogLevels:
         """See `IOperations`."""
         levels = self._logs.change(level, modules or {})
-        exceptions = ", ".join(f"{name} {each}" for name, each in levels.modules.items())
-        self.log.info(
-            "log level {level}; exceptions: {exceptions}", level=levels.level, exceptions=exceptions or "none"
-        )
+        exceptions = ", ".join(f"{name} {each}" for name, each in levels.modules.items()) or "none"
+        # Not level=, which is a parameter of the logger itself.
+        self.log.info("log level {least}; exceptions: {exceptions}", least=levels.level, exceptions=exceptions)
         return levels
 
     def trace(self, address: str, seconds: float) -> Trace:

@@ -22,12 +22,13 @@ from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
 from broker.wires.dns.wire import WIRE as DNS
 from broker.wires.elko.wire import BROKER, DIRECTOR
+from broker.wires.http.wire import WIRE as HTTP
 from broker.wires.interface import Context, OpenWire, Wire
 from broker.wires.mc0.wire import WIRE as MC0
 from broker.wires.mtl.wire import WIRE as MTL
 from broker.wires.views import AnyView
 
-WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS)
+WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS, HTTP)
 """All wires, in the order in which their listeners are opened."""
 
 

@@ -91,6 +91,7 @@ class Section(Generic[V]):
     - ``reloadable``: keys that take effect at a reload, relative to the table; ``[*]`` is any name, ``*`` any rest.
     - ``named``: arrays of tables that a reload compares by their ``name``, relative to the table.
     - ``read``: the values with the secrets of the files that they name.
+    - ``wants_users``: the dotted keys whose values need a users file (``access.file``).
     - ``option``: the command-line option, if there is one.
     - ``example``: the file that has its part of the example file, if it has a file of its own.
     """
@@ -105,5 +106,6 @@ class Section(Generic[V]):
     reloadable: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     read: Callable[[V, Files], V] = _same
+    wants_users: Callable[[V], Iterable[str]] = _nothing
     option: PortOption | None = None
     example: Path | None = None

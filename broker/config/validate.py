@@ -12,7 +12,7 @@ from broker.config.section import Binding
 def found(config: Config, schema: Schema) -> list[Problem]:
     """Return all problems. Reads the TLS files that endpoints name, and the names of key files."""
     problems = [problem for section, values in schema.values(config) for problem in section.problems(values)]
-    return [*problems, *_overlaps(config, schema)]
+    return [*problems, *_overlaps(config, schema), *_without_users(config, schema)]
 
 
 def problems(config: Config, schema: Schema) -> list[tuple[str, str]]:
@@ -24,6 +24,13 @@ def bindings(config: Config, schema: Schema) -> Iterator[Binding]:
     """Yield the sockets that the daemon listens on."""
     for section, values in schema.values(config):
         yield from section.bindings(values)
+
+
+def _without_users(config: Config, schema: Schema) -> Iterator[Problem]:
+    if config.access.file is None:
+        for section, values in schema.values(config):
+            for key in section.wants_users(values):
+                yield Problem(key, '"users" needs a users file: set access.file', "access.file")
 
 
 def _overlaps(config: Config, schema: Schema) -> Iterator[Problem]:

@@ -54,6 +54,8 @@ class Reason(enum.Enum):
     """A topic to which this peer may not publish or subscribe."""
     KEY_NOT_ALLOWED = ("key-not-allowed", True)
     """A client key that is not allowed, or no longer allowed."""
+    REVOKED = ("revoked", True)
+    """Credentials that authenticated the peer, and are not valid any more."""
     IDENTITY_TAKEN = ("identity-taken", True)
     """An identity that another client key has used, or that a connection of another peer has."""
     REPLACED = ("replaced", True)

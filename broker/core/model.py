@@ -77,7 +77,8 @@ class Provider:
     """Snapshot of a registered peer.
 
     ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
-    seconds of the registry's clock.
+    seconds of the registry's clock; ``since`` is the time of the
+    registration, 0.0 if it is unknown; it is not stored and not compared.
     """
 
     id: int
@@ -87,6 +88,7 @@ class Provider:
     load: float
     heard: float
     services: tuple[Service, ...]
+    since: float = attrs.field(default=0.0, eq=False)
 
 
 @attrs.frozen
@@ -165,16 +167,19 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @attrs.frozen
 class Rights:
     """Rights to offer services: patterns of names (shell patterns ``*``, ``?``, ``[...]``, case-sensitive), and the
-    number of services."""
+    number of services. A name must match one of ``offer`` and one of ``granted``, the patterns of the users file."""
 
     offer: tuple[str, ...] = ("*",)
     services: int = 1_000
+    granted: tuple[str, ...] = ("*",)
 
     def permits(self, name: str) -> bool:
         """Return whether a service of this name may be offered. The broker's own names never may."""
         if name.startswith(OWN_PREFIX):
             return False
-        return self.offer == ("*",) or _compiled(self.offer).match(name) is not None
+        return all(
+            patterns == ("*",) or _compiled(patterns).match(name) is not None for patterns in (self.offer, self.granted)
+        )
 
 
 @attrs.frozen

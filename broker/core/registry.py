@@ -55,7 +55,7 @@ MAX_EPOCH = 2**53 - 1
 class _Member:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "heard", "id", "label", "load", "services", "wire")
+    __slots__ = ("address", "heard", "id", "label", "load", "services", "since", "wire")
 
     def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
         self.id = id
@@ -63,11 +63,12 @@ class _Member:
         self.wire = wire
         self.address = address
         self.load = 0.0
-        self.heard = heard
+        self.since = self.heard = heard
         self.services: list[Service] = []
 
     def value(self) -> Provider:
-        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, tuple(self.services))
+        services = tuple(self.services)
+        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, services, self.since)
 
 
 @implementer(IRegistry)
@@ -88,6 +89,8 @@ class Registry:
         self._watches = Watches(self._notifier)
         self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
         self._index: dict[tuple[str, str], ServiceGroup] = {}
+        self._protocols: dict[str, dict[str, None]] = {}
+        """The protocols of each name in the index."""
         self._service_count = 0
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
@@ -124,6 +127,11 @@ class Registry:
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)
         return None if member is None else (member.wire, member.label)
+
+    def ids(self) -> Sequence[int]:
+        ids = list(self._members)
+        ids.remove(BROKER)
+        return ids
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
@@ -233,6 +241,12 @@ class Registry:
             if name is None or service.name == name
         ]
 
+    def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
+        live = self._protocols.get(name, ())
+        if not restored:
+            return tuple(live)
+        return tuple(dict.fromkeys((*live, *self._restored.protocols(name))))
+
     # health checks
 
     def check_of(self, service: Service) -> Check | None:
@@ -324,6 +338,9 @@ class Registry:
     ) -> Sequence[Change] | None:
         return self._watches.since(revision, kinds) if epoch == self.epoch else None
 
+    def recent(self, kinds: Collection[Kind] = tuple(Kind)) -> Sequence[Change]:
+        return self._watches.recent(kinds)
+
     # internal
 
     def _add(self, member: _Member, services: Sequence[Service]) -> None:
@@ -337,6 +354,7 @@ class Registry:
             same = self._index.get(key)
             if same is None:
                 same = self._index[key] = ServiceGroup()
+                self._protocols.setdefault(service.name, {})[service.protocol] = None
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, member.id, service))
             if same.judged:
@@ -367,6 +385,7 @@ class Registry:
                 judged[same] = None
             if same.remove(service):
                 del self._index[key]
+                self._forget_protocol(*key)
         self._service_count -= len(services)
         changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
         for same in judged:
@@ -386,6 +405,12 @@ class Registry:
                 self._notifier.add_all(waits, service)
             changes.append(self._watches.record(Kind.SHOWN, service.provider, service))
         return changes
+
+    def _forget_protocol(self, name: str, protocol: str) -> None:
+        protocols = self._protocols[name]
+        del protocols[protocol]
+        if not protocols:
+            del self._protocols[name]
 
 
 def _check_texts(service: Service) -> None:

@@ -63,6 +63,10 @@ class Restored:
         for place, service in places.items():
             self._services.setdefault((service.name, service.protocol), {})[place] = service
             self._of.setdefault(service.provider, {})[place] = service
+        self._protocols: dict[str, list[str]] = {}
+        """The protocols by name; those of removed services stay until the end of the grace period."""
+        for name, protocol in self._services:
+            self._protocols.setdefault(name, []).append(protocol)
         self._doubled = {id for id, provider in self._providers.items() if provider.services and id not in self._of}
         """Providers whose endpoints all belong to newer remembered providers."""
         self._labelled = _labelled(self._providers.values())
@@ -78,6 +82,10 @@ class Restored:
         if answer is None:
             answer = self._answers[key] = tuple(self._services[key].values())
         return answer
+
+    def protocols(self, name: str) -> Iterable[str]:
+        """Return the protocols of the restored services of that name."""
+        return self._protocols.get(name, ())
 
     def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
         """A live provider offers these services: remove the restored services that they replace."""
@@ -116,7 +124,7 @@ class Restored:
         self._timer = None
         lasting = {id for id, services in self._of.items() if any(service.lasting for service in services.values())}
         passing = set(self._providers) - lasting
-        for kept in (self._providers, self._services, self._of, self._back, self._answers):
+        for kept in (self._providers, self._services, self._of, self._back, self._answers, self._protocols):
             kept.clear()
         if passing:
             self._forget(passing)

@@ -189,5 +189,12 @@ class Topics:
 
     # for operators
 
+    def names(self) -> Sequence[bytes]:
+        return list(self._entries)
+
+    def info(self, topic: bytes) -> TopicInfo | None:
+        entry = self._entries.get(topic)
+        return None if entry is None else TopicInfo(topic, len(entry), entry.published)
+
     def describe(self) -> Sequence[TopicInfo]:
         return [TopicInfo(name, len(entry), entry.published) for name, entry in sorted(self._entries.items())]

@@ -178,14 +178,22 @@ class Watches:
         """Return the changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""
         if not 0 <= revision <= self.revision:
             return None
+        if revision < self._changes.lost and any(kind is not Kind.LOAD for kind in kinds):
+            return None
+        if revision < self._loads.lost and Kind.LOAD in kinds:
+            return None
+        return self._after(revision, kinds)
+
+    def recent(self, kinds: Collection[Kind]) -> Sequence[Change]:
+        """Return all changes of these kinds that are kept."""
+        return self._after(0, kinds)
+
+    def _after(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change]:
+        """Return the changes of these kinds after a revision that are kept."""
         found: list[Change] = []
         if any(kind is not Kind.LOAD for kind in kinds):
-            if revision < self._changes.lost:
-                return None
             found += (change for change in self._changes.after(revision) if change.kind in kinds)
         if Kind.LOAD in kinds:
-            if revision < self._loads.lost:
-                return None
             found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
         # The rings are in order each, and not with each other.
         found.sort(key=itemgetter(0))

@@ -29,6 +29,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.client_certificate import client_names
 from broker.net.connection_output import ConnectionOutput
 from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream
@@ -298,6 +299,11 @@ class StreamConnection(ConnectionOutput, Protocol):
     def address(self) -> str:
         """The address of the peer, with its port if it has one."""
         return f"{self.host}:{self.port}" if self.port else self.host
+
+    @property
+    def certificate(self) -> tuple[str, ...]:
+        """The names of the peer's verified client certificate, common name and DNS names; empty without one."""
+        return client_names(self.transport)
 
     def close(self) -> None:
         """Write pending output, and close in order."""

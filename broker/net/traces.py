@@ -45,7 +45,8 @@ MAX_SHOWN = 500
 HIDDEN = "(hidden)"
 
 _SECRETS = re.compile(
-    r"""(?P<name>["']?(?:code|password|passwd|secret|token|response|challenge|auth)["']?\s*[:=]\s*)"""
+    r"""(?P<name>(?:["'](?:code|password|passwd|secret|token|response|challenge|auth)["']\s*:|"""
+    r"""\b(?:code|password|passwd|secret|token|response|challenge|auth)=)\s*)"""
     r"""(?P<value>b?"(?:[^"\\]|\\.)*"?|b?'(?:[^'\\]|\\.)*'?|[^\s"',{}\[\]]+)""",
     re.IGNORECASE,
 )

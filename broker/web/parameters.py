@@ -1,8 +1,8 @@
 """Conversion of query parameters and JSON bodies into the frozen attrs classes of an endpoint.
 
 Rules:
-- An unknown parameter, a missing one, a value of the wrong type and a value out of bounds are a `Problem` 400 that names
-  the parameter.
+- An unknown parameter, a missing one, a value of the wrong type and a value out of bounds are a `Problem` 400, which
+  names the parameter.
 - A parameter may be repeated only if its type is an array.
 - Query parameters are texts, and are converted; in JSON, a number in a string is an error.
 - Numbers are finite: ``nan`` and ``inf`` are errors.

@@ -56,6 +56,7 @@ STATUS = {
     Reason.WRONG_CREDENTIALS: 401,
     Reason.TOO_MANY_GUESSES: 429,
     Reason.LIMIT: 429,
+    Reason.NAME_TAKEN: 409,
     Reason.TOO_LARGE: 413,
 }
 """The status for a refusal of the core; 400 for all others."""

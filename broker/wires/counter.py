@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -26,6 +26,9 @@ class Documentation:
 
     def __init__(self, counters: Iterable[Counter]) -> None:
         self._counters: Mapping[str, Counter] = {each.name: each for each in counters}
+
+    def __iter__(self) -> Iterator[Counter]:
+        return iter(self._counters.values())
 
     def of(self, name: str) -> Counter | None:
         """Return the documentation of a counter: its own, or else that of its family."""

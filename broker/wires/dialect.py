@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
+from broker.access.principal import Principal
 from broker.net.interfaces.peer import Peer, Session
 
 
@@ -14,6 +15,9 @@ class Typist(Protocol):
     @property
     def session(self) -> Session:
         """The session of the wire behind the conversation."""
+
+    def review(self) -> None:
+        """Take the rights of the operator again after a change of the users file."""
 
     def say(self, message: Any) -> None:
         """Carry out a message that `Dialect.messages` or `Dialect.typed` returned."""
@@ -42,5 +46,5 @@ class Dialect(Protocol):
     def help(self, op: str) -> str:
         """Return the parameters of a command, and what it does."""
 
-    def converse(self, peer: Peer) -> Typist:
-        """Begin the conversation of an operator, who is authenticated as an administrator."""
+    def converse(self, peer: Peer, principal: Principal) -> Typist:
+        """Begin the conversation of an operator, who is authenticated as that user."""

@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.acts import Audit
 from broker.access.logins import Logins
 from broker.access.principal import Access
 from broker.config.section import Section
@@ -58,6 +59,7 @@ class Context:
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
+      ``audit``: the log of administrative acts.
     - ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire with an HTTP listener; to be
       called again after a change of the open wires.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
@@ -82,6 +84,7 @@ class Context:
     forget: Callable[[str], None]
     access: Access
     logins: Logins
+    audit: Audit
     endpoints: Callable[[], Sequence[Endpoint]]
 
 

@@ -1,14 +1,14 @@
 """Views: tables of a wire's state, for the console, the HTTP API and the command line alike.
 
 A view names its columns and yields its rows in a stable order, by age if its items have one. A row is a JSON object; a
-column that does not apply to a row is absent from it.
+column that does not apply to a row is absent from it. `broker.wires.view_scan` selects, sorts and pages rows in bounded
+pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -35,9 +35,13 @@ class View(Generic[Item]):
 
     - ``name``: its name in commands: ``mc0 sessions``. ``help``: a sentence.
     - ``columns``: all columns, in order.
-    - ``items``: the items, one for each row, evaluated lazily.
+    - ``items``: the items, one for each row. The iteration may last many turns of the reactor, in which the state
+      changes: it goes over a copy of the references that were there at its begin, or skips what has ended.
     - ``row``: returns the row of an item.
     - ``keys``: returns the texts of an item that a shell pattern is matched against.
+    - ``order``: the column by which rows are sorted unless another one is asked for; "" for the order of the items.
+    - ``sums``: columns whose sum over all rows is a metric.
+    - ``tagged``: True if the rows change with the registry's revision only.
     """
 
     name: str
@@ -46,13 +50,34 @@ class View(Generic[Item]):
     items: Callable[[], Iterable[Item]]
     row: Callable[[Item], Row]
     keys: Callable[[Item], Iterable[str]]
+    order: str = ""
+    sums: Sequence[str] = ()
+    tagged: bool = False
 
-    def page(self, pattern: str = "*", offset: int = 0, limit: int = MAX_ROWS) -> list[Row]:
-        """Return at most ``limit`` rows with a key that matches a shell pattern, after the first ``offset`` of them."""
-        found: Iterable[Item] = self.items()
-        if pattern != "*":
-            found = (item for item in found if any(fnmatchcase(key, pattern) for key in self.keys(item)))
-        return [self.row(item) for item in islice(found, offset, offset + min(limit, MAX_ROWS))]
+    @property
+    def table(self) -> str:
+        """The last word of the name: ``sessions``."""
+        return self.name.rpartition(" ")[2]
+
+    @property
+    def wire(self) -> str:
+        """The first word of the name: ``mc0``."""
+        return self.name.partition(" ")[0]
 
 
 AnyView = View[Any]
+
+
+def join(name: str, help: str, views: Sequence[AnyView]) -> View[tuple[AnyView, Any]]:
+    """Return the rows of several views as one view, with the name of each view's wire in the column ``wire``."""
+    columns = {"wire": Column("wire", "Wire of the row")}
+    for column in chain.from_iterable(view.columns for view in views):
+        columns.setdefault(column.name, column)
+    return View(
+        name,
+        help,
+        tuple(columns.values()),
+        lambda: ((view, item) for view in views for item in view.items()),
+        lambda pair: {"wire": pair[0].wire, **pair[0].row(pair[1])},
+        lambda pair: pair[0].keys(pair[1]),
+    )

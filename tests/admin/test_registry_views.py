@@ -38,6 +38,7 @@ def test_a_provider_is_shown_with_its_last_sign_of_life(farm: Farm, operator: Op
         "load": 0.5,
         "services": 2,
         "heard": 12.0,
+        "age": 12.0,
     }
     peer.say("error", "ping", tag="x")
     [row] = page(views(farm.wiring.registry, farm.clock), "broker providers", "elko")

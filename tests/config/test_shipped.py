@@ -18,6 +18,7 @@ from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
 from broker.wires.dns.config import Dns
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
+from broker.wires.http.config import Http
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
@@ -37,6 +38,7 @@ SECTIONS = {
     "mc0": Mc0,
     "dbp": Dbp,
     "dns": Dns,
+    "http": Http,
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,

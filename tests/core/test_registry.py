@@ -785,3 +785,24 @@ def test_a_watcher_of_heartbeats_that_fails_is_logged_and_the_others_hear() -> N
         registry.beat(id)
     assert told == [id]
     assert ["heartbeat" in str(formatEvent(event)) for event in logs] == [True]
+
+
+def test_the_protocols_of_a_name_follow_its_services() -> None:
+    registry = make()
+    assert list(registry.protocols("bank")) == []
+    first, second = (join(registry, label) for label in ("one", "two"))
+    registry.offer([Service("bank", "h:1", first, "tcp"), Service("bank", "h:2", first, "ws")], Rights())
+    registry.offer([Service("bank", "h:3", second, "tcp")], Rights())
+    assert list(registry.protocols("bank")) == ["tcp", "ws"]
+    registry.leave(first)
+    assert list(registry.protocols("bank")) == ["tcp"]
+    registry.leave(second)
+    assert list(registry.protocols("bank")) == []
+
+
+def test_ids_are_those_of_all_peers() -> None:
+    registry = make()
+    ids = [join(registry) for _ in range(3)]
+    assert list(registry.ids()) == ids
+    registry.leave(ids[1])
+    assert list(registry.ids()) == [ids[0], ids[2]]

@@ -326,3 +326,13 @@ def test_a_grace_that_is_changed_counts_from_the_start() -> None:
     assert broker.forgotten == [{1}]
     broker.restored.last(100)
     assert not broker.registry.find("bank", "tcp", restored=True)
+
+
+def test_the_protocols_of_a_name_include_those_of_restored_services() -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2", protocol="ws")))
+    assert list(broker.registry.protocols("bank")) == []
+    assert list(broker.registry.protocols("bank", restored=True)) == ["tcp", "ws"]
+    broker.offer(("bank", "h:3", "udp"))
+    assert list(broker.registry.protocols("bank", restored=True)) == ["udp", "tcp", "ws"]
+    broker.clock.advance(GRACE)
+    assert list(broker.registry.protocols("bank", restored=True)) == ["udp"]

@@ -252,3 +252,12 @@ def test_a_watcher_that_falls_behind_can_take_up_without_a_gap(registry: Registr
                 assert isinstance(change.subject, Load)
                 copy[change.provider] = change.subject.load
     assert copy == {id: 98.0}
+
+
+def test_the_recent_changes_are_all_that_the_rings_have(registry: Registry) -> None:
+    provider = registry.join("a", "elko", "a")
+    for _ in range(RING + 1):
+        registry.load(provider, 1.0)
+    [joined, *loads] = registry.recent()
+    assert (joined.kind, len(loads), loads[-1].revision) == (Kind.JOINED, RING, registry.revision)
+    assert registry.recent((Kind.JOINED,)) == [joined]

@@ -92,7 +92,7 @@ class Desk:
 
     def operator(self, password: str | None = None) -> Client:
         shown = Shown(
-            lambda: {"elko.connections": 1},
+            lambda: {"elko_connections.open": 1},
             lambda: {"uptime": 1},
             "1.2.3",
             {each.name: each for each in views(self.farm.wiring)},

@@ -52,7 +52,7 @@ def test_the_status_has_listeners_tables_and_the_health_of_files(tmp_path: Path)
         assert shown["store"]["failures"] == 0
         assert shown["journal"]["failures"] == shown["journal"]["dropped"] == 0
         counted = counters(daemon)
-        assert counted["elko.connections"] == counted["registry.providers"] == counted["registry.waits"] == 1
+        assert counted["elko_connections.open"] == counted["registry.providers"] == counted["registry.waits"] == 1
         assert counted["registry.services"] == registry["services"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 
+from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
 from broker.access.password_backoff import Guesses
@@ -23,6 +24,7 @@ from broker.core.topics import Topics
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import Context
+from broker.wires.view_scan import page as page_of
 from broker.wires.views import AnyView, Row
 
 
@@ -50,6 +52,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "forget": lambda title: None,
         "access": Everyone(),
         "logins": Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)),
+        "audit": NoAudit(),
         "endpoints": lambda: [],
     }
     return Context(**{**parts, **given})
@@ -58,6 +61,6 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
 def page(views: Sequence[AnyView], name: str, pattern: str = "*", **where: int) -> list[Row]:
     """A page of the view of that name."""
     [view] = [each for each in views if each.name == name]
-    rows = view.page(pattern, **where)
+    rows = page_of(view, pattern, **where)
     assert all(row.keys() <= {column.name for column in view.columns} for row in rows), "each column is documented"
     return rows

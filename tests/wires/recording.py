@@ -43,6 +43,7 @@ class RecordingPeer:
         self.logins = 0
         self.closed = False
         self.behind = False
+        self.certificate: tuple[str, ...] = ()
 
     def write(self, data: bytes) -> None:
         if not self.closed:

@@ -66,14 +66,15 @@ class Upgraded(Protocol):
     def feed(self, data: bytes) -> Iterator[None]:
         """Handle input, and yield after each step."""
 
-    def room(self) -> None:
-        """Output is no longer pending."""
-
     def lost(self) -> None:
         """The connection is lost."""
 
-    def close(self) -> None:
-        """Close in order: the listener ends."""
+
+class Producing(Protocol):
+    """A producer of output without an end."""
+
+    def room(self) -> None:
+        """Output is no longer pending."""
 
 
 class HttpChannel(Scheduled, HTTPChannel):
@@ -88,6 +89,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     pieces: Iterator[bytes] | None = None
     """The rest of the body of the present answer, which is written in steps."""
     upgraded: Upgraded | None = None
+    producing: Producing | None = None
     hanging_up = False
     """True from the beginning of a close: no further request is served."""
     _arriving = False
@@ -227,8 +229,8 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.factory.deadlines.stalls.discard(self)
         super().resumeProducing()  # type: ignore[no-untyped-call]
         self.go_on()
-        if self.upgraded is not None and not self._stalled:
-            self.upgraded.room()
+        if self.producing is not None and not self._stalled:
+            self.producing.room()
 
     def push(self) -> None:
         """Send buffered output now instead of in the next turn of the reactor."""
@@ -237,7 +239,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.hanging_up = True
         self.drop()
-        self.received = self.pieces = None
+        self.received = self.pieces = self.producing = None
         self.unfinished.drop(self)
         self.factory.deadlines.forget(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]

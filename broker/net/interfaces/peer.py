@@ -25,6 +25,10 @@ class Peer(Protocol):
         """True if the peer is on this machine: over loopback or a unix socket."""
 
     @property
+    def certificate(self) -> tuple[str, ...]:
+        """The names of the peer's verified client certificate, common name and DNS names; empty without one."""
+
+    @property
     def behind(self) -> bool:
         """True while output is pending: the session should delay long answers."""
 

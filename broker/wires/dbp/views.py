@@ -33,7 +33,7 @@ def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
             "dbp services",
             "Shows the services registered by DBP, the oldest first. A pattern selects names.",
             COLUMNS,
-            lambda: catalogue,
+            lambda: list(catalogue),
             partial(_service, leases),
             lambda entry: (entry.name,),
         )

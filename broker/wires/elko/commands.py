@@ -13,7 +13,10 @@ import attrs
 import msgspec
 from msgspec.structs import FieldInfo
 
+from broker.access.acts import Audit, NoAudit
+from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
+from broker.access.principal import Access, Principal
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
 from broker.wires.dialect import Typist
@@ -30,6 +33,9 @@ WIDTH = 100
 
 POLICY = Policy(diagnostics=False, orders_must_reach=True)
 """The policy of an operator's session: the console itself prints the reasons of refusals."""
+
+CONSOLE = "console"
+"""Title of the listener in rights and in the audit log."""
 
 PROVIDING = (WillServe, WontServe, LoadReport)
 """The ops of providers: the first of them makes an operator's session a provider."""
@@ -246,12 +252,18 @@ class ElkoTypist:
 
     session: OperatorSession
 
+    def review(self) -> None:
+        """Take the rights of the operator again."""
+        self.session.review()
+
     def say(self, message: Message) -> None:
         """Execute a message. Before the first message of a provider, the session authenticates as a client."""
         session = self.session
         providing = isinstance(message, PROVIDING) and message.to != "admin"
         if providing and isinstance(session, BrokerSession) and not session.is_client:
             session.receive(Auth("client", label="console"))
+            if not session.is_client:
+                return  # the operator has no right to offer, and was told so
         self.session.receive(message)
 
 
@@ -261,6 +273,8 @@ class ElkoDialect:
 
     commands: Commands
     session: Callable[[AccessControl, Peer], OperatorSession]
+    access: Access = attrs.field(factory=Everyone)
+    audit: Audit = attrs.field(factory=NoAudit)
 
     @property
     def prefix(self) -> str:
@@ -288,20 +302,32 @@ class ElkoDialect:
         """Return the usage of a command, and its description."""
         return self.commands.help(op)
 
-    def converse(self, peer: Peer) -> Typist:
+    def converse(self, peer: Peer, principal: Principal) -> Typist:
         """Create the session of an operator."""
         # The console has authenticated the operator: no password is compared here, so the clock of the back-off is not
         # used.
-        session = self.session(AccessControl(POLICY, Guesses(lambda: 0.0)), peer)
+        control = AccessControl(POLICY, Guesses(lambda: 0.0), self.access, CONSOLE, self.audit)
+        session = self.session(control, peer)
+        session.become(principal)
         session.receive(Auth("admin", label="console"))
         return ElkoTypist(session)
 
 
-def broker_dialect(wiring: BrokerWiring) -> ElkoDialect:
-    """Return the commands of the Elko Broker."""
-    return ElkoDialect(BROKER, lambda access, peer: BrokerSession(wiring, access, peer))
+def broker_dialect(wiring: BrokerWiring, access: Access | None = None, audit: Audit | None = None) -> ElkoDialect:
+    """Return the commands of the Elko Broker, for the operators of that access."""
+    return ElkoDialect(
+        BROKER,
+        lambda control, peer: BrokerSession(wiring, control, peer),
+        Everyone() if access is None else access,
+        NoAudit() if audit is None else audit,
+    )
 
 
-def director_dialect(wiring: DirectorWiring) -> ElkoDialect:
-    """Return the commands of the Elko Director."""
-    return ElkoDialect(DIRECTOR, lambda access, peer: DirectorSession(wiring, access, peer))
+def director_dialect(wiring: DirectorWiring, access: Access | None = None, audit: Audit | None = None) -> ElkoDialect:
+    """Return the commands of the Elko Director, for the operators of that access."""
+    return ElkoDialect(
+        DIRECTOR,
+        lambda control, peer: DirectorSession(wiring, control, peer),
+        Everyone() if access is None else access,
+        NoAudit() if audit is None else audit,
+    )

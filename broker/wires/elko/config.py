@@ -53,8 +53,9 @@ class ElkoListener:
     origins: tuple[str, ...] = ()
     """Origins of web pages that may connect (``https://HOST[:PORT]``) over a transport for browsers; ``*`` permits
     all."""
-    auth: Literal["open", "password"] | None = None
-    """Mode of authentication; None is open on loopback and unix sockets, and an error elsewhere."""
+    auth: Literal["open", "password", "users"] | None = None
+    """Mode of authentication; "users" takes the users file. None is open on loopback and unix sockets, and an error
+    elsewhere."""
     code: str | None = attrs.field(default=None, repr=False)
     """The password of a ``password`` listener."""
     code_file: str | None = None

@@ -97,7 +97,14 @@ class ElkoListeners(Generic[L]):
     def make(self) -> None:
         """Create all listeners, without opening them."""
         for listener in self.configured:
-            access = AccessControl(self.policy(listener), self.context.logins.guesses)
+            access = AccessControl(
+                self.policy(listener),
+                self.context.logins.guesses,
+                self.context.access,
+                title(self.wire, listener),
+                self.context.audit,
+            )
+            self.context.access.changed.append(access.review)
             converse = partial(self.converse, access)
             made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
             self.made[title(self.wire, listener)] = made
@@ -174,6 +181,7 @@ def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) 
     return Policy(
         roles=frozenset(listener.allow),
         code=listener.code if effective_auth(listener) == "password" else None,
+        users=effective_auth(listener) == "users",
         allow_before_auth=listener.allow_before_auth,
         diagnostics=diagnostics,
     )

@@ -43,6 +43,8 @@ class OpenElko(PlainWire):
 
     def __init__(self, config: Elko, context: Context) -> None:
         self._broker = context.broker
+        self._access = context.access
+        self._audit = context.audit
         self._room = context.room
         registry = context.registry
         self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
@@ -73,7 +75,7 @@ class OpenElko(PlainWire):
     def counts(self) -> Mapping[str, int]:
         """Return the number of connections."""
         made = self.listeners.made.values()
-        return {"elko.connections": sum(len(each.lines.connections) for each in made)}
+        return {"elko_connections.open": sum(len(each.lines.connections) for each in made)}
 
     def views(self) -> Sequence[AnyView]:
         """Return the view of the sessions."""
@@ -81,7 +83,7 @@ class OpenElko(PlainWire):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [broker_dialect(self.wiring)]
+        return [broker_dialect(self.wiring, self._access, self._audit)]
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""

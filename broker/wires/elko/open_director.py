@@ -23,6 +23,7 @@ from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import Peer, Reader, Session
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
+from broker.wires.elko import director_views
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director import VOCABULARY
 from broker.wires.elko.commands import director_dialect
@@ -66,12 +67,12 @@ class OpenDirector(PlainWire):
         return self.listeners.places()
 
     def views(self) -> Sequence[AnyView]:
-        """Return no views: the commands of the protocol show the farm."""
-        return ()
+        """Return the views of Context Servers, contexts and users."""
+        return director_views.views(self._director)
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [director_dialect(self.wiring)]
+        return [director_dialect(self.wiring, self._context.access, self._context.audit)]
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""

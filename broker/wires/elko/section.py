@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +42,12 @@ def _director_bindings(director: Director) -> Iterator[Binding]:
         where = parsed(listener.endpoint)
         if where is not None:
             yield Binding(f"director.listeners[{index}].endpoint", title("director", listener), where)
+
+
+def _wants_users(section: str, values: Elko | Director) -> Iterator[str]:
+    for index, listener in enumerate(values.listeners):
+        if listener.auth == "users":
+            yield f"{section}.listeners[{index}].auth"
 
 
 def _summary(elko: Elko) -> Iterator[str]:
@@ -92,7 +99,7 @@ def _director_warnings(director: Director, resolves: Resolves) -> Iterator[str]:
             yield f"{here}: {text}"
         if where.loopback:
             continue
-        if effective_auth(listener) == "password":
+        if effective_auth(listener) != "open":
             if where.kind == "tcp":
                 yield f"{here}: the password crosses the network in the clear; tls: would hide it"
             continue
@@ -193,6 +200,7 @@ BROKER = Section(
     reloadable=tuple(f"listeners[*].{key}" for key in (*_LISTENER_KEYS, "offer")),
     named=("listeners",),
     read=_read,
+    wants_users=partial(_wants_users, "elko"),
     example=Path(__file__).with_name("broker.toml"),
 )
 """The section ``[elko]``."""
@@ -214,6 +222,7 @@ DIRECTOR = Section(
         *(f"listeners[*].{key}" for key in _LISTENER_KEYS),
     ),
     named=("listeners",),
+    wants_users=partial(_wants_users, "director"),
     read=_read_director,
     option=PortOption(
         "director-port",

@@ -66,7 +66,7 @@ def director_problems(director: Director) -> Iterator[Problem]:
     yield from _listeners("director.listeners", director.listeners)
 
 
-def effective_auth(listener: ElkoListener) -> Literal["open", "password"]:
+def effective_auth(listener: ElkoListener) -> Literal["open", "password", "users"]:
     """Return the mode of authentication of a listener.
 
     By default it is open if only the local machine can connect; elsewhere `problems` requires the key. Raises
@@ -80,12 +80,12 @@ def effective_auth(listener: ElkoListener) -> Literal["open", "password"]:
 def effective_offer(listener: BrokerListener) -> tuple[str, ...]:
     """Return the patterns of the service names that may be offered on a listener.
 
-    The default is all names if peers are known: by a password, or since only the local machine can connect; else none.
-    Raises `BadEndpoint`.
+    The default is all names if peers are known: by a password or as users, or since only the local machine can connect;
+    else none. Raises `BadEndpoint`.
     """
     if listener.offer is not None:
         return listener.offer
-    known = effective_auth(listener) == "password" or endpoint.parse(listener.endpoint).loopback
+    known = effective_auth(listener) != "open" or endpoint.parse(listener.endpoint).loopback
     return ("*",) if known else ()
 
 
@@ -143,5 +143,5 @@ def _listener_auth(here: str, listener: ElkoListener) -> Iterator[Problem]:
         yield Problem(
             f"{here}.auth",
             f'is required, since {where.where} can be reached from elsewhere: "password" with a code, '
-            'or "open", which admits any peer that reaches it',
+            '"users" with access.file, or "open", which admits any peer that reaches it',
         )

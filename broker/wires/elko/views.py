@@ -28,7 +28,7 @@ def views(wiring: BrokerWiring) -> Sequence[AnyView]:
             "elko sessions",
             "Shows the sessions, the oldest first, those of operators too. A pattern selects labels or addresses.",
             COLUMNS,
-            lambda: (session.info for session in wiring.sessions),
+            lambda: (session.info for session in list(wiring.sessions)),
             partial(_session, wiring.registry),
             lambda info: (info.label, info.address),
         )

@@ -23,7 +23,7 @@ def _line_counters(wire: str) -> tuple[Counter, ...]:
 
 BROKER_COUNTERS = (
     *_line_counters("elko"),
-    Counter("elko.connections", "Connections of all listeners", "connections", gauge=True),
+    Counter("elko_connections.open", "Connections of all listeners", "connections", gauge=True),
 )
 
 DIRECTOR_COUNTERS = (

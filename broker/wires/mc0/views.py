@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -42,7 +42,7 @@ def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[An
             "mc0 sessions",
             "Shows the sessions, the oldest first. A pattern selects identities or names of keys.",
             SESSION_COLUMNS,
-            mc0.sessions,
+            lambda: list(mc0.sessions()),
             partial(_session, leases),
             lambda session: (str(session), session.key_name),
         ),
@@ -50,11 +50,17 @@ def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[An
             "mc0 topics",
             "Shows the topics of all wires that have subscribers, by name.",
             TOPIC_COLUMNS,
-            topics.describe,
+            lambda: _present(topics),
             _topic,
             lambda topic: (shown(topic.name),),
+            order="topic",
         ),
     ]
+
+
+def _present(topics: ITopics) -> Iterator[TopicInfo]:
+    """Yield the present topics, without those that end before their turn."""
+    return (topic for name in topics.names() if (topic := topics.info(name)) is not None)
 
 
 def _topic(topic: TopicInfo) -> Row:

@@ -79,7 +79,7 @@ def views(
             "mtl sessions",
             "Shows the control sessions. A pattern selects users or addresses.",
             SESSION_COLUMNS,
-            control.sessions,
+            lambda: list(control.sessions()),
             _session,
             lambda session: (_user(session), session.address),
         ),
@@ -87,7 +87,7 @@ def views(
             "mtl flows",
             "Shows the data flows. A pattern selects users, addresses or profiles.",
             FLOW_COLUMNS,
-            lambda: (flow for client in data.clients() for flow in client.flows()),
+            lambda: (flow for client in list(data.clients()) for flow in list(client.flows())),
             partial(_flow, leases),
             lambda flow: (flow.grant.principal.user, flow.client.address, flow.grant.profile.name),
         ),
@@ -98,6 +98,7 @@ def views(
             describe,
             _queue,
             lambda queue: (queue.name,),
+            sums=("ready", "unconfirmed", "bytes", "readers"),
         ),
     ]
 

@@ -59,8 +59,11 @@ class ServiceNames:
         return folded in self._parents
 
     def __iter__(self) -> Iterator[tuple[bytes, str, str]]:
-        """Iterate over folded names, with a name and a protocol of the registry each."""
-        return ((folded, *key) for folded, keys in self._keys.items() for key in keys)
+        """Iterate over folded names, with a name and a protocol of the registry each.
+
+        Changes during the iteration are allowed: new names are left out.
+        """
+        return ((folded, *key) for folded in list(self._keys) for key in list(self._keys.get(folded, ())))
 
     def __len__(self) -> int:
         """Return the number of folded names."""

@@ -6,41 +6,54 @@ docs/protocols/elko-broker.md describes the protocol.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+from weakref import WeakSet
 
 import attrs
+from twisted.internet.defer import Deferred
 
+from broker.access.acts import Audit, NoAudit
+from broker.access.everyone import Everyone
+from broker.access.grants import Grants
 from broker.access.password_backoff import Guesses
+from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
+from broker.net.interfaces.peer import Peer
+
+if TYPE_CHECKING:
+    from broker.wires.elko.sessions.session import ElkoSession
 
 Role = Literal["client", "user", "provider", "admin"]
 """Roles of a peer: client and admin at the broker; user, provider and admin at the director."""
 
 
 class Credentials(Protocol):
-    """An AUTHDESC: a mode, and a secret."""
+    """An AUTHDESC: a mode, and a secret; on a listener with users also the name of the user."""
 
     @property
     def mode(self) -> str: ...
     @property
     def code(self) -> str | None: ...
+    @property
+    def id(self) -> str | None: ...
 
 
 @attrs.frozen
 class Policy:
     """The policy of one listener.
 
-    ``roles`` are those that peers may authenticate for. ``code`` is the password, None on an open listener.
-    ``allow_before_auth`` permits ping, debug and find before `auth`, as the original does. ``diagnostics`` sends the
-    reasons of refusals to peers. ``rights`` limits the services that a peer may offer. ``waits`` is the maximum number
-    of waiting finds of one peer; at the director, of its watches. ``orders_must_reach`` refuses an administrator's
-    order if no server matches; by default it then has no answer, as in the original. ``reservations`` is the maximum
-    number of unused reservations of one peer of the director.
+    ``roles`` are those that peers may authenticate for. ``code`` is the password, None on an open listener; ``users``
+    authenticates by the users file instead. ``allow_before_auth`` permits ping, debug and find before `auth`, as the
+    original does. ``diagnostics`` sends the reasons of refusals to peers. ``rights`` limits the services that a peer
+    may offer. ``waits`` is the maximum number of waiting finds of one peer; at the director, of its watches.
+    ``orders_must_reach`` refuses an administrator's order if no server matches; by default it then has no answer, as in
+    the original. ``reservations`` is the maximum number of unused reservations of one peer of the director.
     """
 
     roles: frozenset[Role] = frozenset(("client", "admin"))
     code: str | None = attrs.field(default=None, repr=False)
+    users: bool = False
     allow_before_auth: bool = False
     diagnostics: bool = True
     rights: Rights = attrs.field(factory=Rights)
@@ -54,16 +67,24 @@ class Policy:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the role {role!r} is not served on this listener")
         mode = "open" if credentials is None else credentials.mode
         wanted = "open" if self.code is None else "password"
-        if mode != wanted:
+        if mode != wanted and not (self.users and mode == "password"):
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: this listener wants mode {wanted!r}, not {mode[:40]!r}")
 
 
-@attrs.define
+@attrs.define(eq=False)
 class AccessControl:
-    """Access control of one listener: its policy and its recent wrong passwords. A reload replaces the policy."""
+    """Access control of one listener: its policy, which a reload replaces, and what it shares with other listeners.
+
+    ``title`` is the title of the listener in rights and in the audit log. ``sessions`` are those of the listener, if
+    there is a users file.
+    """
 
     policy: Policy
     guesses: Guesses
+    access: Access = attrs.field(factory=Everyone)
+    title: str = ""
+    audit: Audit = attrs.field(factory=NoAudit)
+    sessions: WeakSet[ElkoSession] = attrs.field(factory=WeakSet)
 
     def check(self, role: Role, credentials: Credentials | None, address: str) -> None:
         """Raise `Refusal` unless the credentials of a peer at that address permit the role."""
@@ -76,3 +97,26 @@ class AccessControl:
             self.guesses.check(address, code, self.policy.code)
         except Refusal as refusal:
             raise Refusal(refusal.reason, f"auth: {refusal.text}") from None
+
+    def log_in(self, role: Role, credentials: Credentials | None, peer: Peer) -> Principal | Deferred[Principal]:
+        """Return the user of the credentials, for a listener with users. Raises, or fails with, `Refusal`.
+
+        Mode "password" has a user and a password as ``id`` and ``code``, or a token as ``code`` alone. Mode "open" is
+        the user of the client certificate, or else the anonymous user.
+        """
+        self.policy.check_mode(role, credentials)
+        if credentials is not None and credentials.mode == "password":
+            code = credentials.code or ""
+            if credentials.id:
+                return self.access.by_password(credentials.id, code, peer.address)
+            return self.access.by_token(code, peer.address)
+        return self.access.by_certificate(peer.certificate, peer.address) or Principal(address=peer.address)
+
+    def grants(self, principal: Principal) -> Grants | None:
+        """Return what the user may do at this listener; None without a users file, which permits everything."""
+        return self.access.grants(principal, self.title) if self.access.users else None
+
+    def review(self) -> None:
+        """Have all sessions check their users and rights, which have changed."""
+        for session in tuple(self.sessions):
+            session.review()

@@ -12,6 +12,7 @@ Rules (the Broker document; where real peers differ, both are supported, see doc
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 
 import attrs
 import msgspec
@@ -37,7 +38,15 @@ from broker.wires.elko.sessions.descriptors import (
     service_desc,
     service_descs,
 )
-from broker.wires.elko.sessions.session import ALL, COMMON, ElkoSession, ObjectTables, OperationRoles
+from broker.wires.elko.sessions.session import (
+    ALL,
+    COMMON,
+    ElkoSession,
+    ObjectTables,
+    OperationRoles,
+    administering,
+    viewing,
+)
 
 WIRE = "elko"
 """The wire of these providers in the registry."""
@@ -97,6 +106,8 @@ class BrokerSession(ElkoSession):
 
     def input_ended(self) -> bool:
         """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
+        if self._waits_for_login():
+            return True
         self._withdraw()
         if self._waits:
             # A find without a limit would keep the half-closed connection open for ever.
@@ -109,12 +120,22 @@ class BrokerSession(ElkoSession):
     def lost(self) -> None:
         """Handle the end of the connection."""
         self._wiring.sessions.pop(self, None)
+        self._give_up_login()
         if self._ended and not self._waits:
             return
         self._withdraw()
         self._ended = True
         for wait in list(self._waits or ()):
             self._drop(wait)
+
+    def review(self) -> None:
+        """Check the user and the rights again, and withdraw services that the user may not offer any more."""
+        super().review()
+        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
+        if provider is not None and self._grants is not None:
+            names = {service.name for service in provider.services if not self._grants.may("offer", service.name)}
+            if names:
+                self._wiring.registry.withdraw(provider.id, names)
 
     # State for views and commands
 
@@ -155,6 +176,12 @@ class BrokerSession(ElkoSession):
 
     def _find(self, message: wire.Find) -> None:
         name = message.service
+        if self._grants is not None and not self._grants.may("find", name):
+            # A client that waits for an answer gets one in place of a diagnostic.
+            refusal = self._forbidden("find", name)
+            self._peer.refused(refusal)
+            self._found(message.to, message.tag, [failure_desc(name, refusal.text)])
+            return
         protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
         # The fraction of a wait has no effect, see "find" in docs/protocols/elko-broker.md.
         wait = 0 if message.wait is None else int(message.wait)
@@ -240,7 +267,9 @@ class BrokerSession(ElkoSession):
                 refused.append(Refusal(Reason.PARAMETER, text))
                 break
             service = offered(desc, self._provider)
-            if service is not None:
+            if service is not None and self._grants is not None and not self._grants.may("offer", service.name):
+                refused.append(self._forbidden("offer", service.name))
+            elif service is not None:
                 services.append(service)
             elif desc.failure is None:
                 refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
@@ -259,6 +288,7 @@ class BrokerSession(ElkoSession):
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
+        self.permit_some("offer")
         # As in the original, a negative load is 0, without a diagnostic.
         self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
 
@@ -380,6 +410,11 @@ class BrokerSession(ElkoSession):
             self._provider = None
 
 
+def _ordered(message: wire.Reinit | wire.Shutdown) -> str:
+    """Return the servers that an order is for, and "self" for the broker."""
+    return " ".join(filter(None, (message.server, "self" if message.self_ else None)))
+
+
 _CLIENT: OperationRoles = {
     **COMMON,
     wire.Find: (BrokerSession._find, ()),
@@ -389,13 +424,13 @@ _CLIENT: OperationRoles = {
 }
 _ADMIN: OperationRoles = {
     **COMMON,
-    wire.LoadDescRequest: (BrokerSession._load_desc, ("admin",)),
-    wire.ServiceDescRequest: (BrokerSession._service_desc, ("admin",)),
-    wire.Watch: (BrokerSession._watch, ("admin",)),
-    wire.Reinit: (BrokerSession._reinit, ("admin",)),
-    wire.Shutdown: (BrokerSession._shutdown, ("admin",)),
-    wire.Launch: (BrokerSession._launch, ("admin",)),
-    wire.LauncherDescRequest: (BrokerSession._launcher_desc, ("admin",)),
+    wire.LoadDescRequest: (viewing(BrokerSession._load_desc), ("admin",)),
+    wire.ServiceDescRequest: (viewing(BrokerSession._service_desc), ("admin",)),
+    wire.Watch: (viewing(BrokerSession._watch), ("admin",)),
+    wire.Reinit: (administering("admin.reload", BrokerSession._reinit, _ordered), ("admin",)),
+    wire.Shutdown: (administering("admin.shutdown", BrokerSession._shutdown, _ordered), ("admin",)),
+    wire.Launch: (administering("admin.launch", BrokerSession._launch, attrgetter("name")), ("admin",)),
+    wire.LauncherDescRequest: (viewing(BrokerSession._launcher_desc), ("admin",)),
 }
 _OBJECTS = ObjectTables(
     {"broker": _CLIENT, "client": _CLIENT, "admin": _ADMIN, "error": COMMON},

@@ -32,7 +32,15 @@ from broker.wires.elko.codec.common import Auth, Disconnect
 from broker.wires.elko.sessions.authentication import AccessControl, Role
 from broker.wires.elko.sessions.director_messages import MessageCache, context_found, user_found
 from broker.wires.elko.sessions.director_pages import Outbox, PageWriter, Parts, dump_parts, list_parts
-from broker.wires.elko.sessions.session import COMMON, ElkoSession, ObjectTables, Operation, OperationRoles
+from broker.wires.elko.sessions.session import (
+    COMMON,
+    ElkoSession,
+    ObjectTables,
+    Operation,
+    OperationRoles,
+    administering,
+    viewing,
+)
 
 CONTEXT, USER = "context", "user"
 """The kinds of places."""
@@ -81,12 +89,15 @@ class DirectorSession(ElkoSession):
 
     def input_ended(self) -> bool:
         """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
+        if self._waits_for_login():
+            return True
         self._withdraw()
         self._ended = True
         return self._outbox is not None and self._outbox.asked > 0
 
     def lost(self) -> None:
         """Handle the end of the connection."""
+        self._give_up_login()
         self._withdraw()
         self._ended = True
         if self._outbox is not None:
@@ -132,6 +143,7 @@ class DirectorSession(ElkoSession):
         patient = True
         reply: wire.Reserved | wire.Denied
         try:
+            self.permit("find", message.context)
             granted = self._wiring.director.reserve(
                 self,
                 message.protocol,
@@ -166,12 +178,14 @@ class DirectorSession(ElkoSession):
         self._serving().address(message.protocol, message.hostport)
 
     def _will_serve(self, message: wire.WillServe) -> None:
+        self.permit("offer", message.context)
         self._serving().will_serve(message.context, _capacity(message.capacity), message.restricted is True)
 
     def _load(self, message: wire.LoadReport) -> None:
         self._serving().load(message.factor)
 
     def _context(self, message: wire.ContextReport) -> None:
+        self.permit("offer", message.context)
         server = self._serving()
         if not message.open:
             server.closed(message.context)
@@ -337,6 +351,16 @@ def _capacity(given: int | float | None) -> int:
     return core.UNLIMITED if given is None else int(given)
 
 
+def _ordered(message: wire.Reinit | wire.Shutdown) -> str:
+    """Return the servers that an order is for, and "director" for the director."""
+    return " ".join(filter(None, (message.provider, "director" if message.director else None)))
+
+
+def _place(message: wire.Close | wire.Say | wire.Relay) -> str:
+    """Return the context or user that a message concerns."""
+    return message.context or message.user or ""
+
+
 _RESERVE = (DirectorSession._reserve, ("user", "provider", "admin"))
 
 _ALL: OperationRoles = {**COMMON, Disconnect: (DirectorSession._disconnect, ())}
@@ -354,18 +378,18 @@ _PROVIDER: OperationRoles = {
 }
 _ADMIN: OperationRoles = {
     **_ALL,
-    wire.Close: (DirectorSession._close, ("admin",)),
-    wire.DumpRequest: (DirectorSession._dump, ("admin",)),
-    wire.Find: (DirectorSession._find, ("admin",)),
-    wire.ListContexts: (DirectorSession._list_contexts, ("admin",)),
-    wire.ListProviders: (DirectorSession._list_providers, ("admin",)),
-    wire.ListUsers: (DirectorSession._list_users, ("admin",)),
-    wire.Reinit: (DirectorSession._reinit, ("admin",)),
-    wire.Relay: (DirectorSession._relay, ("admin",)),
-    wire.Say: (DirectorSession._say, ("admin",)),
-    wire.Shutdown: (DirectorSession._shutdown, ("admin",)),
-    wire.Unwatch: (DirectorSession._unwatch, ("admin",)),
-    wire.Watch: (DirectorSession._watch, ("admin",)),
+    wire.Close: (administering("admin.disconnect", DirectorSession._close, _place), ("admin",)),
+    wire.DumpRequest: (viewing(DirectorSession._dump), ("admin",)),
+    wire.Find: (viewing(DirectorSession._find), ("admin",)),
+    wire.ListContexts: (viewing(DirectorSession._list_contexts), ("admin",)),
+    wire.ListProviders: (viewing(DirectorSession._list_providers), ("admin",)),
+    wire.ListUsers: (viewing(DirectorSession._list_users), ("admin",)),
+    wire.Reinit: (administering("admin.reload", DirectorSession._reinit, _ordered), ("admin",)),
+    wire.Relay: (administering("admin.say", DirectorSession._relay, _place), ("admin",)),
+    wire.Say: (administering("admin.say", DirectorSession._say, _place), ("admin",)),
+    wire.Shutdown: (administering("admin.shutdown", DirectorSession._shutdown, _ordered), ("admin",)),
+    wire.Unwatch: (viewing(DirectorSession._unwatch), ("admin",)),
+    wire.Watch: (viewing(DirectorSession._watch), ("admin",)),
 }
 _OBJECTS = ObjectTables(
     {"director": _DIRECTOR, "provider": _PROVIDER, "session": _PROVIDER, "admin": _ADMIN, "error": _ALL},

@@ -7,6 +7,9 @@ Rules (both documents; where real peers differ, both are supported):
   an ill-typed parameter is answered, and may be repeated.
 - A role is authenticated once; a connection may have several roles.
 - Peers that authenticated by password, or from the local machine, are trusted.
+- With a users file, each operation needs a right of the peer's user. While the password of an `auth` is checked in a
+  thread, later messages wait.
+- Administrative operations are recorded in the audit log.
 
 `broker` and `director` add the operations of their protocols.
 """
@@ -14,12 +17,18 @@ Rules (both documents; where real peers differ, both are supported):
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
 import attrs
 import msgspec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 
+from broker.access.acts import Act, audited
+from broker.access.grants import Grants
+from broker.access.principal import Principal
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import ANONYMOUS, MAX_TEXT
 from broker.net.interfaces.peer import Peer
@@ -27,6 +36,12 @@ from broker.wires.elko.codec import common as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.vocabulary import Message
 from broker.wires.elko.sessions.authentication import AccessControl, Role
+
+NOBODY = Principal()
+"""The anonymous user, where no users file tells users apart."""
+
+MAX_HELD = 1_000
+"""Messages of one peer that wait for the check of its password: real servers send a few at once."""
 
 ALL = "all"
 """The name in an administrator's order that selects every server."""
@@ -78,7 +93,21 @@ def _allowed(needs: OperationRoles, roles: frozenset[Role]) -> Operations:
 class ElkoSession:
     """The session of one peer. A protocol adds its operations, as `ObjectTables`, and the meaning of its roles."""
 
-    __slots__ = ("_access", "_ended", "_label", "_objects", "_peer", "_roles", "_tables", "trusted", "write")
+    __slots__ = (
+        "__weakref__",
+        "_access",
+        "_ended",
+        "_grants",
+        "_label",
+        "_login",
+        "_objects",
+        "_peer",
+        "_roles",
+        "_tables",
+        "principal",
+        "trusted",
+        "write",
+    )
 
     def __init__(self, tables: ObjectTables, access: AccessControl, peer: Peer) -> None:
         self._tables = tables
@@ -90,6 +119,13 @@ class ElkoSession:
         self._roles: frozenset[Role] = frozenset()
         self._ended = False
         self.trusted = False
+        self._login: _Login | None = None
+        self.principal = NOBODY
+        """The user of the peer; see `become`."""
+        self._grants: Grants | None = None
+        if access.access.users:
+            access.sessions.add(self)
+            self.become(Principal(address=peer.address))
         self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
 
     # Called by the connection
@@ -127,6 +163,47 @@ class ElkoSession:
         if refusal.reason.fatal or not patient:
             self._peer.close()
 
+    def input_ended(self) -> bool:
+        """Handle the end of input; see `broker.net.interfaces.peer.Session`."""
+        raise NotImplementedError
+
+    def become(self, principal: Principal) -> None:
+        """Act as that user from now on."""
+        self.principal = principal
+        self._grants = self._access.grants(principal)
+
+    def review(self) -> None:
+        """Check the user and the rights again after a change of the users file. Closes if they do not suffice now."""
+        if not self._access.access.stands(self.principal):
+            self.refuse(Refusal(Reason.REVOKED, f"the login of {self.principal.name} is not valid any more: closing"))
+            return
+        self._grants = self._access.grants(self.principal)
+        for role in self._roles:
+            if not self._may_be(role):
+                text = f"{self.principal.name or 'a peer without a user'} may not be {role} any more: closing"
+                self.refuse(Refusal(Reason.REVOKED, text))
+                return
+
+    def permit(self, operation: str, name: str = "") -> None:
+        """Raise `Refusal` FORBIDDEN if the user has no right to the operation for that name."""
+        if self._grants is not None and not self._grants.may(operation, name):
+            raise self._forbidden(operation, name)
+
+    def permit_some(self, operation: str) -> None:
+        """Raise `Refusal` FORBIDDEN if the user has no right to the operation for any name."""
+        if self._grants is not None and not self._grants.may_some(operation):
+            raise self._forbidden(operation, "")
+
+    def administer(self, operation: str, concerned: str, carry_out: Callable[[], None]) -> None:
+        """Carry out an administrative operation if the user has the right, and record it in the audit log."""
+
+        def permitted() -> None:
+            self.permit(operation)
+            carry_out()
+
+        access = self._access
+        audited(access.audit, Act(self.principal, access.title, operation, concerned), permitted)
+
     def write_first(self, data: bytes) -> None:
         """Send one encoded message before all later output of any peer."""
         self._peer.write_first(data)
@@ -155,14 +232,90 @@ class ElkoSession:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the object {message.to!r} has no role")
         if role in self._roles:
             raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
+        if policy.users:
+            self._log_in(role, message)
+            return
         self._access.check(role, message.auth, self._peer.address)
         self.trusted = policy.code is not None or self._peer.local
+        self._enter(role, message)
+
+    def _enter(self, role: Role, message: wire.Auth) -> None:
+        """Give the authenticated peer a role. Raises `Refusal` if the peer may not have it."""
+        if not self._may_be(role):
+            raise Refusal(Reason.FORBIDDEN, f"auth: this user may not be {role} on this listener")
         self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
         # The role counts only once the protocol has accepted the peer.
         self._admit(role, message)
         self._roles = self._roles | {role}
         self._objects = self._tables.of[self._roles]
         self._peer.authenticated()
+
+    def _log_in(self, role: Role, message: wire.Auth) -> None:
+        """Authenticate by the users file. Messages wait while a password is checked."""
+        found = self._access.log_in(role, message.auth, self._peer)
+        if isinstance(found, Principal):
+            self._logged_in(role, message, found)
+            return
+        self._login = login = _Login(found, self._objects)
+        self._objects = _HOLDING
+
+        def decided(result: Principal | Failure) -> None:
+            if self._login is not login:
+                return  # the peer has gone
+            self._login = None
+            self._objects = login.objects
+            try:
+                if isinstance(result, Failure):
+                    result.trap(Refusal)
+                    result.raiseException()
+                else:
+                    self._logged_in(role, message, result)
+            except Refusal as refusal:
+                self.refuse(refusal)
+            for held in login.held:
+                self.receive(held)
+            if login.input_ended and self._login is None and not self.input_ended():
+                self._peer.close()
+
+        found.addBoth(decided)
+
+    def _logged_in(self, role: Role, message: wire.Auth, principal: Principal) -> None:
+        # An `auth` for a second role needs no second password.
+        if principal.name or not self.principal.name:
+            self.become(principal)
+        self.trusted = bool(self.principal.name)
+        self._enter(role, message)
+
+    def _waits_for_login(self) -> bool:
+        """Return True if a password is checked now. Then the end of input is handled after the check."""
+        if self._login is not None:
+            self._login.input_ended = True
+        return self._login is not None
+
+    def _give_up_login(self) -> None:
+        """Discard the result of a password check: the connection has gone."""
+        login, self._login = self._login, None
+        if login is not None:
+            login.found.addErrback(lambda failure: failure.trap(Refusal, CancelledError))
+            login.found.cancel()
+
+    def _hold(self, message: Message) -> None:
+        """Keep a message until the password is checked."""
+        assert self._login is not None
+        if len(self._login.held) >= MAX_HELD:
+            raise Refusal(Reason.LIMIT, f"more than {MAX_HELD} messages before the answer to auth")
+        self._login.held.append(message)
+
+    def _may_be(self, role: Role) -> bool:
+        grants = self._grants
+        if grants is None:
+            return True
+        return grants.administers if role == "admin" else any(map(grants.may_some, _NEEDS[role]))
+
+    def _forbidden(self, operation: str, name: str) -> Refusal:
+        user = self.principal.name or "a peer without a user"
+        concerned = f" {name[:MAX_TEXT]!r}" if name else ""
+        return Refusal(Reason.FORBIDDEN, f"{user} has no right to {operation}{concerned} here")
 
     def _disconnect(self, message: wire.Disconnect) -> None:
         self._peer.close()
@@ -201,6 +354,58 @@ class ElkoSession:
         if type(message) not in known:
             return Refusal(Reason.UNKNOWN_OP, f"the object {message.to!r} has no op {op!r}")
         return Refusal(Reason.NOT_AUTHENTICATED, f"{op}: not authenticated to {message.to!r}")
+
+
+@attrs.define(eq=False)
+class _Login:
+    """A password check in progress: its result, the operations permitted before, and the messages that wait."""
+
+    found: Deferred[Principal]
+    objects: dict[str, Operations]
+    held: list[Message] = attrs.field(factory=list)
+    input_ended: bool = False
+
+
+class _HoldingOperations(dict[type[Message], Operation]):
+    """The operations of any object while a password is checked: all messages wait."""
+
+    def get(self, message: Any, default: Any = None) -> Operation:
+        """Return the operation that keeps the message."""
+        return ElkoSession._hold
+
+
+class _HoldingObjects(dict[str, Operations]):
+    """The objects while a password is checked."""
+
+    def get(self, name: Any, default: Any = None) -> Operations:
+        """Return the operations of any object."""
+        return _HOLDING_OPERATIONS
+
+
+_HOLDING_OPERATIONS = _HoldingOperations()
+_HOLDING = _HoldingObjects()
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {"client": ("find", "offer"), "user": ("find",), "provider": ("offer",)}
+"""The operations of which a role needs a right to one. An administrator needs any right to administer or view."""
+
+
+def viewing(operation: Operation) -> Operation:
+    """Return an operation that needs the right "view"."""
+
+    def permitted(session: Any, message: Any) -> None:
+        session.permit("view")
+        operation(session, message)
+
+    return permitted
+
+
+def administering(right: str, operation: Operation, concerned: Callable[[Any], str | None]) -> Operation:
+    """Return an operation that needs an administrative right, and is recorded. ``concerned`` names its object."""
+
+    def recorded(session: Any, message: Any) -> None:
+        session.administer(right, concerned(message) or "", partial(operation, session, message))
+
+    return recorded
 
 
 _SILENT = {

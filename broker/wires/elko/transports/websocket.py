@@ -118,6 +118,11 @@ class WebSocket:
         return self._line.local and not self._elsewhere
 
     @property
+    def certificate(self) -> tuple[str, ...]:
+        """The names of the peer's verified client certificate."""
+        return self._line.certificate
+
+    @property
     def behind(self) -> bool:
         """Return True if much output is still unread by the peer."""
         return self._line.behind

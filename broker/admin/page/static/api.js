@@ -1,0 +1,107 @@
+// Requests to the HTTP API, with the token of the user if there is one.
+
+const KEY = "elkobroker.token";
+
+/** An error answer of the API (RFC 9457), or no answer at all: then `status` is 0. */
+export class Problem extends Error {
+  constructor(status, title, detail) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+/** Events: "refused" when the API asks for a user (401). */
+export const access = new EventTarget();
+
+let token = null;
+try {
+  token = sessionStorage.getItem(KEY);
+} catch {
+  // storage is switched off: the token lasts as long as the page
+}
+
+/** Return true if a token is used. */
+export function hasToken() {
+  return token !== null;
+}
+
+/** Use a token from now on; null for none. */
+export function useToken(given) {
+  token = given;
+  try {
+    if (given === null) sessionStorage.removeItem(KEY);
+    else sessionStorage.setItem(KEY, given);
+  } catch {
+    // as above
+  }
+}
+
+/** Return a path with a query; an array gives a parameter several times, null and "" leave it out. */
+export function path(base, query = {}) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== null && each !== undefined && each !== "") parameters.append(name, each);
+    }
+  }
+  const text = parameters.toString();
+  return text ? `${base}?${text}` : base;
+}
+
+/** Return one segment of a path. */
+export function segment(name) {
+  return encodeURIComponent(String(name).toWellFormed());
+}
+
+/** Return the response to a GET. Throws a `Problem`, or an AbortError. */
+export async function open(where, { signal, headers = {} } = {}) {
+  let response;
+  try {
+    response = await fetch(where, {
+      signal,
+      headers: token === null ? headers : { ...headers, Authorization: `Bearer ${token}` },
+      credentials: "omit",
+      // The browser asks with If-None-Match, and the broker answers 304 where nothing has changed.
+      cache: "no-cache",
+      redirect: "error",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "No answer", "The broker does not answer.");
+  }
+  if (response.ok) return response;
+  const problem = await problemOf(response);
+  if (problem.status === 401) access.dispatchEvent(new CustomEvent("refused", { detail: problem }));
+  throw problem;
+}
+
+async function problemOf(response) {
+  try {
+    const { title, detail } = await response.json();
+    return new Problem(response.status, String(title ?? ""), String(detail ?? ""));
+  } catch {
+    return new Problem(response.status, `Status ${response.status}`, response.statusText);
+  }
+}
+
+/** Return the JSON answer to a GET. */
+export async function get(where, options) {
+  const response = await open(where, { ...options, headers: { Accept: "application/json" } });
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "Broken answer", "The broker's answer ended early.");
+  }
+}
+
+/** Return the answer to a GET, or null where the API has none (404). */
+export async function find(where, options) {
+  try {
+    return await get(where, options);
+  } catch (error) {
+    if (error.status === 404) return null;
+    throw error;
+  }
+}

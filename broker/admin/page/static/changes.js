@@ -1,0 +1,56 @@
+// The changes of the registry that this page has seen, the newest first.
+
+/** Changes that are kept: what somebody scrolls through. */
+const MOST = 2_000;
+/** Seconds of the rate of changes that are kept. */
+const SECONDS = 120;
+
+/** The recent changes, each with `at`, the Date of its arrival, and `kind`, `service`, `provider`, ... as the API sends. */
+export class Changes {
+  /** The newest first. */
+  list = [];
+  #seen = new Set();
+  #seconds = new Map();
+
+  /** Add changes in the order of their revisions. Returns those that are new. */
+  add(changes, at = new Date()) {
+    const news = [];
+    for (const change of changes) {
+      const key = `${change.revision} ${change.kind} ${change.provider}`;
+      if (this.#seen.has(key)) continue;
+      this.#seen.add(key);
+      news.push({ ...change, at });
+    }
+    this.list = [...news.toReversed(), ...this.list];
+    for (const old of this.list.splice(MOST)) this.#seen.delete(`${old.revision} ${old.kind} ${old.provider}`);
+    const second = Math.floor(at.getTime() / 1000);
+    this.#seconds.set(second, (this.#seconds.get(second) ?? 0) + news.length);
+    for (const old of this.#seconds.keys()) if (old < second - SECONDS) this.#seconds.delete(old);
+    return news;
+  }
+
+  /** Return the changes in each of the last seconds, the oldest first. */
+  rate(seconds = 60) {
+    const now = Math.floor(Date.now() / 1000);
+    return Array.from({ length: seconds }, (_, index) => this.#seconds.get(now - seconds + index) ?? 0);
+  }
+}
+
+/** Return the word for a change: its kind, or how it came about. */
+export function word(change) {
+  if (change.kind === "checked") return String(change.why ?? "checked");
+  if (change.kind === "withdrawn" && change.why) return String(change.why);
+  return String(change.kind ?? "");
+}
+
+/** Return the kind of mark for a change. */
+export function markOf({ kind, why }) {
+  if (kind === "offered" || kind === "joined" || kind === "shown" || why === "passing") return "good";
+  if (kind === "withdrawn" || kind === "left" || kind === "hidden" || why === "failing") return "bad";
+  return "idle";
+}
+
+/** Return the name of what changed. */
+export function subject(change) {
+  return change.service ?? change.label ?? (change.provider === undefined ? "" : `provider ${change.provider}`);
+}

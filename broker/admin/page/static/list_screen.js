@@ -1,0 +1,215 @@
+// A screen with one table: a list of the farm, or a view of a wire.
+
+import { get, path } from "./api.js";
+import { h, replace, say } from "./dom.js";
+import { LISTS, columnsOf, plain, title } from "./lists.js";
+import { Pace } from "./pace.js";
+import { address, changed } from "./route.js";
+import { sparkline } from "./spark.js";
+import { Table } from "./table.js";
+import { count, format, pattern, shown, when } from "./text.js";
+
+/** Seconds after which a view of a wire is loaded again: no change announces it. */
+const EVERY = 3;
+
+/** Return the list of a place, or null: one of the farm, or one made from the description of a view. */
+export function listOf(place, views) {
+  if (Object.hasOwn(LISTS, place)) return LISTS[place];
+  const [kind, wire, table] = place.split("/");
+  const view = views.find((each) => each.name === `${wire} ${table}`);
+  if (kind !== "view" || view === undefined) return null;
+  return {
+    title: `${title(wire)} ${table}`,
+    note: view.help,
+    path: view.path,
+    view: view.name,
+    search: `Search ${table}`,
+    empty: "Nothing here now.",
+    columns: view.columns.slice(0, 1).map((column) => plain(column, 0)),
+    kinds: [],
+    every: EVERY,
+    key: (row) => JSON.stringify(view.columns.slice(0, 2).map((column) => row[column.name])),
+  };
+}
+
+/** The screen of a list. `app` has the live stream, the views and the details panel. */
+export class ListScreen {
+  #histories = new Map();
+  #trends = new Pace(
+    () => this.#loadTrends(),
+    () => 5_000,
+  );
+
+  constructor(app, place, list) {
+    this.app = app;
+    this.place = place;
+    this.list = list;
+    this.title = list.title;
+    this.search = list.search;
+    this.wantsLoads = Boolean(list.history);
+    this.query = {};
+    this.opened = null;
+    this.heading = h("h1", { tabindex: -1 }, list.title);
+    this.total = h("span", { class: "total" });
+    this.about = h("p", { class: "about" }, list.note ?? "");
+    this.filters = h("ul", { class: "chips", "aria-label": "Filters" });
+    this.error = h("p", { class: "strip", role: "alert", hidden: true });
+    this.element = h(
+      "section",
+      { class: "screen list" },
+      h("div", { class: "bar" }, this.heading, this.total, this.filters),
+      this.about,
+      this.error,
+    );
+    const view = app.views.find((each) => each.name === list.view);
+    const columns = columnsOf(list, view).map((column) =>
+      column.trend ? { ...column, draw: (row) => this.#trend(row) } : column,
+    );
+    this.table = new Table({
+      label: list.title,
+      columns,
+      empty: list.empty,
+      sort: list.sort ?? null,
+      key: list.key,
+      mark: (row) => [list.mark?.(row), this.opened !== null && String(list.open(row)) === this.opened && "open"],
+      target: list.open && ((row) => changed({ open: list.open(row) })),
+      open: list.open ? null : (row) => app.detail.row(list, columns, row),
+      load: (page) => this.#load(page),
+      sorted: (sort) => app.go(changed({ sort })),
+      counted: (total) => this.#count(total),
+      failed: (error) => this.#fail(error),
+      drawn: () => this.#drawn(),
+    });
+    this.element.append(this.table.element);
+    if (list.every) this.timer = setInterval(() => document.hidden || this.table.stale(), list.every * 1000);
+  }
+
+  /** Show the list as the parameters of the address say. */
+  show(parameters) {
+    const query = {
+      pattern: parameters.get("q") ? pattern(parameters.get("q")) : null,
+      where: parameters.getAll("where"),
+    };
+    const sort = parameters.get("sort") ?? this.list.sort ?? null;
+    const same = JSON.stringify([query, sort]) === JSON.stringify([this.query, this.table.sort]);
+    this.query = query;
+    this.#chips(query.where);
+    if (!same || this.table.total === null) this.table.reset({ sort });
+    const open = this.list.open ? parameters.get("open") : null;
+    if (open !== this.opened) {
+      this.opened = open;
+      this.table.redraw();
+    }
+    if (open !== null) this.app.detail.show(this.place, open);
+    else this.app.detail.hide();
+  }
+
+  /** Handle changes of the registry. */
+  changes(changes) {
+    const loads = new Map();
+    let stale = false;
+    for (const change of changes) {
+      if (change.kind === "load") loads.set(change.provider, change.load);
+      else if (this.list.kinds.includes(change.kind)) stale = true;
+    }
+    if (stale) this.table.stale();
+    if (loads.size > 0 && this.list.history) {
+      this.table.patch((row) => {
+        if (!loads.has(row.provider) || row.load === loads.get(row.provider)) return false;
+        row.load = loads.get(row.provider);
+        return true;
+      });
+    }
+  }
+
+  /** Load again: changes were missed. */
+  resync() {
+    this.table.stale();
+    this.#trends.ask();
+  }
+
+  close() {
+    clearInterval(this.timer);
+    this.#trends.stop();
+    this.table.close();
+  }
+
+  async #load({ offset, limit, sort, signal }) {
+    const answer = await get(path(this.list.path, { ...this.query, sort, offset, limit }), { signal });
+    if (this.list.path === "/v1/plan" && answer.made !== undefined)
+      say(
+        this.about,
+        `Made ${when(answer.made)}${typeof answer.age === "number" ? `, ${format(answer.age, "seconds")} ago` : ""}.`,
+      );
+    if (this.list.history) this.#trends.ask();
+    return answer;
+  }
+
+  async #loadTrends() {
+    const providers = this.table.visible().map((row) => row.provider);
+    if (providers.length === 0) return;
+    this.#histories = await histories(providers, this.#histories);
+    this.table.redraw();
+  }
+
+  #drawn() {
+    if (this.list.history && this.table.visible().some((row) => !this.#histories.has(row.provider))) this.#trends.ask();
+  }
+
+  #trend(row) {
+    const loads = this.#histories.get(row.provider);
+    return loads?.length ? sparkline([...loads, row.load], trendLabel(loads, row.load)) : "";
+  }
+
+  #count(total) {
+    say(this.total, count(total));
+    this.app.announce(`${this.list.title}: ${count(total)} rows`);
+  }
+
+  #chips(where) {
+    replace(
+      this.filters,
+      where.map((filter) => {
+        const others = where.filter((each) => each !== filter);
+        const target = address(this.place, { ...Object.fromEntries(this.app.parameters()), open: null, where: others });
+        return h(
+          "li",
+          {},
+          h(
+            "a",
+            { href: target, "aria-label": `Remove filter ${shown(filter)}` },
+            shown(filter),
+            h("span", { "aria-hidden": "true" }, " ×"),
+          ),
+        );
+      }),
+    );
+    this.filters.hidden = where.length === 0;
+  }
+
+  #fail(error) {
+    this.error.hidden = error === null || error.status === 0;
+    say(this.error, error === null ? "" : shown(error.message));
+  }
+}
+
+/** Return the loads of the last hour of providers, by their ids; the known ones are kept where the API has no answer. */
+export async function histories(providers, known = new Map()) {
+  const found = new Map();
+  try {
+    const { rows } = await get(path("/v1/loads/history", { provider: providers.slice(0, 100) }));
+    for (const row of rows) found.set(row.provider, row.loads);
+  } catch {
+    return known;
+  }
+  // A provider without a history is not asked for again and again.
+  for (const provider of providers) if (!found.has(provider)) found.set(provider, known.get(provider) ?? []);
+  return found;
+}
+
+/** Return the description of a sparkline. */
+export function trendLabel(loads, now) {
+  const numbers = loads.filter(Number.isFinite);
+  if (numbers.length === 0) return `Load now ${count(now ?? 0)}`;
+  return `Load in the last hour: from ${count(Math.min(...numbers))} to ${count(Math.max(...numbers))}, now ${count(now ?? numbers.at(-1))}`;
+}

@@ -1,0 +1,240 @@
+// The lists of the whole farm: how their columns are shown. Columns that are not named here follow as the views describe
+// them, so that a new column needs no change of the page.
+
+import { h } from "./dom.js";
+import { providerAddress } from "./route.js";
+import { ago, count, format, shown, when } from "./text.js";
+
+const RISK = 7;
+/** Days until a service is short below which it needs attention. */
+export const SOON = RISK;
+
+/** Return a mark for the state of a check, with a shape and a word, not only a colour. */
+export function checkMark(check) {
+  if (!check) return "";
+  const kind = check === "passing" ? "good" : check === "failing" ? "bad" : "idle";
+  return h("span", { class: `mark ${kind}` }, shown(check));
+}
+
+/** Return the mark of a service in the plan. */
+export function verdictMark(row) {
+  const days = row.days_until_short;
+  const kind = typeof days !== "number" ? "good" : days <= 0 ? "bad" : days < SOON ? "warn" : "idle";
+  const word = row.verdict
+    ? shown(String(row.verdict))
+    : kind === "good"
+      ? "enough"
+      : days <= 0
+        ? "short"
+        : `short in ${count(days)} d`;
+  return h("span", { class: `mark ${kind}` }, word);
+}
+
+/** Return a link to the details of a provider; the broker itself has none. */
+export function providerLink(id) {
+  if (id === 0) return "broker";
+  return id === null || id === undefined ? "" : h("a", { href: providerAddress(id) }, String(id));
+}
+
+/** Return a link to a report, or "" if it is not one of this server. */
+export function reportLink(report) {
+  if (typeof report !== "string" || !report.startsWith("/") || /^\/[/\\]/.test(report)) return "";
+  return h("a", { href: report, target: "_blank", rel: "noreferrer" }, "report");
+}
+
+const ready = (row) => h("span", { class: `mark ${row.ready ? "good" : "bad"}` }, row.ready ? "ready" : "not ready");
+
+const load = { name: "load", title: "Load", number: true, role: "side", width: "minmax(5rem, 1fr)" };
+const details = [
+  { name: "requests", title: "Requests", number: true },
+  { name: "errors", title: "Errors", number: true },
+  { name: "in_flight", title: "In flight", number: true },
+  { name: "latency_ms", title: "Latency", number: true, unit: "milliseconds" },
+];
+
+/**
+ * The lists by place:
+ *  - `title`, `path` in the API, `view`: the name of the view that describes its columns, `search`: what a search finds;
+ *  - `columns`: those that have a form of their own; `kinds`: the kinds of changes after which it is loaded again;
+ *  - `history`: true if its rows have the loads of the last hour; `every`: seconds after which it is loaded again;
+ *  - `key(row)`, `open(row)`: the parameter `open` of its details.
+ */
+export const LISTS = {
+  services: {
+    title: "Services",
+    path: "/v1/services",
+    view: "broker services",
+    search: "Search services",
+    empty:
+      'No service is registered. One line offers one:  curl -X PUT http://HOST:9080/v1/services/bank/1 -H \'Content-Type: application/json\' -d \'{"hostport":"10.0.0.1:80","ttl":60}\'',
+    sort: "service",
+    columns: [
+      { name: "service", title: "Service", role: "main" },
+      { name: "protocol", title: "Protocol", width: "minmax(5.5rem, 1fr)" },
+      { name: "hostport", title: "Address", mono: true },
+      { name: "check", title: "Check", role: "side", width: "minmax(6rem, 1fr)", draw: (row) => checkMark(row.check) },
+      { name: "reason", title: "Reason", width: "minmax(6rem, 2fr)" },
+      {
+        name: "provider",
+        title: "Provider",
+        number: true,
+        draw: (row) => providerLink(row.provider),
+        width: "minmax(5.5rem, 1fr)",
+      },
+      { name: "label", title: "Label" },
+      { name: "secret", title: "Secret", width: "minmax(5rem, .7fr)", draw: (row) => (row.secret ? "secret" : "") },
+    ],
+    kinds: ["offered", "withdrawn", "amended", "left", "checked"],
+    key: (row) => [row.service, row.protocol, row.hostport, row.provider].join("\n"),
+    open: (row) => row.service,
+    mark: (row) => row.check === "failing" && "failing",
+  },
+  providers: {
+    title: "Providers",
+    path: "/v1/providers",
+    view: "broker providers",
+    search: "Search labels, addresses, wires",
+    empty: "No provider is connected.",
+    columns: [
+      { name: "provider", title: "Provider", number: true, width: "minmax(5rem, .8fr)" },
+      {
+        name: "label",
+        title: "Label",
+        role: "main",
+        draw: (row) => shown(row.label ?? "") || `provider ${row.provider}`,
+      },
+      { name: "wire", title: "Wire", width: "minmax(4.5rem, .8fr)" },
+      { name: "address", title: "Address", mono: true },
+      { name: "services", title: "Services", number: true },
+      load,
+      { name: "trend", title: "Last hour", trend: true, fixed: true, width: "8.5rem" },
+      {
+        name: "heard",
+        title: "Heard",
+        number: true,
+        width: "minmax(6.5rem, 1fr)",
+        draw: (row) => (typeof row.heard === "number" ? ago(row.heard) : ""),
+      },
+    ],
+    kinds: ["joined", "left"],
+    history: true,
+    key: (row) => String(row.provider),
+    open: (row) => row.provider,
+  },
+  loads: {
+    title: "Loads",
+    path: "/v1/loads",
+    view: "broker loads",
+    search: "Search labels",
+    empty: "No provider has reported a load.",
+    sort: "-load",
+    columns: [
+      {
+        name: "label",
+        title: "Label",
+        role: "main",
+        draw: (row) => shown(row.label ?? "") || `provider ${row.provider}`,
+      },
+      { name: "provider", title: "Provider", number: true, width: "minmax(5rem, .8fr)" },
+      load,
+      { name: "trend", title: "Last hour", trend: true, fixed: true, width: "minmax(8.5rem, 1.5fr)" },
+      ...details,
+    ],
+    kinds: ["joined", "left"],
+    history: true,
+    key: (row) => String(row.provider),
+    open: (row) => row.provider,
+  },
+  plan: {
+    title: "Capacity plan",
+    path: "/v1/plan",
+    view: "broker plan",
+    search: "Search services",
+    empty:
+      "There is no capacity plan. The capacity jobs write plan.json, and the key plan.file of the configuration names it.",
+    sort: "days_until_short",
+    columns: [
+      { name: "name", title: "Service", role: "main" },
+      { name: "verdict", title: "Verdict", role: "side", draw: verdictMark, width: "minmax(8rem, 1.5fr)" },
+      {
+        name: "days_until_short",
+        title: "Short in",
+        number: true,
+        draw: (row) => (typeof row.days_until_short === "number" ? `${count(row.days_until_short)} d` : ""),
+      },
+      { name: "has", title: "Has", number: true },
+      { name: "need_now", title: "Needs now", number: true },
+      { name: "need", title: "Will need", number: true },
+      { name: "short_at", title: "Short at", draw: (row) => when(row.short_at) },
+      { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report) },
+    ],
+    kinds: [],
+    every: 60,
+    key: (row) => String(row.name ?? row.service),
+    open: (row) => row.name ?? row.service,
+  },
+  listeners: {
+    title: "Listeners",
+    path: "/v1/listeners",
+    view: "broker listeners",
+    search: "Search listeners",
+    empty: "No listener is configured.",
+    columns: [
+      { name: "name", title: "Listener", role: "main" },
+      { name: "ready", title: "State", role: "side", draw: ready, width: "minmax(6rem, 1fr)" },
+      { name: "where", title: "Address", mono: true },
+      { name: "seconds", title: "Since", number: true, unit: "seconds" },
+      { name: "reason", title: "Reason", width: "minmax(10rem, 4fr)" },
+    ],
+    kinds: [],
+    every: 5,
+    key: (row) => String(row.name),
+    mark: (row) => row.ready === false && "failing",
+  },
+  counters: {
+    title: "Counters",
+    path: "/v1/counters",
+    view: "broker counters",
+    search: "Search counters",
+    empty: "No counter.",
+    columns: [
+      { name: "name", title: "Counter", role: "main", mono: true },
+      { name: "value", title: "Value", number: true, role: "side" },
+    ],
+    kinds: [],
+    every: 2,
+    key: (row) => String(row.name ?? row.counter ?? Object.values(row)[0]),
+  },
+};
+
+/** Return the columns of a list: its own, and those that its view has besides, if a row may have them. */
+export function columnsOf(list, view) {
+  const described = new Map((view?.columns ?? []).map((column) => [column.name, column]));
+  const own = list.columns
+    // A column of the view that this version of the broker lacks is left out; those that are drawn here always are.
+    .filter((column) => view === undefined || described.has(column.name) || column.fixed || column.role === "main")
+    .map((column) => ({ ...column, help: described.get(column.name)?.help }));
+  const named = new Set(list.columns.map((column) => column.name));
+  const others = [...described.values()].filter((column) => !named.has(column.name)).map((column) => plain(column));
+  return [...own, ...others];
+}
+
+/** Return the column of a view as a column of a table. */
+export function plain(column, position = -1) {
+  const number = Boolean(column.unit);
+  return {
+    name: column.name,
+    title: title(column.name),
+    help: column.help,
+    unit: column.unit,
+    number,
+    role: position === 0 ? "main" : null,
+    draw: (row) => format(row[column.name], column.unit),
+  };
+}
+
+/** Return the name of a column or a view as a title: "days_until_short" is "Days until short". */
+export function title(name) {
+  const words = name.replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}

@@ -1,0 +1,354 @@
+// The farm at a glance: what needs attention, how large the farm is, what is new, who is busy.
+
+import { find, get, path } from "./api.js";
+import { h, replace, say } from "./dom.js";
+import { markOf, subject, word } from "./changes.js";
+import { histories, trendLabel } from "./list_screen.js";
+import { SOON, checkMark, reportLink, title, verdictMark } from "./lists.js";
+import { Pace } from "./pace.js";
+import { address, providerAddress, serviceAddress } from "./route.js";
+import { sparkline } from "./spark.js";
+import { count, duration, plural, shown, time } from "./text.js";
+
+/** Rows of each list here. */
+const ROWS = 8;
+/** Changes that are news: of services, not of providers and loads. */
+const NEWS = new Set(["offered", "withdrawn", "checked"]);
+/** Milliseconds between two looks at everything: the parts that no change announces. */
+const EVERY = 10_000;
+
+/** The first screen. */
+export class OverviewScreen {
+  title = "Overview";
+  search = "Search services";
+  #histories = new Map();
+  #status = null;
+  #sizes = new Map();
+
+  constructor(app) {
+    this.app = app;
+    this.pace = new Pace(
+      () => this.#load(),
+      () => 5_000,
+    );
+    this.verdict = h("h1", { tabindex: -1 }, "Looking at the farm…");
+    this.causes = h("ul", { class: "causes" });
+    this.figures = h("dl", { class: "figures" });
+    this.fresh = h("ol", { class: "rows" });
+    this.failing = h("ul", { class: "rows" });
+    this.short = h("ul", { class: "rows" });
+    this.busy = h("ul", { class: "rows" });
+    this.wires = h("ul", { class: "rows" });
+    this.listeners = h("ul", { class: "rows" });
+    this.failingPart = part("Failing checks", this.failing, address("services", { where: "check=failing" }));
+    this.shortPart = part("Short of capacity", this.short, address("plan"));
+    this.element = h(
+      "section",
+      { class: "screen overview" },
+      h("div", { class: "verdict" }, this.verdict, this.causes),
+      this.figures,
+      h(
+        "div",
+        { class: "parts" },
+        this.failingPart,
+        this.shortPart,
+        part("New", this.fresh, address("events")),
+        part("Busiest", this.busy, address("loads")),
+        part("Wires", this.wires, null),
+        part("Listeners", this.listeners, address("listeners")),
+      ),
+    );
+    this.rateTimer = setInterval(() => document.hidden || this.#rate(), 1_000);
+    this.timer = setInterval(() => document.hidden || this.pace.ask(), EVERY);
+  }
+
+  show() {
+    this.app.detail.hide();
+    this.#news();
+    this.#load();
+  }
+
+  changes(changes) {
+    this.#news();
+    if (changes.some((change) => change.kind !== "load")) this.pace.ask();
+  }
+
+  resync() {
+    this.#load();
+  }
+
+  close() {
+    clearInterval(this.timer);
+    clearInterval(this.rateTimer);
+    this.pace.stop();
+  }
+
+  async #load() {
+    const views = this.app.views.filter((view) => !view.name.startsWith("broker "));
+    const questions = [
+      get("/v1/status"),
+      ready(),
+      find("/v1/drain"),
+      find(path("/v1/plan", { sort: "days_until_short", limit: ROWS })),
+      find(path("/v1/services", { where: "check=failing", limit: ROWS })).catch(none),
+      find(path("/v1/loads", { sort: "-load", limit: ROWS })),
+      find(path("/v1/listeners", { limit: 100 })),
+      ...views.map((view) => get(path(view.path, { limit: 1 }))),
+    ];
+    const answers = (await Promise.allSettled(questions)).map((answer) =>
+      answer.status === "fulfilled" ? answer.value : undefined,
+    );
+    const [status, readiness, drain, plan, failing, loads, listeners, ...sizes] = answers;
+    if (status === undefined) return; // the line on the connection tells why
+    this.#status = status;
+    this.app.name(status);
+    views.forEach((view, index) => sizes[index] && this.#sizes.set(view.name, sizes[index].total));
+    this.#judge(status, readiness, drain, plan, failing);
+    this.#measure(status);
+    this.#plan(plan);
+    this.#failing(failing);
+    this.#wires(views);
+    this.#listeners(listeners ?? { rows: status.listeners ?? [] });
+    await this.#busy(loads?.rows ?? []);
+  }
+
+  #judge(status, readiness, drain, plan, failing) {
+    const causes = [];
+    for (const { what, reason } of readiness?.reasons ?? []) {
+      // The drain has a sentence of its own.
+      if (what !== "drain")
+        causes.push([
+          "bad",
+          `${shown(what)}: ${shown(reason)}`,
+          what.startsWith("listener ") ? address("listeners") : null,
+        ]);
+    }
+    if (drainText(drain)) causes.push(["warn", drainText(drain), null]);
+    if (failing?.total)
+      causes.push([
+        "bad",
+        `${plural(failing.total, "service")} ${failing.total === 1 ? "fails its" : "fail their"} checks`,
+        address("services", { where: "check=failing" }),
+      ]);
+    const now = (plan?.rows ?? []).filter(
+      (row) => typeof row.days_until_short === "number" && row.days_until_short < SOON,
+    );
+    if (now.length > 0)
+      causes.push([
+        "warn",
+        now.length === ROWS
+          ? `${ROWS} services or more are short of capacity`
+          : `${plural(now.length, "service")} short of capacity within ${SOON} days`,
+        address("plan"),
+      ]);
+    const services = status.registry?.services;
+    const calm = services === 0 ? "Ready, and no service is registered yet" : "Everything is up";
+    say(
+      this.verdict,
+      causes.length === 0
+        ? calm
+        : causes.length === 1
+          ? "One thing needs attention"
+          : `${count(causes.length)} things need attention`,
+    );
+    this.verdict.dataset.state = causes.some(([kind]) => kind === "bad") ? "bad" : causes.length > 0 ? "warn" : "good";
+    keep(this.causes, causes, ([kind, text, target]) =>
+      h("li", {}, h("span", { class: `mark ${kind}` }, target ? h("a", { href: target }, text) : text)),
+    );
+    this.causes.hidden = causes.length === 0;
+  }
+
+  #measure(status) {
+    const sizes = status.registry ?? {};
+    const figures = [
+      ["Services", sizes.services, address("services")],
+      ["Providers", sizes.providers, address("providers")],
+      ["Waiting finds", sizes.waits ?? sizes.waiting, null],
+      ["Up for", duration(status.uptime), null],
+    ].filter(([, value]) => value !== undefined);
+    this.rate = h("span", {}, "");
+    this.rateChart = h("span", { class: "chart" });
+    replace(
+      this.figures,
+      figures.map(([name, value, target]) => {
+        const text = typeof value === "number" ? count(value) : value;
+        return h("div", {}, h("dt", {}, name), h("dd", {}, target ? h("a", { href: target }, text) : text));
+      }),
+      h("div", { class: "wide" }, h("dt", {}, "Changes per second"), h("dd", {}, this.rate, this.rateChart)),
+    );
+    this.#rate();
+  }
+
+  #rate() {
+    if (this.rate === undefined) return;
+    const rate = this.app.changes.rate(60);
+    const recent = rate.slice(-10).reduce((sum, value) => sum + value, 0) / 10;
+    say(this.rate, count(Math.round(recent * 10) / 10));
+    const text = rate.join();
+    if (text === this.rateText) return;
+    this.rateText = text;
+    replace(this.rateChart, sparkline(rate, "Changes of the registry in each of the last 60 seconds"));
+  }
+
+  #news() {
+    const news = this.app.changes.list.filter((change) => NEWS.has(change.kind)).slice(0, ROWS);
+    keep(
+      this.fresh,
+      news,
+      (change) =>
+        h(
+          "li",
+          {},
+          change.service
+            ? h("a", { href: serviceAddress(change.service) }, shown(change.service))
+            : h("span", {}, shown(subject(change))),
+          h("span", { class: `mark ${markOf(change)}` }, shown(word(change))),
+          h("span", { class: "aside" }, change.old ? "earlier" : time(change.at)),
+        ),
+      "No service has come or gone lately.",
+    );
+  }
+
+  #plan(plan) {
+    const rows = (plan?.rows ?? []).filter((row) => typeof row.days_until_short === "number");
+    this.shortPart.hidden = plan === null || plan === undefined;
+    keep(
+      this.short,
+      rows,
+      (row) =>
+        h(
+          "li",
+          {},
+          h("a", { href: address("plan", { open: row.name }) }, shown(String(row.name))),
+          verdictMark(row),
+          h("span", { class: "aside" }, `${count(row.has)} of ${count(row.need)}`, " ", reportLink(row.report)),
+        ),
+      "The plan finds enough capacity for every service.",
+    );
+  }
+
+  #failing(failing) {
+    const rows = failing?.rows ?? [];
+    this.failingPart.hidden = rows.length === 0;
+    keep(this.failing, rows, (row) =>
+      h(
+        "li",
+        {},
+        h("a", { href: serviceAddress(row.service) }, shown(row.service)),
+        checkMark(row.check),
+        h("span", { class: "aside" }, shown(row.reason ?? row.hostport ?? "")),
+      ),
+    );
+  }
+
+  async #busy(rows) {
+    const draw = () =>
+      keep(
+        this.busy,
+        rows.map((row) => ({ ...row, loads: this.#histories.get(row.provider) ?? [] })),
+        (row) =>
+          h(
+            "li",
+            {},
+            h("a", { href: providerAddress(row.provider) }, shown(row.label || `provider ${row.provider}`)),
+            row.loads.length > 0 ? sparkline([...row.loads, row.load], trendLabel(row.loads, row.load)) : null,
+            h("span", { class: "aside" }, count(row.load)),
+          ),
+        "No provider has reported a load.",
+      );
+    draw();
+    if (rows.length === 0) return;
+    this.#histories = await histories(
+      rows.map((row) => row.provider),
+      this.#histories,
+    );
+    draw();
+  }
+
+  #wires(views) {
+    const wires = Map.groupBy(views, (view) => view.name.split(" ")[0]);
+    keep(
+      this.wires,
+      [...wires].map(([wire, tables]) => [
+        wire,
+        tables.map((view) => [view.name.split(" ")[1], this.#sizes.get(view.name)]),
+      ]),
+      ([wire, tables]) =>
+        h(
+          "li",
+          {},
+          h("span", { class: "wire" }, wire),
+          h(
+            "span",
+            { class: "sizes" },
+            tables.map(([table, size]) =>
+              h(
+                "a",
+                { href: address(`view/${wire}/${table}`) },
+                `${title(table).toLowerCase()} `,
+                h("b", {}, size === undefined ? "?" : count(size)),
+              ),
+            ),
+          ),
+        ),
+    );
+  }
+
+  #listeners({ rows }) {
+    keep(
+      this.listeners,
+      rows.slice(0, 20),
+      (row) =>
+        h(
+          "li",
+          {},
+          h("span", {}, shown(row.name ?? "")),
+          h(
+            "span",
+            { class: `mark ${row.ready === false ? "bad" : "good"}` },
+            row.ready === false ? "not ready" : "ready",
+          ),
+          h("span", { class: "aside mono" }, shown(row.where ?? row.address ?? "")),
+        ),
+      "No listener.",
+    );
+  }
+}
+
+function part(name, rows, target) {
+  const heading = h("h2", {}, name);
+  return h(
+    "section",
+    { class: "part", "aria-label": name },
+    heading,
+    target ? h("a", { class: "all", href: target, "aria-label": `All: ${name}` }, "all") : null,
+    rows,
+  );
+}
+
+/** Redraw a short list if its values differ from those that it shows. */
+function keep(list, values, draw, empty = "") {
+  const text = JSON.stringify(values);
+  if (list.drawn === text) return;
+  list.drawn = text;
+  replace(list, values.length > 0 ? values.map(draw) : empty ? h("li", { class: "none" }, empty) : null);
+}
+
+/** Return the answer of /readyz, which has the reasons in a 503 too. */
+async function ready() {
+  const response = await fetch("/readyz", { credentials: "omit", cache: "no-store" });
+  return response.json();
+}
+
+function none() {
+  return null;
+}
+
+/** Return the state of a drain as a sentence, or "" if there is none. */
+function drainText(drain) {
+  if (!drain || drain.state === "off") return "";
+  const peers = Object.values(drain.remaining).reduce((sum, number) => sum + number, 0);
+  const left = peers === 0 ? "no peer is left" : `${plural(peers, "peer")} left`;
+  const time = drain.state === "draining" ? `, ${duration(drain.seconds)} until the deadline` : "";
+  return `The broker drains (${shown(drain.state)}): new peers are refused, ${left}${time}`;
+}

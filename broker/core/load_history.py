@@ -1,0 +1,99 @@
+"""The loads of the last hour by provider, one sample a minute.
+
+Rules:
+- A sample is taken in pieces of `PIECE` providers, one in each turn of the reactor, so that 100,000 providers delay no
+  peer. The samples of one minute may therefore differ in age by some turns.
+- At most `PROVIDERS` have a history: those with the lowest ids, which have been there for the longest time.
+- The history of a provider ends when it leaves. A restart begins with an empty history.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from math import isnan, nan
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.core.interfaces import IRegistry
+
+STEP = 60
+"""Seconds between two samples: a sparkline of an hour has as many points as a small screen shows."""
+
+SAMPLES = 60
+"""Samples that are kept of each provider: an hour."""
+
+PROVIDERS = 20_000
+"""Providers with a history, at some 400 bytes each: 8 MB. The largest known farms have a thousand."""
+
+PIECE = 500
+"""Providers sampled in one turn: some 1.5 ms."""
+
+
+class LoadHistory:
+    """The loads of the last hour of the providers of ``registry``: at most ``most``, sampled on ``clock``."""
+
+    def __init__(self, registry: IRegistry, clock: IReactorTime, most: int = PROVIDERS) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._most = most
+        self._loads: dict[int, array[float]] = {}
+        self._taken = 0
+        """Number of the newest sample; sample ``n`` is in the place ``n % SAMPLES`` of each array."""
+        self._call: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Begin to sample: at once, and then once in each `STEP`."""
+        self._call = self._clock.callLater(0, self._sample)
+
+    def stop(self) -> None:
+        """Take no more samples."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+
+    def __len__(self) -> int:
+        return len(self._loads)
+
+    def of(self, provider: int) -> list[float | None]:
+        """Return the loads of a provider, the newest last: `SAMPLES` or fewer, None for a time without a sample."""
+        loads = self._loads.get(provider)
+        if loads is None:
+            return []
+        place = self._taken % SAMPLES
+        ordered = loads[place + 1 :] + loads[: place + 1]
+        first = next((n for n, load in enumerate(ordered) if not isnan(load)), SAMPLES)
+        return [None if isnan(load) else round(load, 6) for load in ordered[first:]]
+
+    def _sample(self) -> None:
+        begun = self._clock.seconds()
+        self._taken += 1
+        self._continue(begun, iter(self._registry.ids()))
+
+    def _continue(self, begun: float, ids: Iterator[int], seen: int = 0) -> None:
+        some = list(islice(ids, min(PIECE, self._most - seen)))
+        place = self._taken % SAMPLES
+        for id in some:
+            provider = self._registry.provider(id)
+            if provider is None:
+                continue
+            loads = self._loads.get(id)
+            if loads is None:
+                loads = self._loads[id] = array("f", [nan] * SAMPLES)
+            loads[place] = provider.load
+        if some:
+            self._call = self._clock.callLater(0, self._continue, begun, ids, seen + len(some))
+            return
+        self._forget(begun, list(self._loads))
+
+    def _forget(self, begun: float, known: list[int], place: int = 0) -> None:
+        """Drop the histories of providers that have left, in pieces too."""
+        for id in known[place : place + PIECE]:
+            if self._registry.wire_and_label(id) is None:
+                del self._loads[id]
+        if place + PIECE < len(known):
+            self._call = self._clock.callLater(0, self._forget, begun, known, place + PIECE)
+        else:
+            wait = begun + STEP - self._clock.seconds()
+            self._call = self._clock.callLater(min(max(wait, 0.0), STEP), self._sample)
