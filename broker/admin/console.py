@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -26,6 +26,8 @@ from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
+from broker.admin.console_control import WORDS as CONTROL
+from broker.admin.console_control import ControlWords
 from broker.admin.console_login import LISTENER, ConsoleLogin, LoginState
 from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
@@ -59,8 +61,8 @@ def _nothing() -> Mapping[str, int]:
 class Shown:
     """The state that the console displays besides messages.
 
-    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
-    words to type.
+    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
+    state, as JSON. ``views`` are tables, by the words to type.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
@@ -68,6 +70,7 @@ class Shown:
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
+    control: ControlWords | None = attrs.field(default=None, kw_only=True)
 
 
 class ConsoleSession:
@@ -203,6 +206,8 @@ class ConsoleSession:
             self._print_json(page(view, " ".join(arguments[1:]) if arguments[1:] else "*"))
         elif word == "help":
             self._print(self._help(arguments))
+        elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):
+            self._print(self._shown.control.run(word, arguments, self.principal, self.permit))
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
@@ -226,6 +231,11 @@ class ConsoleSession:
         else:
             self._peer.close()
 
+    def _unprefixed_ops(self) -> Collection[str]:
+        """Return the ops that are typed without a prefix: one without parameters comes before a control word."""
+        dialect = self._dialects.get("")
+        return () if dialect is None else dialect.ops
+
     def _unprefixed(self, word: str, arguments: list[str]) -> None:
         dialect = self._dialects.get("")
         if dialect is None:
@@ -240,6 +250,8 @@ class ConsoleSession:
             return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
+        if self._shown.control is not None and name in CONTROL:
+            return f"{CONTROL[name].usage}\n  {CONTROL[name].help}"
         view = self._shown.views.get(name)
         if view is not None:
             return _view_help(view)
@@ -254,6 +266,8 @@ class ConsoleSession:
         lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
+        if self._shown.control is not None:
+            lines += [f"  {word.usage}" for word in CONTROL.values()]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
         return "\n".join(lines)
 

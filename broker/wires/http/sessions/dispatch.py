@@ -8,6 +8,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     credentials   401 for wrong ones; 429 for too many guesses
     rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
+    drain         503 for registrations and finds while the broker drains
     parameters    400; 415 for a body that is no JSON
     handler       its own `Problem`, or the `Refusal` of the core; 500 for a defect, which is logged
 
@@ -23,11 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.acts import DONE, Act, Audit, NoAudit
+from broker.access.acts import Act, Audit, NoAudit
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
@@ -137,13 +137,15 @@ class Dispatch:
                 query=parameters.query(endpoint.query, request.query),
                 body=parameters.body(endpoint.body, request.body, request.headers.get("content-type")),
             )
-            answer = endpoint.handler(call)
         except Exception as error:
             self._record(call, endpoint, error)
             return self._problem(request, error)
+        try:
+            answer = endpoint.handler(call)
+        except Exception as error:
+            return self._problem(request, error)
         if isinstance(answer, Deferred):
             return self._wait(answer, call, endpoint)
-        self._record(call, endpoint)
         return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
 
     def _permit(self, call: Call, endpoint: Endpoint) -> None:
@@ -164,14 +166,12 @@ class Dispatch:
             return result
 
         def failed(failure: Failure) -> Response:
-            self._record(call, endpoint, failure.value)
             if present.ended and isinstance(failure.value, CancelledError):
                 problem = Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
                 return self._problem(call.request, problem)
             return self._late_problem(failure, call.request)
 
         def arrived(result: Any) -> Any:
-            self._record(call, endpoint)
             return self._watched(result, call, endpoint) if isinstance(result, Stream) else result
 
         self._present.add(present)
@@ -203,19 +203,14 @@ class Dispatch:
             ):
                 each.end()
 
-    def _record(self, call: Call, endpoint: Endpoint, error: BaseException | None = None) -> None:
-        """Record an administrative act in the audit log."""
+    def _record(self, call: Call, endpoint: Endpoint, error: Exception) -> None:
+        """Record an administrative request that is refused here; the handlers record those that reach them."""
         operation = endpoint.operation
         if not endpoint.writes or operation is None or not operation.startswith("admin."):
             return
-        result = DONE
-        if error is not None:
-            reason = getattr(error, "reason", None)
-            result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
-        words = [*call.path.values()]
-        if call.body is not None:
-            words.append(msgspec.json.encode(call.body).decode())
-        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(words), result))
+        reason = getattr(error, "reason", None)
+        result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
+        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(call.path.values()), result))
 
     def _not_allowed(self, principal: Principal, operation: str) -> Problem:
         if not principal.name and self.access.users:
