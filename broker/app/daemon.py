@@ -23,6 +23,7 @@ from broker.access.guarded_reading import BadUsers
 from broker.admin.console import Shown
 from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
+from broker.admin.page import files as page
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
@@ -371,7 +372,7 @@ class Daemon(TwistedService):
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return [*self.api.endpoints, *self.wires.endpoints()]
+        return [*page.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
 
     def _sources(self) -> Sources:
         """Return what the HTTP API shows and controls."""
