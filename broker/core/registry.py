@@ -33,6 +33,7 @@ from broker.core.model import (
     CheckState,
     Kind,
     Load,
+    LoadDetails,
     Policy,
     Provider,
     Rights,
@@ -59,7 +60,7 @@ MAX_EPOCH = 2**53 - 1
 class _Member:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "heard", "id", "label", "load", "services", "since", "wire")
+    __slots__ = ("address", "details", "heard", "id", "label", "load", "services", "since", "wire")
 
     def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
         self.id = id
@@ -67,12 +68,23 @@ class _Member:
         self.wire = wire
         self.address = address
         self.load = 0.0
+        self.details: LoadDetails | None = None
         self.since = self.heard = heard
         self.services: list[Service] = []
 
     def value(self) -> Provider:
         services = tuple(self.services)
-        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, services, self.since)
+        return Provider(
+            self.id,
+            self.label,
+            self.wire,
+            self.address,
+            self.load,
+            self.heard,
+            services,
+            self.since,
+            self.details,
+        )
 
 
 @implementer(IRegistry)
@@ -288,15 +300,16 @@ class Registry:
 
     # loads
 
-    def load(self, provider: int, load: float) -> None:
+    def load(self, provider: int, load: float, details: LoadDetails | None = None) -> None:
         load = checked_load(load)
         member = self._members.get(provider)
         if member is None:
             return
         member.load = load
+        member.details = details
         member.heard = self._clock.seconds()
         # No `Change` unless a watcher needs it: loads are by far the most frequent changes.
-        change = self._watches.record_load(provider, member.label, load)
+        change = self._watches.record_load(provider, member.label, load, details)
         if change is not None:
             self._watches.announce(change)
         self._notifier.deliver()
@@ -311,7 +324,7 @@ class Registry:
             watch.report(provider, sent)
 
     def loads(self) -> Sequence[Load]:
-        return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
+        return [Load(m.id, m.label, m.load, m.details) for m in self._members.values() if m.id != BROKER]
 
     # waits and watches
 
@@ -338,7 +351,7 @@ class Registry:
     def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> IWait:
         return self._watches.add(changed, kinds)
 
-    def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
+    def watch_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> IWait:
         return self._watches.add_for_loads(told)
 
     def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.interfaces import IWait
-from broker.core.model import Change, Kind, Load, Service
+from broker.core.model import Change, Kind, Load, LoadDetails, Service
 from broker.core.notifier import Notifier
 
 RING = 4_096
@@ -52,18 +52,18 @@ def _ignore(change: Change) -> None:
 
 @implementer(IWait)
 class ReportWatch:
-    """Watcher of loads or of heartbeats. It receives two plain values instead of a `Change`, which costs less.
+    """Watcher of loads or of heartbeats. It receives plain values instead of a `Change`, which costs less.
 
     ``remove`` removes it from its table.
     """
 
     log = Logger()
 
-    def __init__(self, told: Callable[[int, Any], None], remove: Callable[[ReportWatch], None]) -> None:
-        self._told: Callable[[int, Any], None] | None = told
+    def __init__(self, told: Callable[..., None], remove: Callable[[ReportWatch], None]) -> None:
+        self._told: Callable[..., None] | None = told
         self._remove = remove
 
-    def hear(self, news: tuple[int, Any]) -> None:
+    def hear(self, news: tuple[Any, ...]) -> None:
         """Deliver a report of a provider."""
         if self._told is not None:
             self._told(*news)
@@ -117,8 +117,8 @@ class Watches:
         self.beat_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because each report hands them to the notifier, and they must not change during delivery."""
         self._changes: ChangeRing[Change] = ChangeRing()
-        self._loads: ChangeRing[tuple[int, int, str, float]] = ChangeRing()
-        """Revision, provider, label and load. A `Change` is made of an entry only on request."""
+        self._loads: ChangeRing[tuple[int, int, str, float, LoadDetails | None]] = ChangeRing()
+        """Revision, provider, label, load and details. A `Change` is made of an entry only on request."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
         """Add a watcher; see `IRegistry.watch`."""
@@ -127,7 +127,7 @@ class Watches:
             self._watchers[kind] += (watch,)
         return watch
 
-    def add_for_loads(self, told: Callable[[int, float], None]) -> ReportWatch:
+    def add_for_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> ReportWatch:
         """Add a watcher of loads; see `IRegistry.watch_loads`."""
 
         def remove(watch: ReportWatch) -> None:
@@ -154,18 +154,18 @@ class Watches:
         self._changes.add(change)
         return change
 
-    def record_load(self, provider: int, label: str, load: float) -> Change | None:
+    def record_load(self, provider: int, label: str, load: float, details: LoadDetails | None = None) -> Change | None:
         """Assign a revision to a load, keep it, and queue it for the watchers of loads.
 
         Loads are the most frequent changes, so a `Change` is made only if a watcher needs one, and is returned for
         `announce`.
         """
         self.revision = revision = self.revision + 1
-        self._loads.add((revision, provider, label, load))
+        self._loads.add((revision, provider, label, load, details))
         if self.load_watchers:
-            self._notifier.add_all(self.load_watchers, (provider, load))
+            self._notifier.add_all(self.load_watchers, (provider, load, details))
         if self._watchers[Kind.LOAD]:
-            return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
+            return Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
         return None
 
     def announce(self, change: Change) -> None:
