@@ -12,6 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service as TwistedService
@@ -394,6 +395,7 @@ class Daemon(TwistedService):
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
+            later=partial(self._reactor.callLater, 0),
         )
 
     def _endpoints(self) -> list[Endpoint]:
