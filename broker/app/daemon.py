@@ -12,6 +12,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service as TwistedService
@@ -366,6 +367,7 @@ class Daemon(TwistedService):
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
             control=ControlWords(self.operations, self._access.audit),
+            later=partial(self._reactor.callLater, 0),
         )
 
     def _endpoints(self) -> list[Endpoint]:
