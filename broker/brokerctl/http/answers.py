@@ -65,9 +65,7 @@ class Answer:
         if self.status in (404, 405, 501):
             return self._foreign(f"answers {status}: the broker is of an older version, or this is another server")
         if code is Exit.DENIED:
-            return Failure(
-                f"{self.where} answers {status}, and not as a broker does: a proxy refuses the request", code
-            )
+            return Failure(f"{self.where} answers {status} without problem details: a proxy refuses it", code)
         return self._foreign(f"answers {status} without problem details")
 
     def _foreign(self, what: str) -> Failure:

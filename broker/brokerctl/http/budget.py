@@ -16,6 +16,8 @@ class Budget:
     def __init__(self) -> None:
         self.left: int | None = 0
         self.exceeded = False
+        self.certificate: Any = None
+        """The server's certificate, of pyOpenSSL; None without TLS."""
 
     def allow(self, count: int | None) -> None:
         """Begin to count from here."""
@@ -34,10 +36,14 @@ class _Counted(ProtocolWrapper):
     """A protocol whose input is counted; the connection is aborted at its bound."""
 
     def dataReceived(self, data: bytes) -> None:
-        if self.factory.budget.spend(len(data)):
+        budget = self.factory.budget
+        transport: Any = self.transport
+        if budget.certificate is None and hasattr(transport, "getPeerCertificate"):
+            budget.certificate = transport.getPeerCertificate()
+        if budget.spend(len(data)):
             super().dataReceived(data)  # type: ignore[no-untyped-call]
         else:
-            self.transport.abortConnection()  # type: ignore[union-attr]
+            transport.abortConnection()
 
 
 class _Factory(WrappingFactory[_Counted]):
