@@ -12,6 +12,7 @@ from twisted.python.failure import Failure as TwistedFailure
 
 from broker.brokerctl.failures import Exit, Failure
 
+AUTH = b'{"to":"client","op":"auth","label":"brokerctl"}\n\n'
 PING = b'{"to":"client","op":"ping"}\n\n'
 END = b"\n\n"
 
@@ -37,6 +38,11 @@ class Pinger(Protocol):
         self.transport.write(PING)
         return answer
 
+    def connectionMade(self) -> None:
+        """Authenticate, which an open listener wants as the first message too."""
+        assert self.transport is not None
+        self.transport.write(AUTH)
+
     def dataReceived(self, data: bytes) -> None:
         """Take output of the broker."""
         self._buffer += data
@@ -46,7 +52,7 @@ class Pinger(Protocol):
             if answer is not None and b'"pong"' in message:
                 answer.callback(None)
             elif answer is not None:
-                answer.errback(Failure("the answer to a ping is no pong", Exit.UNINTELLIGIBLE))
+                answer.errback(Failure("the server does not answer a ping: it wants a password, or is no Elko Broker"))
         if len(self._buffer) > MAX_ANSWER:
             self._end("the server sends too much")
 

@@ -101,7 +101,7 @@ class Client:
             response = await self._send(method, path, query, body, {})
             collected = _Collected()
             response.deliverBody(collected)
-            return self._answer(response, await collected.done)
+            return self._answer(response, await collected.done, path)
 
         try:
             return await Deferred.fromCoroutine(whole()).addTimeout(limit, self.reactor, _late)
@@ -125,7 +125,7 @@ class Client:
                 collected = _Collected()
                 response.deliverBody(collected)
                 body = await collected.done.addTimeout(self.timeout, self.reactor, _late)
-                answer = self._answer(response, body)
+                answer = self._answer(response, body, path)
                 if response.code == 200:
                     raise Failure(f"{self.where} answers with no stream of events", Exit.UNINTELLIGIBLE)
                 raise answer.failure()
@@ -164,9 +164,9 @@ class Client:
             **options,
         )
 
-    def _answer(self, response: Any, body: bytes) -> Answer:
+    def _answer(self, response: Any, body: bytes, path: str) -> Answer:
         headers = {name: response.headers.getRawHeaders(name, [""])[0] for name in ("location", "date")}
-        return Answer(response.code, _content_type(response), body, self.where, headers)
+        return Answer(response.code, _content_type(response), body, self.where, path, headers)
 
     def _explained(self, problem: Exception, limit: float) -> Exception:
         """Return the failure for a person; other exceptions are defects, or cancellations, and returned as they are."""
