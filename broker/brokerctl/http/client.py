@@ -12,7 +12,7 @@ from OpenSSL import SSL
 from service_identity import VerificationError
 from twisted.internet import defer, error
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IConsumer, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure as TwistedFailure
@@ -71,7 +71,7 @@ class Client:
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         """Return the endpoint of a connection; part of the interface of `Agent`."""
         plain = HostnameEndpoint(self.reactor, self._host, self._port, timeout=self.timeout)
-        return Counted(plain if self._tls is None else wrapClientTLS(self._tls, plain), self._budget)
+        return Counted(self.reactor, plain, self._budget, self._tls)
 
     @property
     def certificate_ends(self) -> float | None:
