@@ -61,8 +61,9 @@ def _nothing() -> Mapping[str, int]:
 class Shown:
     """The state that the console displays besides messages.
 
-    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
-    words to type; ``later`` calls a function in the next turn of the reactor, since a long table is read in many.
+    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
+    state, as JSON. ``views`` are tables, by the words to type; ``later`` calls a function in the next turn of the
+    reactor, since a long table is read in many.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
