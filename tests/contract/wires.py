@@ -27,7 +27,9 @@ class Offering(Protocol):
 
     def offer(self, name: str, hostport: str) -> None: ...
     def withdraw(self, name: str) -> None: ...
-    def load(self, load: float) -> None: ...
+    def load(self, load: float, **details: object) -> None:
+        """Report a load, with members of `broker.core.model.LoadDetails`."""
+
     def offer_nowhere(self, name: str) -> None:
         """Offer a service with an empty hostport, and assert that the wire refuses it in its own words."""
 
@@ -90,8 +92,8 @@ class _ElkoOffering:
     def withdraw(self, name: str) -> None:
         self._client.say("client", "wontserve", services=[name])
 
-    def load(self, load: float) -> None:
-        self._client.say("client", "load", factor=load)
+    def load(self, load: float, **details: object) -> None:
+        self._client.say("client", "load", factor=load, **details)
 
     def offer_nowhere(self, name: str) -> None:
         [diagnostic] = self._client.ask("client", "willserve", services=[desc(name, "")])
@@ -211,8 +213,8 @@ class _DbpOffering:
     def withdraw(self, name: str) -> None:
         self._offered.pop(name).send("</3", T)
 
-    def load(self, load: float) -> None:
-        self._peer.send("UoU", T, {"name": self._label, "load": load})
+    def load(self, load: float, **details: object) -> None:
+        self._peer.send("UoU", T, {"name": self._label, "load": load, **details})
 
     def offer_nowhere(self, name: str) -> NoReturn:
         pytest.skip("in DBP a service that says no place is at the address that it registers from")
@@ -303,8 +305,8 @@ class _MtlOffering:
             if offered == name:
                 self._put(peer, f"service/{name}", b"", type="withdraw")
 
-    def load(self, load: float) -> None:
-        self._put(self._first, "load", {"load": load})
+    def load(self, load: float, **details: object) -> None:
+        self._put(self._first, "load", {"load": load, **details})
 
     def offer_nowhere(self, name: str) -> None:
         self._refused(self._first, f"service/{name}", desc(name, ""), type="offer")
@@ -435,8 +437,8 @@ class _HttpOffering:
             if each == name:
                 assert self._farm.delete(name, instance).status == 204
 
-    def load(self, load: float) -> None:
-        assert self._farm.renew("provider", "main", load=load).status == 200
+    def load(self, load: float, **details: object) -> None:
+        assert self._farm.renew("provider", "main", load=load, **details).status == 200
 
     def offer_nowhere(self, name: str) -> None:
         answered = self._farm.put(name, "nowhere", "")
