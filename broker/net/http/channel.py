@@ -124,7 +124,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         if not self.requests and not self._arriving:
             self._arriving = True
             self.factory.deadlines.begin(self)
-        ordinary = len(data) < SHORT and self._batch <= FEW and self._patience.untouched()
+        ordinary = self._batch <= FEW and self._patience.untouched()
         self._batch = 0
         self.take(data, ordinary)
 
