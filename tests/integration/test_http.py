@@ -136,7 +136,8 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
         f'[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[mc0]\nenabled = false\n[dbp]\nenabled = false\n'
-        f'[mtl]\nenabled = false\n[http]\nendpoint = "tls:0:certificate={cert}:key={key}:ca={mine}:interface=127.0.0.1"\n'
+        "[mtl]\nenabled = false\n"
+        f'[http]\nendpoint = "tls:0:certificate={cert}:key={key}:ca={mine}:interface=127.0.0.1"\n'
     )
     with Daemon(tmp_path, "--config", str(config)) as daemon:
         port = daemon.http_port()

@@ -1,7 +1,7 @@
 """Endpoints of finding: services of a name, with ``wait`` and ``near``, and Prometheus' HTTP service discovery.
 
 Rules:
-- Live services come by protocol, in the order of their offers; those from before a restart are shown while no live one
+- Live services come in the order of their offers; those from before a restart are shown while no live one
   has replaced them. With ``near=load``, the least loaded provider comes first. A service whose health check fails comes
   last or not at all, by the policy of its check.
 - With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
@@ -27,7 +27,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Check, CheckState, Service
+from broker.core.model import BROKER, Check, Service
 from broker.web.endpoint import Answer, Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
@@ -168,26 +168,21 @@ class FindingEndpoints:
     def _services(self, name: str, protocol: str | None) -> Sequence[Service]:
         if protocol is not None:
             return self._registry.find(name, protocol, restored=True)
-        protocols = dict.fromkeys(service.protocol for service in self._registry.services(name)) or ("tcp",)
-        return [each for protocol in protocols for each in self._registry.find(name, protocol, restored=True)]
+        live = self._registry.by_check(self._registry.services(name))
+        return live or self._registry.find(name, "tcp", restored=True)
 
     def _answer(self, call: Call, services: Sequence[Service]) -> Response:
         query: FindQuery = call.query
         loads = {service.provider: self._load(service) for service in services}
         if query.near == "load":
-            services = sorted(
-                services, key=lambda each: (self._fails(each), each.restored, loads[each.provider] or 0.0)
-            )
+            services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
+            services = self._registry.by_check(services)
         trusted = bool(call.principal.name) or call.request.local
         rows = [
             _row(service, loads[service.provider], self._registry.check_of(service), trusted)
             for service in services[: query.limit]
         ]
         return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))
-
-    def _fails(self, service: Service) -> bool:
-        check = self._registry.check_of(service)
-        return check is not None and check.state is CheckState.FAILING
 
     def _load(self, service: Service) -> float | None:
         provider = None if service.restored else self._registry.provider(service.provider)
