@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -25,6 +25,9 @@ import msgspec
 from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
 from broker.access.principal import Access, Principal
+from broker.access.request_limits import RequestLimits, unlimited
+from broker.admin.console_control import WORDS as CONTROL
+from broker.admin.console_control import ControlWords
 from broker.admin.console_login import LISTENER, ConsoleLogin, LoginState
 from broker.admin.console_reading import ConsoleReading, Later, at_once
 from broker.admin.telnet import Line, Negotiation
@@ -58,8 +61,9 @@ def _nothing() -> Mapping[str, int]:
 class Shown:
     """The state that the console displays besides messages.
 
-    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
-    words to type; ``later`` calls a function in the next turn of the reactor, since a long table is read in many.
+    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
+    state, as JSON. ``views`` are tables, by the words to type; ``later`` calls a function in the next turn of the
+    reactor, since a long table is read in many.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
@@ -67,6 +71,7 @@ class Shown:
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
+    control: ControlWords | None = attrs.field(default=None, kw_only=True)
     later: Later = attrs.field(default=at_once, kw_only=True)
 
 
@@ -81,10 +86,12 @@ class ConsoleSession:
         guesses: Guesses,
         peer: Peer,
         access: Access | None = None,
+        requests: RequestLimits | None = None,
     ) -> None:
         self._peer = peer
         self._shown = shown
         self._access: Access = Everyone() if access is None else access
+        self._requests = unlimited() if requests is None else requests
         self.principal = Principal(address=peer.address)
         """The operator; the anonymous user before the login."""
         self._half_closed = False
@@ -101,7 +108,13 @@ class ConsoleSession:
         """Take one line."""
         if isinstance(line, Negotiation):
             self._peer.write(line.answer)
-        elif self._login.state is not LoginState.ENTERED:
+            return
+        try:
+            self._requests.take(self.principal.name, self._peer.address)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        if self._login.state is not LoginState.ENTERED:
             self._login.take(line.text)
         elif self._reading.busy:
             try:
@@ -212,6 +225,8 @@ class ConsoleSession:
             self._reading.begin(view, " ".join(arguments[1:]) if arguments[1:] else "*")
         elif word == "help":
             self._print(self._help(arguments))
+        elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):
+            self._print(self._shown.control.run(word, arguments, self.principal, self.permit))
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
@@ -235,6 +250,11 @@ class ConsoleSession:
         else:
             self._peer.close()
 
+    def _unprefixed_ops(self) -> Collection[str]:
+        """Return the ops that are typed without a prefix: one without parameters comes before a control word."""
+        dialect = self._dialects.get("")
+        return () if dialect is None else dialect.ops
+
     def _unprefixed(self, word: str, arguments: list[str]) -> None:
         dialect = self._dialects.get("")
         if dialect is None:
@@ -249,6 +269,8 @@ class ConsoleSession:
             return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
+        if self._shown.control is not None and name in CONTROL:
+            return f"{CONTROL[name].usage}\n  {CONTROL[name].help}"
         view = self._shown.views.get(name)
         if view is not None:
             return _view_help(view)
@@ -263,6 +285,8 @@ class ConsoleSession:
         lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
+        if self._shown.control is not None:
+            lines += [f"  {word.usage}" for word in CONTROL.values()]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
         return "\n".join(lines)
 

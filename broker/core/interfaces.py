@@ -144,6 +144,13 @@ class IRegistry(Interface):
         since they received it, or were answered with it, before.
         """
 
+    def by_check(services: Sequence[Service]) -> Sequence[Service]:
+        """Return services in the order of finds: without the hidden ones, those with a failing check last.
+
+        For wires that gather services of several names or protocols. Otherwise the order stays; without any failing
+        check the argument itself is returned, at no cost.
+        """
+
     def policy_of(service: Service) -> Policy:
         """Return the effective place of a service in finds: SHOW unless its check fails."""
 

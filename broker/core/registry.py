@@ -113,6 +113,8 @@ class Registry:
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
         self._panic = PANIC
+        self._judged: dict[ServiceGroup, None] = {}
+        """Groups with a service whose failing check changes the order of finds."""
 
     @property
     def revision(self) -> int:
@@ -279,6 +281,14 @@ class Registry:
         same = self._index.get((service.name, service.protocol))
         return Policy.SHOW if same is None else same.policy_of(service)
 
+    def by_check(self, services: Sequence[Service]) -> Sequence[Service]:
+        if not self._judged:
+            return services
+        places: dict[Policy, list[Service]] = {policy: [] for policy in Policy}
+        for service in services:
+            places[self.policy_of(service)].append(service)
+        return places[Policy.SHOW] + places[Policy.LAST]
+
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         same = self._index.get((service.name, service.protocol))
         if same is None or service not in same:
@@ -288,6 +298,7 @@ class Registry:
             self._checks[id(service)] = check
         state = CheckState.UNTESTED if check is None else check.state
         same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
+        self._note(same)
         changes = []
         if state is not (CheckState.UNTESTED if before is None else before.state):
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
@@ -296,7 +307,7 @@ class Registry:
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
         self._panic = share
-        self._tell([change for same in self._index.values() for change in self._settle(same)])
+        self._tell([change for same in list(self._judged) for change in self._settle(same)])
 
     # loads
 
@@ -413,8 +424,16 @@ class Registry:
         self._service_count -= len(services)
         changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
         for same in judged:
+            self._note(same)
             changes += self._settle(same)
         return changes
+
+    def _note(self, same: ServiceGroup) -> None:
+        """Record if a failing check changes the order of a group."""
+        if same.judged:
+            self._judged[same] = None
+        else:
+            self._judged.pop(same, None)
 
     def _settle(self, same: ServiceGroup) -> list[Change]:
         """Hide and show the services of a group as their checks require. Returns the changes, which are to be told.
