@@ -384,6 +384,7 @@ class Daemon(TwistedService):
             listeners=self.openings.states,
             ready=self.readiness.reasons,
             control=self.operations,
+            plan=self.plan,
             access=self._access.access,
             audit=self._access.audit,
             lag=self.lag.measured,
