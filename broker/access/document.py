@@ -97,6 +97,18 @@ class UserDirectory:
     keys: Mapping[str, str] = attrs.field(factory=dict)
     """User of each CURVE key."""
     rights: tuple[Right, ...] = ()
+    verifiers: Mapping[str, PasswordVerifier] = attrs.field(init=False, eq=False, repr=False)
+    """The first password verifier of each user who has one."""
+    shapes: tuple[tuple[int, int], ...] = attrs.field(init=False, eq=False, repr=False)
+    """Iterations and length of the salt of each of them."""
+
+    @verifiers.default
+    def _verifiers(self) -> Mapping[str, PasswordVerifier]:
+        return {user.name: user.passwords[0] for user in self.users.values() if user.passwords}
+
+    @shapes.default
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted((kept.iterations, len(kept.salt)) for kept in self.verifiers.values()))
 
 
 def password_credential(verifier: PasswordVerifier) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred, fail
 
 from broker.access.grants import EVERYTHING, Grants
+from broker.access.password_verifiers import PasswordVerifier
 from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 
@@ -20,6 +21,11 @@ class Everyone:
     def __init__(self) -> None:
         self.changed: list[Callable[[], object]] = []
         """Callbacks, which are never called: nothing changes."""
+        self.keys: dict[str, str] = {}
+        """No keys."""
+        self.verifiers: dict[str, PasswordVerifier] = {}
+        """No passwords."""
+        self.shapes: tuple[tuple[int, int], ...] = ()
 
     def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
         """Refuse the password."""
@@ -44,6 +50,10 @@ class Everyone:
     def grants(self, principal: Principal, listener: str) -> Grants:
         """Return the grants of everything."""
         return EVERYTHING
+
+    def verifier(self, user: str) -> PasswordVerifier | None:
+        """Return None: there are no users."""
+        return None
 
     def stands(self, principal: Principal) -> bool:
         """Return True."""

@@ -81,6 +81,11 @@ class Grants:
         """Return True if the operation is granted for any name."""
         return operation in self.names
 
+    def patterns(self, operation: str) -> tuple[str, ...]:
+        """Return the shell patterns of the names that the operation is granted for."""
+        names = self.names.get(operation)
+        return () if names is None else ("*",) if names.every else tuple(sorted(names.patterns))
+
     @property
     def administers(self) -> bool:
         """True if the state of the daemon may be read, or any administrative operation is granted."""
@@ -103,6 +108,10 @@ class _Unlimited(Grants):
     def may_some(self, operation: str) -> bool:
         """Return True."""
         return True
+
+    def patterns(self, operation: str) -> tuple[str, ...]:
+        """Return the pattern of all names."""
+        return ("*",)
 
     @property
     def administers(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
     from broker.access.grants import Grants
+    from broker.access.password_verifiers import PasswordVerifier
 
 
 class Method(Enum):
@@ -84,6 +85,21 @@ class Access(Protocol):
 
     def grants(self, principal: Principal, listener: str) -> Grants:
         """Return all that the user may do at the listener of that title. Sessions keep it until `changed`."""
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The user of each CURVE public key (Z85)."""
+
+    def verifier(self, user: str) -> PasswordVerifier | None:
+        """Return the password verifier of a user for SCRAM, None if there is none."""
+
+    @property
+    def verifiers(self) -> Mapping[str, PasswordVerifier]:
+        """The password verifier for SCRAM of each user who has one. The mapping itself never changes."""
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """Iterations and length of the salt of each of them, in any fixed order."""
 
     def stands(self, principal: Principal) -> bool:
         """Return True if the credential that authenticated the user is still valid; True for the anonymous user."""

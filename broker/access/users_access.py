@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -148,10 +148,24 @@ class UsersAccess:
         user = self.directory.keys.get(key)
         return None if user is None else Principal(user, Method.CURVE, address, key_credential(key))
 
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The user of each CURVE public key."""
+        return self.directory.keys
+
     def verifier(self, user: str) -> PasswordVerifier | None:
         """Return the verifier of a user for SCRAM, which has one only: the first; None without any."""
-        known = self.directory.users.get(user)
-        return known.passwords[0] if known is not None and known.passwords else None
+        return self.directory.verifiers.get(user)
+
+    @property
+    def verifiers(self) -> Mapping[str, PasswordVerifier]:
+        """The first verifier of each user who has one."""
+        return self.directory.verifiers
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """Iterations and length of the salt of each of them."""
+        return self.directory.shapes
 
     # rights
 
@@ -163,9 +177,9 @@ class UsersAccess:
         """See `broker.access.principal.Access`."""
         found = self._grants.get((principal.name, listener))
         if found is None:
-            if principal.name and principal.name not in self.directory.users:
+            if principal.credential and principal.name not in self.directory.users:
                 return Grants()
-            # One entry for each user of the file and each listener of the configuration at most.
+            # One entry for each listener, and each user of the file or of a wire's own keys and passwords at most.
             found = grants_of(principal.name, listener, self.directory.rights)
             self._grants[principal.name, listener] = found
         return found

@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Provider, Service
+from broker.core.model import BROKER, CheckState, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
 
 PROVIDER_COLUMNS = (
@@ -30,6 +30,8 @@ SERVICE_COLUMNS = (
     Column("provider", "Id of the provider; 0 is the broker itself"),
     Column("label", "Label of the service"),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
+    Column("check", "Result of its health checks: passing or failing; absent if it is not checked"),
+    Column("reason", "Reason of that result"),
 )
 
 LOAD_COLUMNS = (
@@ -60,7 +62,7 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "Shows the services of all wires. A pattern selects names.",
             SERVICE_COLUMNS,
             partial(_services, registry),
-            service_row,
+            partial(service_row, registry),
             _names,
             tagged=True,
         ),
@@ -83,10 +85,8 @@ def present_providers(registry: IRegistry) -> Iterator[Provider]:
 
 
 def _services(registry: IRegistry) -> Iterator[Service]:
-    for id in (BROKER, *registry.ids()):
-        provider = registry.provider(id)
-        if provider is not None:
-            yield from provider.services
+    """Yield the services of the present providers, and of the broker itself, as `present_providers`."""
+    return (service for id in (BROKER, *registry.ids()) for service in registry.services_of(id))
 
 
 def _names(service: Service) -> Iterator[str]:
@@ -108,7 +108,7 @@ def provider_row(clock: IReactorTime, provider: Provider) -> Row:
     }
 
 
-def service_row(service: Service) -> Row:
+def service_row(registry: IRegistry, service: Service) -> Row:
     """Return the row of a service, without its secret."""
     about: dict[str, object] = {
         "service": service.name,
@@ -119,6 +119,10 @@ def service_row(service: Service) -> Row:
     if service.label is not None:
         about["label"] = service.label
     about["secret"] = service.auth is not None
+    check = registry.check_of(service)
+    if check is not None and check.state is not CheckState.UNTESTED:
+        about["check"] = check.state.value
+        about["reason"] = check.reason
     return about
 
 

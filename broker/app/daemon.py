@@ -20,12 +20,18 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.access.guarded_reading import BadUsers
+from broker.admin.certificate_views import CertificateWatch, certificates
+from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
+from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
+from broker.admin.page import files as page
 from broker.admin.plan_views import plan_view
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
+from broker.app.api import OperatorsApi, Sources
+from broker.app.checks import HealthChecks, connections_of
 from broker.app.configuration import refused
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
@@ -52,6 +58,7 @@ from broker.logs import Level
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
+from broker.net.tls import Certificates
 from broker.web.endpoint import Endpoint
 from broker.wires.interface import Context
 
@@ -111,6 +118,7 @@ class Daemon(TwistedService):
         self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
+        self._expiries = CertificateWatch(self._certificates, reactor)
         self._ending = False
         self._started = reactor.seconds()
 
@@ -150,6 +158,9 @@ class Daemon(TwistedService):
         except StateError as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self.checks = HealthChecks(
+            self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
+        )
         self._open_access(snapshot)
         self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
         self.counters.include(self.plan.counts)
@@ -159,8 +170,12 @@ class Daemon(TwistedService):
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self.counters.include(self.checks.schedule.counts)
+        self.counters.include(self.api.counts)
+        self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
+        self._reactor.callWhenRunning(self._expiries.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
@@ -172,8 +187,11 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
+        self.checks.stop()
         self.lag.stop()
         self.draining.stop()
+        self.api.stop()
+        self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         self.plan.stop()
@@ -204,7 +222,7 @@ class Daemon(TwistedService):
             keep = refused(self._config, config)
             if keep:
                 raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
-            shown = [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
+            shown = self._certificates()
             contexts = [each.read() for each in shown]
         except (BadConfig, BadReload, OSError, ValueError) as error:
             self.log.error("the configuration was not reloaded: {error}", error=str(error))
@@ -213,6 +231,7 @@ class Daemon(TwistedService):
             for each, context in zip(shown, contexts, strict=True):
                 each.use(context)
             self.log.info("the configuration was reloaded")
+            self._expiries.check()
             self.openings.retry()
         self._notifier.ready()
 
@@ -260,7 +279,16 @@ class Daemon(TwistedService):
             yield from readiness.written("journal", self.journal.journal.trouble)
         yield from self.wires.troubles()
         yield from readiness.loop(self.lag.recent)
+        yield from readiness.certificates(
+            ((each.path, each.expires) for each in self._certificates()), self._reactor.seconds()
+        )
+        yield from readiness.written("audit log", self._access.audit.failure)
+        yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
+
+    def _certificates(self) -> list[Certificates]:
+        """Return the certificates of all open listeners."""
+        return [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
 
     def _begin_to_end(self) -> bool:
         """Begin the end of the process. Returns True for the first call: the reactor stops once."""
@@ -295,6 +323,7 @@ class Daemon(TwistedService):
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
         config, openings = self._config, self.openings
+        self.api = OperatorsApi(self._sources())
         try:
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
@@ -317,6 +346,7 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
+            checks=self.checks.schedule,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
@@ -352,7 +382,7 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Return the connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors)
+        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors) + connections_of(self._config.checks)
         return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
 
     def _shown(self) -> Shown:
@@ -361,6 +391,9 @@ class Daemon(TwistedService):
             listeners_view(self.openings.states, self._reactor),
             *registry_views(self.core.registry, self._reactor),
             plan_view(self.plan, self._reactor),
+            checks_view(self.checks.schedule.targets, self._reactor),
+            counters_view(self.counters.all, COUNTERS),
+            certificates(self._certificates, self._reactor),
         ]
         return Shown(
             self.counters.all,
@@ -371,7 +404,24 @@ class Daemon(TwistedService):
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return self.wires.endpoints()
+        return [*page.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
+
+    def _sources(self) -> Sources:
+        """Return what the HTTP API shows and controls."""
+        return Sources(
+            core=self.core,
+            clock=self._reactor,
+            started=self._started,
+            shown=self._shown,
+            dialects=self.wires.dialects,
+            listeners=self.openings.states,
+            ready=self.readiness.reasons,
+            control=self,
+            access=self._access.access,
+            audit=self._access.audit,
+            lag=self.lag.measured,
+            endpoints=self._endpoints,
+        )
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self.plan, self._started, self._reactor.seconds(), self._places())
@@ -396,6 +446,7 @@ class Daemon(TwistedService):
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
         self.plan.stop()
+        self.checks.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -408,6 +459,7 @@ class Daemon(TwistedService):
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: Config) -> None:
+        self.checks.use(config.checks)
         self.wires.reload(config)
         if self.console is not None:
             self.console.reload(config.console)

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, DeferredList
 
 from broker.config.schema import Config
 from broker.config.section import Binding
+from broker.core.checks.interfaces import Pinger
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Service
@@ -20,12 +21,13 @@ from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
 from broker.wires.dns.wire import WIRE as DNS
 from broker.wires.elko.wire import BROKER, DIRECTOR
+from broker.wires.http.wire import WIRE as HTTP
 from broker.wires.interface import Context, OpenWire, Wire
 from broker.wires.mc0.wire import WIRE as MC0
 from broker.wires.mtl.wire import WIRE as MTL
 from broker.wires.views import AnyView
 
-WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS)
+WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS, HTTP)
 """All wires, in the order in which their listeners are opened."""
 
 
@@ -85,6 +87,11 @@ class RunningWires:
     def endpoints(self) -> list[Endpoint]:
         """Return the HTTP endpoints of the wires."""
         return [endpoint for wire in self._open.values() for endpoint in wire.endpoints()]
+
+    def pinger(self, name: str) -> Pinger | None:
+        """Return the ping of a wire by its name; None if it has none, or is not made."""
+        wire = self._open.get(name)
+        return None if wire is None else wire.pinger()
 
     def places(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners as operators see them."""

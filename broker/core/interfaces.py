@@ -147,6 +147,9 @@ class IRegistry(Interface):
     def policy_of(service: Service) -> Policy:
         """Return the effective place of a service in finds: SHOW unless its check fails."""
 
+    def services_of(provider: int) -> Sequence[Service]:
+        """Return the services of a provider, 0 for the broker itself; none if it has left. Cheaper than `provider`."""
+
     def protocols(name: str, restored: bool = False) -> Sequence[str]:
         """Return the protocols of the services of a name, each once, in the order in which they were offered.
 
@@ -184,15 +187,19 @@ class IRegistry(Interface):
         The call comes before `beat` returns, and so possibly before queued notifications of earlier changes.
         """
 
-    def changes_since(epoch: int, revision: int, kinds: Collection[Kind] = ...) -> Sequence[Change] | None:
+    def changes_since(
+        epoch: int, revision: int, kinds: Collection[Kind] = ..., most: int | None = None
+    ) -> Sequence[Change] | None:
         """Return the changes of these kinds (by default all) after ``revision`` of the registry with that ``epoch``.
+
+        With ``most``, only the first so many of them, at a cost of some 1 µs for each beside some 0.5 ms.
 
         None if they are unavailable: another epoch, a revision in the future, or one that is too old. The caller takes
         a snapshot instead. Loads do not displace other changes.
         """
 
-    def recent(kinds: Collection[Kind] = ...) -> Sequence[Change]:
-        """Return all changes of these kinds (by default all) that are still known, in order."""
+    def recent(kinds: Collection[Kind], most: int) -> Sequence[Change]:
+        """Return the last ``most`` changes of these kinds that are still known, in order."""
 
 
 class ILaunchers(Interface):

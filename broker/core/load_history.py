@@ -32,7 +32,7 @@ PIECE = 500
 
 
 class LoadHistory:
-    """The loads of the last hour of at most ``most`` providers of ``registry``, sampled on ``clock`` from `start` on."""
+    """The loads of the last hour of the providers of ``registry``: at most ``most``, sampled on ``clock``."""
 
     def __init__(self, registry: IRegistry, clock: IReactorTime, most: int = PROVIDERS) -> None:
         self._registry = registry

@@ -253,6 +253,10 @@ class Registry:
             if name is None or service.name == name
         ]
 
+    def services_of(self, provider: int) -> Sequence[Service]:
+        member = self._members.get(provider)
+        return () if member is None else tuple(member.services)
+
     def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
         live = self._protocols.get(name, ())
         if not restored:
@@ -347,12 +351,12 @@ class Registry:
         return self._watches.add_for_beats(told)
 
     def changes_since(
-        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind)
+        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind), most: int | None = None
     ) -> Sequence[Change] | None:
-        return self._watches.since(revision, kinds) if epoch == self.epoch else None
+        return self._watches.since(revision, kinds, most) if epoch == self.epoch else None
 
-    def recent(self, kinds: Collection[Kind] = tuple(Kind)) -> Sequence[Change]:
-        return self._watches.recent(kinds)
+    def recent(self, kinds: Collection[Kind], most: int) -> Sequence[Change]:
+        return self._watches.recent(kinds, most)
 
     # internal
 

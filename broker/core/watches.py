@@ -174,27 +174,28 @@ class Watches:
         if watchers:
             self._notifier.add_all(watchers, change)
 
-    def since(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change] | None:
-        """Return the changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""
+    def since(self, revision: int, kinds: Collection[Kind], most: int | None = None) -> Sequence[Change] | None:
+        """Return the first changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""
         if not 0 <= revision <= self.revision:
             return None
         if revision < self._changes.lost and any(kind is not Kind.LOAD for kind in kinds):
             return None
         if revision < self._loads.lost and Kind.LOAD in kinds:
             return None
-        return self._after(revision, kinds)
+        return self._kept(revision, kinds, slice(most))
 
-    def recent(self, kinds: Collection[Kind]) -> Sequence[Change]:
-        """Return all changes of these kinds that are kept."""
-        return self._after(0, kinds)
+    def recent(self, kinds: Collection[Kind], most: int) -> Sequence[Change]:
+        """Return the last changes of these kinds that are kept; see `IRegistry`."""
+        return self._kept(0, kinds, slice(-most, None))
 
-    def _after(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change]:
-        """Return the changes of these kinds after a revision that are kept."""
+    def _kept(self, revision: int, kinds: Collection[Kind], part: slice) -> Sequence[Change]:
+        """Return a part of the changes of these kinds after a revision that are kept: the first or the last ones."""
         found: list[Change] = []
         if any(kind is not Kind.LOAD for kind in kinds):
-            found += (change for change in self._changes.after(revision) if change.kind in kinds)
+            found += [change for change in self._changes.after(revision) if change.kind in kinds][part]
         if Kind.LOAD in kinds:
-            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
+            loads = self._loads.after(revision)[part]
+            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in loads)
         # The rings are in order each, and not with each other.
         found.sort(key=itemgetter(0))
-        return found
+        return found[part]

@@ -56,7 +56,9 @@ STATUS = {
     Reason.WRONG_CREDENTIALS: 401,
     Reason.TOO_MANY_GUESSES: 429,
     Reason.LIMIT: 429,
+    Reason.NAME_TAKEN: 409,
     Reason.TOO_LARGE: 413,
+    Reason.DRAINING: 503,
 }
 """The status for a refusal of the core; 400 for all others."""
 

@@ -11,15 +11,17 @@ from broker.config.check import resolves
 from broker.config.values import Console, FullLoad, Journal, LauncherEntry, Launchers
 from broker.wires.dbp.config import Dbp
 from broker.wires.elko.config import BrokerListener, Elko
+from broker.wires.http.config import Http
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616, auth open, rules none"
 MTL = "mtl: bound to tcp 127.0.0.1:5975, data 127.0.0.1:5976, auth open, hosts /; rules none; queues none"
 DBP = "dbp: bound to tcp 127.0.0.1:5246, udp 5246, beacon 127.255.255.255:5245, offer *"
+HTTP = "http: bound to 127.0.0.1:9080, auth open, offer *"
 JOURNAL = "journal: in the state directory, kept 400 days, 20 GiB; full_load 1"
 REST = "\n".join(
-    [MC0, DBP, MTL, JOURNAL, "console: bound to 127.0.0.1:9001, no password", "launchers: none, start initial"]
+    [MC0, DBP, MTL, HTTP, JOURNAL, "console: bound to 127.0.0.1:9001, no password", "launchers: none, start initial"]
 )
 FULL = Journal(full_load=(FullLoad(("context-*",), 400.0),))
 UNKNOWN = "journal.full_load is empty: nothing will be said about the capacity of any service"
@@ -31,8 +33,8 @@ def lines(*listeners: BrokerListener) -> list[str]:
     """The report on listeners, without the lines on anything else. Names with a dot resolve."""
     shown = report(Config(elko=Elko(listeners), journal=FULL), resolves=lambda host: "." in host).split("\n")
     after = len(listeners)
-    assert shown[after : after + 6] == REST.split("\n")
-    return shown[:after] + shown[after + 6 :]
+    assert shown[after : after + 7] == REST.split("\n")
+    return shown[:after] + shown[after + 7 :]
 
 
 def warnings(**keys: object) -> list[str]:
@@ -78,10 +80,11 @@ def test_no_secret_is_shown() -> None:
         console=Console(endpoint="tcp:9001", password="hunter2"),
         launchers=Launchers("recover", (LauncherEntry("a", "x --password hunter2"), LauncherEntry("b", "y"))),
     )
-    assert report(config).split("\n")[1:7] == [
+    assert report(config).split("\n")[1:8] == [
         "mc0: bound to tcp 127.0.0.1:61616, auth curve, client keys any, rules none",
         DBP,
         MTL.replace("open", "sasl over curve, users /u"),
+        HTTP,
         JOURNAL,
         "console: bound to 0.0.0.0:9001, password",
         "launchers: a, b, start recover",
@@ -97,11 +100,12 @@ def test_without_a_console_or_listeners() -> None:
             mc0=Mc0(enabled=False),
             dbp=Dbp(enabled=False),
             mtl=Mtl(enabled=False),
+            http=Http(enabled=False),
             journal=Journal(enabled=False),
             console=Console(enabled=False),
         )
     ) == (
-        "mc0: off\ndbp: off\nmtl: off\njournal: off\nconsole: off\nlaunchers: none, start initial\n"
+        "mc0: off\ndbp: off\nmtl: off\nhttp: off\njournal: off\nconsole: off\nlaunchers: none, start initial\n"
         "warning: elko.listeners is empty: no Elko server can connect"
     )
 
@@ -153,7 +157,7 @@ def test_what_resolves() -> None:
 def mc0(**keys: object) -> tuple[str, list[str]]:
     """The line on mc0, and the warnings."""
     shown = report(Config(mc0=Mc0(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
-    return shown[1], [line.removeprefix("warning: ") for line in shown[7:]]
+    return shown[1], [line.removeprefix("warning: ") for line in shown[8:]]
 
 
 EVERYBODY = Mc0Rule(publish=("*",))
@@ -239,7 +243,7 @@ def test_rules_that_never_count(rules: tuple[Mc0Rule, ...], open_: list[str], cu
 def dbp(**keys: object) -> tuple[str, list[str]]:
     """The line on DBP, and the warnings."""
     shown = report(Config(dbp=Dbp(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
-    return shown[2], [line.removeprefix("warning: ") for line in shown[7:]]
+    return shown[2], [line.removeprefix("warning: ") for line in shown[8:]]
 
 
 ALL = {"endpoint": "tcp://*:5246", "auth": "open"}
@@ -301,7 +305,7 @@ def test_dbp(keys: dict[str, object], line: str, expected: list[str]) -> None:
 def mtl(**keys: object) -> tuple[str, list[str]]:
     """The line on MTL, and the warnings."""
     shown = report(Config(mtl=Mtl(**keys), journal=FULL)).split("\n")  # type: ignore[arg-type]
-    return shown[3], [line.removeprefix("warning: ") for line in shown[7:]]
+    return shown[3], [line.removeprefix("warning: ") for line in shown[8:]]
 
 
 ALL_USERS = MtlRule(("*",))
@@ -366,7 +370,7 @@ def test_mtl(keys: dict[str, object], line: str, expected: list[str]) -> None:
 def journal(**keys: object) -> tuple[str, list[str]]:
     """The line on the journal, and the warnings."""
     shown = report(Config(journal=Journal(**keys))).split("\n")  # type: ignore[arg-type]
-    return shown[4], [line.removeprefix("warning: ") for line in shown[7:]]
+    return shown[5], [line.removeprefix("warning: ") for line in shown[8:]]
 
 
 CONTEXTS, EVERY = FullLoad(("context-*",), 400.0), FullLoad(("a", "**"), 1.0)

@@ -14,11 +14,23 @@ from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
 from broker.config.plan import Plan
-from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.config.values import (
+    PINGS,
+    Broker,
+    CheckRule,
+    Checks,
+    Console,
+    FullLoad,
+    Journal,
+    LauncherEntry,
+    Launchers,
+    Log,
+)
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
 from broker.wires.dns.config import Dns
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
+from broker.wires.http.config import Http
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
@@ -38,11 +50,13 @@ SECTIONS = {
     "mc0": Mc0,
     "dbp": Dbp,
     "dns": Dns,
+    "http": Http,
     "mtl": Mtl,
     "journal": Journal,
     "launchers": Launchers,
     "access": Access,
     "plan": Plan,
+    "checks": Checks,
 }
 
 
@@ -97,6 +111,12 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     (mtl_rule,) = data["mtl"].pop("rules")
     (queue,) = data["mtl"].pop("queues")
     (full_load,) = data["journal"].pop("full_load")
+    (check_rule,) = data["checks"].pop("rules")
+    assert list(check_rule) == [field.name for field in attrs.fields(CheckRule)]
+    assert check_rule == {name: listed(value) for name, value in attrs.asdict(PINGS).items()} | {
+        "protocols": ["tcp"],
+        "up": 2,
+    }
     director = data["director"]
     (director_listener,) = director.pop("listeners")
     for section, cls in zip((director, director_listener, director_listener.pop("limits")), DIRECTOR, strict=True):
@@ -131,7 +151,7 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     unset = {
         name for cls in (*SECTIONS.values(), BrokerListener) for name, value in defaults(cls).items() if value is None
     }
-    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
+    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue, CheckRule) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
     assert names == unset | parts | {"services", "load"} | {"name", "script"}
 

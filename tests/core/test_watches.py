@@ -258,6 +258,21 @@ def test_the_recent_changes_are_all_that_the_rings_have(registry: Registry) -> N
     provider = registry.join("a", "elko", "a")
     for _ in range(RING + 1):
         registry.load(provider, 1.0)
-    [joined, *loads] = registry.recent()
+    [joined, *loads] = registry.recent(tuple(Kind), 2 * RING)
     assert (joined.kind, len(loads), loads[-1].revision) == (Kind.JOINED, RING, registry.revision)
-    assert registry.recent((Kind.JOINED,)) == [joined]
+    assert registry.recent((Kind.JOINED,), 10) == [joined]
+    assert registry.recent(tuple(Kind), 2) == loads[-2:]
+
+
+def test_a_reader_may_take_changes_in_parts(registry: Registry) -> None:
+    provider = registry.join("a", "elko", "a")
+    for name in "bc":
+        registry.load(provider, 1.0)
+        registry.offer([Service(name, "h:1", provider)], Rights())
+    whole = registry.changes_since(registry.epoch, 0)
+    assert whole is not None
+    found: list[Change] = []
+    while some := registry.changes_since(registry.epoch, found[-1].revision if found else 0, tuple(Kind), 2):
+        assert len(some) <= 2
+        found += some
+    assert found == whole

@@ -34,10 +34,10 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **extra}
 
 
-def _has_mtl(options: Sequence[str]) -> bool:
-    """Whether a configuration file says where MTL is."""
+def _has(options: Sequence[str], section: str) -> bool:
+    """Return True if a configuration file has the header of a section."""
     files = [Path(file) for option, file in pairwise(options) if option == "--config"]
-    return any(file.exists() and "[mtl]" in file.read_text() for file in files)
+    return any(file.exists() and section in file.read_text() for file in files)
 
 
 class Daemon:
@@ -67,7 +67,9 @@ class Daemon:
                 options = ("--mc0-port", "0", *options)
             if "--dbp-port" not in options:
                 options = ("--dbp-port", "0", *options)
-        if "--mtl-port" not in options and not _has_mtl(options):
+        if "--http-port" not in options and not _has(options, "[http]"):
+            options = ("--http-port", "0", *options)
+        if "--mtl-port" not in options and not _has(options, "[mtl]"):
             options = ("--mtl-port", "0", *options)
         command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
@@ -124,6 +126,10 @@ class Daemon:
     def console_port(self) -> int:
         """The TCP port of the console."""
         return int(self.wait_for(r"console on \S+:(\d+)").group(1))
+
+    def http_port(self) -> int:
+        """The TCP port of HTTP."""
+        return int(self.wait_for(r"http on \S+:(\d+) \(").group(1))
 
     def mc0_port(self) -> int:
         """The TCP port of mc0."""

@@ -66,14 +66,15 @@ class Upgraded(Protocol):
     def feed(self, data: bytes) -> Iterator[None]:
         """Handle input, and yield after each step."""
 
-    def room(self) -> None:
-        """Output is no longer pending."""
-
     def lost(self) -> None:
         """The connection is lost."""
 
-    def close(self) -> None:
-        """Close in order: the listener ends."""
+
+class Producing(Protocol):
+    """A producer of output without an end."""
+
+    def room(self) -> None:
+        """Output is no longer pending."""
 
 
 class HttpChannel(Scheduled, HTTPChannel):
@@ -88,11 +89,13 @@ class HttpChannel(Scheduled, HTTPChannel):
     pieces: Iterator[bytes] | None = None
     """The rest of the body of the present answer, which is written in steps."""
     upgraded: Upgraded | None = None
+    producing: Producing | None = None
     hanging_up = False
     """True from the beginning of a close: no further request is served."""
     _arriving = False
     _answering = False  # a request is in progress
     _stalled = False  # the peer does not read
+    _losing = False  # the transport closes when all output is sent
     _unsent = 0  # unsent bytes when the read deadline began
 
     def makeConnection(self, transport: Any) -> None:
@@ -227,8 +230,8 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.factory.deadlines.stalls.discard(self)
         super().resumeProducing()  # type: ignore[no-untyped-call]
         self.go_on()
-        if self.upgraded is not None and not self._stalled:
-            self.upgraded.room()
+        if self.producing is not None and not self._stalled:
+            self.producing.room()
 
     def push(self) -> None:
         """Send buffered output now instead of in the next turn of the reactor."""
@@ -237,7 +240,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.hanging_up = True
         self.drop()
-        self.received = self.pieces = None
+        self.received = self.pieces = self.producing = None
         self.unfinished.drop(self)
         self.factory.deadlines.forget(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
@@ -297,6 +300,12 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self.hang_up()
 
+    def loseConnection(self) -> None:
+        """Close when all output is sent. Idempotent: Twisted calls it after the last answer, and `hang_up` does."""
+        if not self._losing:
+            self._losing = True
+            super().loseConnection()  # type: ignore[no-untyped-call]
+
     def hang_up(self) -> None:
         """Close when all output is sent."""
         self.hanging_up = True
@@ -306,7 +315,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         deadlines.idle.discard(self)
         deadlines.arriving.discard(self)
         deadlines.leaving.add(self, CLOSE_WITHIN)
-        self.loseConnection()  # type: ignore[no-untyped-call]
+        self.loseConnection()
 
     def evict(self, refusal: Refusal) -> None:
         """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from http import HTTPStatus
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ class HttpRequest(Request):
 
         Without a Content-Length, the body is sent in chunks, or until the end of the connection with HTTP/1.0.
         """
-        self.setResponseCode(status)
+        self.setResponseCode(status, HTTPStatus(status).phrase.encode())
         for name, value in headers:
             self.responseHeaders.addRawHeader(name, value)
         if status not in BODILESS:

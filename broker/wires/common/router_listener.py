@@ -19,7 +19,6 @@ from twisted.logger import Logger
 
 from broker import curve
 from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.router.backlog import BacklogLimits
@@ -32,6 +31,7 @@ from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.sealing import SealingError, choose
+from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.places import occupied
 from broker.wires.interface import Context
 
@@ -39,7 +39,7 @@ log = Logger()
 
 
 def make_router(
-    wire: str, limits: RouterLimits, secret_key: str | None, keys: AllowedKeys | None, context: Context
+    wire: str, limits: RouterLimits, secret_key: str | None, keys: KnownKeys | None, context: Context
 ) -> Router:
     """Return a ROUTER for as many connections as the context has room for. Connections of revoked keys are closed.
 

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
+from broker.access.grants import Grants
 from broker.core.model import OWN_PREFIX, is_own
 
 _OWN = OWN_PREFIX.encode()
@@ -85,8 +86,32 @@ NOTHING = TopicRights(NONE, NONE)
 """Rights of a peer to which no rule applies."""
 
 
-def rights_of(key: str, rules: Sequence[TopicRule]) -> TopicRights:
-    """Return the rights of the holder of the key with that name."""
+class _Granted(TopicRights):
+    """Topics that both the rules of the wire and the grants of the users file permit."""
+
+    def __init__(self, rules: TopicRights, grants: Grants) -> None:
+        super().__init__(NONE, NONE)
+        self._rules = rules
+        self._grants = grants
+
+    def may_publish(self, topic: bytes) -> bool:
+        return self._rules.may_publish(topic) and self._grants.may("publish", _text(topic))
+
+    def may_subscribe(self, topic: bytes) -> bool:
+        return self._rules.may_subscribe(topic) and self._grants.may("subscribe", _text(topic))
+
+
+def _text(topic: bytes) -> str:
+    return topic.decode("utf-8", "surrogateescape")
+
+
+def rights_of(key: str, rules: Sequence[TopicRule], grants: Grants | None = None) -> TopicRights:
+    """Return the rights of the holder of the key with that name. ``grants`` are those of the users file, if any."""
+    found = _rights_by_rules(key, rules)
+    return found if grants is None else _Granted(found, grants)
+
+
+def _rights_by_rules(key: str, rules: Sequence[TopicRule]) -> TopicRights:
     if not rules:
         return FREE
     for rule in rules:

@@ -6,15 +6,19 @@ services are sent a DISCONNECT, and the sockets are closed last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from broker.access.grants import Grants
+from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
+from broker.core.checks.interfaces import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
 from broker.net.admission import ConnectionFactory
@@ -59,6 +63,10 @@ class OpenDbp(PlainWire):
     commands: CommandHandler
     datagrams: DatagramHandler
     leases: ILeases
+    grants: Callable[[], Grants]
+    """What peers may do by the users file."""
+    terms: Dbp
+    """The configuration of the last reload."""
     beacon: Beacon | None = None
     udp_address: str = ""
 
@@ -106,14 +114,23 @@ class OpenDbp(PlainWire):
             return []
         return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
 
+    def pinger(self) -> Pinger:
+        """Return the probe of services, by their ids in the registry."""
+        return self.catalogue
+
     def views(self) -> Sequence[AnyView]:
         """Return the view of registered services."""
         return views.views(self.catalogue, self.leases)
 
     def reload(self, config: Dbp, broker: Broker) -> None:
         """Apply new terms and limits."""
-        self.catalogue.use(_terms(config))
+        self.terms = config
+        self.review()
         self.listener.router.limit(config.connection_limits(self.room))
+
+    def review(self) -> None:
+        """Apply the terms with the present grants of the users file."""
+        self.catalogue.use(_terms(self.terms, self.grants()))
 
     def carriers(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
@@ -185,14 +202,18 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     outbound = DbpOutbound(
         router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port
     )
-    catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config))
+    access = context.access
+    # DBP has no authentication: all its peers are without a user.
+    grants = partial(access.grants, Principal(), WIRE)
+    catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config, grants()))
     listing = Listing(context.registry, clock)
-    commands = CommandHandler(router, catalogue, listing, outbound, leases, clock, complaints)
+    may_find = (lambda name: grants().may("find", name)) if access.users else None
+    commands = CommandHandler(router, catalogue, listing, outbound, leases, clock, complaints, may_find)
     datagrams = DatagramHandler(catalogue, outbound, complaints)
     router.serve(commands)
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)
-    return OpenDbp(
+    wire = OpenDbp(
         config,
         name,
         clock,
@@ -205,12 +226,17 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
         commands,
         datagrams,
         leases,
+        grants,
+        config,
     )
+    if access.users:
+        access.changed.append(wire.review)
+    return wire
 
 
-def _terms(config: Dbp) -> DbpTerms:
+def _terms(config: Dbp, grants: Grants) -> DbpTerms:
     return DbpTerms(
-        rights=Rights(effective_dbp_offer(config)),
+        rights=Rights(effective_dbp_offer(config), granted=grants.patterns("offer")),
         services=config.services,
         check_address=config.check_address,
         interval=config.interval,

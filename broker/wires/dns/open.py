@@ -14,6 +14,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory
@@ -224,7 +225,10 @@ def open_dns(config: Dns, context: Context) -> OpenDns:
     clock = context.clock
     remembered = (service for provider in context.known.providers for service in provider.services)
     names = ServiceNames(context.registry, remembered)
-    responder = Responder(Zone(context.registry, names), _terms(config), clock, random.randrange)
+    access = context.access
+    # A query has no user: it finds what peers without a user may find here.
+    may = (lambda name: access.allows(Principal(), WIRE, "find", name)) if access.users else None
+    responder = Responder(Zone(context.registry, names, may), _terms(config), clock, random.randrange)
     limit = ResponseLimit(Rates(clock), Rates(clock), _rates(config))
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
     datagrams = Datagrams(responder, limit, udp, context.complaints)

@@ -28,8 +28,9 @@ class Mc0(RouterLimits):
     enabled: bool = True
     endpoint: str = "tcp://127.0.0.1:61616"
     """``tcp://ADDRESS:PORT``, ``tcp://*:PORT``, ``ipc://PATH`` or ``systemd:...``; port 0 takes a free one."""
-    auth: Literal["open", "curve"] | None = None
-    """None: curve where a secret key is given, else open on loopback and ipc. Required for other endpoints."""
+    auth: Literal["open", "curve", "users"] | None = None
+    """With "users", CURVE with the keys of the users file, besides those of ``client_keys``. None:
+    curve where a secret key is given, else open on loopback and ipc. Required for other endpoints."""
     secret_key: str | None = attrs.field(default=None, repr=False)
     """The broker's CURVE secret key, 40 Z85 characters. Clients need the corresponding public key."""
     secret_key_file: str | None = None

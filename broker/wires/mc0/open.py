@@ -11,12 +11,14 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
 from broker.net.admission import ConnectionFactory
 from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
+from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.interface import Context, PlainWire
@@ -40,7 +42,7 @@ class OpenMc0(PlainWire):
     config: Mc0
     listener: RouterListener
     room: int
-    keys: AllowedKeys | None
+    keys: KnownKeys | None
     sessions: Mc0Conversation
     admission: Admission
     topics: ITopics
@@ -116,11 +118,20 @@ def open_mc0(config: Mc0, context: Context) -> OpenMc0:
 
 
 def _make(config: Mc0, context: Context) -> OpenMc0:
-    curve = effective_mc0_auth(config) == "curve"
-    keys = None
+    auth = effective_mc0_auth(config)
+    curve = auth != "open"
+    directory = None
     if curve and config.client_keys is not None:
-        keys = AllowedKeys(config.client_keys, context.clock, context.in_thread)
-    admission = Admission(None if keys is None else keys.name_of, _rules(config))
+        directory = AllowedKeys(config.client_keys, context.clock, context.in_thread)
+    keys = None
+    if directory is not None or auth == "users":
+        keys = KnownKeys(directory, context.access if auth == "users" else None)
+    access = context.access
+    admission = Admission(
+        None if keys is None else keys.name_of,
+        _rules(config),
+        grants=(lambda name: access.grants(Principal(name), WIRE)) if access.users else None,
+    )
     router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
     sessions = Mc0Conversation(
         router,
@@ -137,6 +148,7 @@ def _make(config: Mc0, context: Context) -> OpenMc0:
         # First in the list: sessions end as "revoked" before the ROUTER closes their connections, which would end
         # those without a TTL as "gone".
         keys.changed.insert(0, sessions.revoke)
+    access.changed.append(sessions.review)
     sessions.restore(context.known.sessions, curve)
     listener = RouterListener(router, context.clock)
     return OpenMc0(config, listener, context.room, keys, sessions, admission, context.topics, context.leases)

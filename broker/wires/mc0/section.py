@@ -93,6 +93,7 @@ SECTION = Section(
     _warnings,
     reloadable=("stalled_after", "connections", "connections_per_address", "sessions", "subscriptions", "rules"),
     read=_read,
+    wants_users=lambda mc0: ["mc0.auth"] if mc0.enabled and mc0.auth == "users" else [],
     option=PortOption("mc0-port", "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]", _port),
     example=Path(__file__).with_name("example.toml"),
 )

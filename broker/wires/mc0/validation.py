@@ -27,7 +27,7 @@ OWN_TOPICS = "elkobroker."
 """Prefix of the broker's own topics, on which no peer may publish."""
 
 
-def effective_mc0_auth(mc0: Mc0) -> Literal["open", "curve"]:
+def effective_mc0_auth(mc0: Mc0) -> Literal["open", "curve", "users"]:
     """Return the authentication of peers: the configured one, else CURVE if the broker has a secret key.
 
     `mc0_problems` refuses the default "open" at an endpoint that other machines can reach.
@@ -59,14 +59,18 @@ def mc0_problems(mc0: Mc0) -> Iterator[Problem]:
             has_public_keys(mc0.client_keys)
         except BadFile as error:
             yield Problem("mc0.client_keys", str(error))
-    yield from _curve(mc0) if effective_mc0_auth(mc0) == "curve" else _open(mc0)
+    yield from _open(mc0) if effective_mc0_auth(mc0) == "open" else _curve(mc0)
     for index, rule in enumerate(mc0.rules):
         yield from _rule(f"mc0.rules[{index}]", rule)
 
 
 def _curve(mc0: Mc0) -> Iterator[Problem]:
     if mc0.secret_key is None:
-        yield Problem("mc0.auth", '"curve" needs a secret_key, or a secret_key_file')
+        yield Problem("mc0.auth", f'"{effective_mc0_auth(mc0)}" needs a secret_key, or a secret_key_file')
+    if mc0.auth == "users":
+        if mc0.any_key:
+            yield Problem("mc0.any_key", "lets in more than the users file does; give one of them", "mc0.auth")
+        return
     if mc0.client_keys is None and not mc0.any_key:
         yield Problem(
             "mc0.client_keys",

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
+from broker.access.password_verifiers import PasswordVerifier
+from broker.access.principal import Access
 from broker.core.disk_reserve import is_full
 from broker.net.allowed_keys import AllowedKeys
+from broker.wires.common.known_keys import KnownKeys
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.sasl import Mechanisms
 from broker.wires.mtl.sessions.users_file import UsersFile
-from broker.wires.mtl.validation import mtl_curve
+from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve
 
 SECRET = "mtl.secret"
 """File in the state directory: the key of the salts that unknown users are shown. Kept, since other salts after a
@@ -29,7 +33,11 @@ class ClientIdentities:
     """Users and keys while the wire runs. ``users`` and ``keys`` are None where the configuration has none."""
 
     users: UsersFile | None
-    keys: AllowedKeys | None
+    keys: KnownKeys | None
+    access: Access
+    """The users of all listeners, whose passwords count with the mode "users"."""
+    shares: bool
+    """True for the mode "users"."""
     secret: bytes = attrs.field(repr=False)
 
     @classmethod
@@ -37,16 +45,19 @@ class ClientIdentities:
         """Read users and keys. Raises OSError or ValueError, with nothing left open."""
         clock, in_thread = context.clock, context.in_thread
         secret = _secret(context.state)
-        keys = None
+        shares = effective_mtl_auth(config) == "users"
+        directory = keys = None
         if mtl_curve(config) and config.client_keys is not None:
-            keys = AllowedKeys(config.client_keys, clock, in_thread)
+            directory = AllowedKeys(config.client_keys, clock, in_thread)
+        if directory is not None or (shares and mtl_curve(config)):
+            keys = KnownKeys(directory, context.access if shares else None)
         try:
             users = None if config.users is None else UsersFile(config.users, clock, in_thread)
         except BaseException:
             if keys is not None:
                 keys.stop()
             raise
-        return cls(users, keys, secret)
+        return cls(users, keys, context.access, shares, secret)
 
     def authentication(self, config: Mtl, context: Context) -> AuthenticationContext:
         """Return the means of authentication for the control flow."""
@@ -56,13 +67,19 @@ class ClientIdentities:
             name_of = keys.name_of
             curve = CurveKeys(name_of, lambda key: name_of(key) is not None)
         logins = context.logins
-        mechanisms = Mechanisms(self.users, logins.checks, self.secret, curve.user_of, config.anonymous)
+        users = KnownUsers(self.users, self.access) if self.shares else self.users
+        mechanisms = Mechanisms(users, logins.checks, self.secret, curve.user_of, config.anonymous)
         return AuthenticationContext(mechanisms, logins.delays, context.clock, curve)
 
     def revoke_from(self, control: ControlFlow) -> None:
         """Have the control flow revoke the access of users and keys that are removed or changed."""
         if self.users is not None:
             self.users.changed.append(control.revoke_users)
+        if self.shares:
+            KnownPasswords(self.access).revoke_from(control)
+        if self.access.users:
+            # The permissions of users change with their rights.
+            self.access.changed.append(control.review)
         if self.keys is not None:
             # First, before the ROUTER closes their connections: sessions and leases are then counted as revoked.
             self.keys.changed.insert(0, control.revoke_keys)
@@ -78,6 +95,43 @@ class ClientIdentities:
         for watched in (self.keys, self.users):
             if watched is not None:
                 watched.stop()
+
+
+@attrs.frozen(eq=False)
+class KnownUsers:
+    """Users with a password, of the wire's own file or of the users file: see `broker.wires.mtl.sessions.sasl.Users`.
+
+    A user in both has the password of the users file.
+    """
+
+    own: UsersFile | None
+    access: Access
+
+    def find(self, name: str) -> PasswordVerifier | None:
+        """Return the verifier of that user, None if unknown."""
+        return self.access.verifier(name) or (None if self.own is None else self.own.find(name))
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, int]]:
+        """Iterations and length of the salt of each user."""
+        return (*self.access.shapes, *(() if self.own is None else self.own.shapes))
+
+
+class KnownPasswords:
+    """The passwords of the users file, of which each change ends the sessions of its user."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._before = access.verifiers
+
+    def revoke_from(self, control: ControlFlow) -> None:
+        """Have the control flow revoke the access of users who are removed, or have another password."""
+
+        def changed() -> None:
+            before, self._before = self._before, self._access.verifiers
+            control.revoke_users({name for name, kept in before.items() if self._before.get(name) != kept})
+
+        self._access.changed.append(changed)
 
 
 def _secret(state: str) -> bytes:

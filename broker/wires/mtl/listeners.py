@@ -9,9 +9,9 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 
 from broker.config.zmq_endpoint import parse
-from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
 from broker.net.router.router import SILENCE
+from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
@@ -32,7 +32,7 @@ class MtlListeners:
     data: RouterListener
 
     @classmethod
-    def make(cls, config: Mtl, keys: AllowedKeys | None, context: Context) -> MtlListeners:
+    def make(cls, config: Mtl, keys: KnownKeys | None, context: Context) -> MtlListeners:
         """Make the ROUTERs without binding them. Raises OSError."""
         secret_key = config.secret_key if mtl_curve(config) else None
         control = RouterListener(make_router(WIRE, config, secret_key, keys, context), context.clock)

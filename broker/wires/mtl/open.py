@@ -16,6 +16,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.logger import Logger
 
+from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.core.database import StateError
 from broker.core.interfaces import ITopics
@@ -36,7 +37,7 @@ from broker.wires.mtl.profiles.service import ServiceProfile
 from broker.wires.mtl.profiles.test import FanOutProfile
 from broker.wires.mtl.profiles.topic import TopicProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy
-from broker.wires.mtl.sessions.control_flow import ControlFlow
+from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
@@ -238,7 +239,9 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
     flows = FlowContext(context.leases, DataLeases(context.leases, settings), context.complaints, settings)
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)
-    policy = AccessPolicy(config.hosts, access_rules(config))
+    rights = context.access
+    grants = (lambda user: rights.grants(Principal(user), WIRE)) if rights.users else None
+    policy = AccessPolicy(config.hosts, access_rules(config), grants)
     access = ProfileAccess(policy, profiles.by_name, listeners.data_port)
     control = ControlFlow(listeners.control.router, flows, identities.authentication(config, context), access)
     identities.revoke_from(control)

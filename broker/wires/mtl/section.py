@@ -50,7 +50,7 @@ def _warnings(mtl: Mtl, resolves: Resolves) -> Iterator[str]:
             yield f"mtl: open: anybody who reaches {where.where} may {what}"
         if mtl.plain and not mtl_curve(mtl):
             yield "mtl.plain: passwords cross the network in the clear"
-        elif mtl.users is not None and not mtl_curve(mtl):
+        elif (mtl.users is not None or mtl.auth == "users") and not mtl_curve(mtl):
             yield "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
         if where.wildcard and mtl.data_endpoint is not None:
             yield f"mtl.data_endpoint: every client is sent to {mtl.data_endpoint}, whichever way it came"
@@ -103,6 +103,7 @@ SECTION = Section(
         "queues",
     ),
     read=_read,
+    wants_users=lambda mtl: ["mtl.auth"] if mtl.enabled and mtl.auth == "users" else [],
     option=PortOption(
         "mtl-port",
         "Port of MTL on 127.0.0.1, with its data flows on the next, or 'off'; 0 takes free ones [default: 5975]",

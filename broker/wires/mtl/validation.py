@@ -52,7 +52,7 @@ PROFILES = ("queue", "registry", "service", "test", "topic")
 """Profiles, with which patterns of rules begin."""
 
 
-def effective_mtl_auth(mtl: Mtl) -> Literal["open", "sasl"]:
+def effective_mtl_auth(mtl: Mtl) -> Literal["open", "sasl", "users"]:
     """Return the mode of authentication: the configured one, else "sasl" if there are users or keys.
 
     `mtl_problems` refuses a configuration that is open to other machines without saying so.
@@ -141,7 +141,7 @@ def _keys(mtl: Mtl) -> Iterator[Problem]:
         except BadFile as error:
             yield Problem("mtl.client_keys", str(error))
     if mtl_curve(mtl):
-        if mtl.client_keys is None and not mtl.any_key:
+        if mtl.client_keys is None and not mtl.any_key and mtl.auth != "users":
             yield Problem(
                 "mtl.client_keys",
                 "is needed with a secret_key: the directory with the public keys of clients; "
@@ -170,9 +170,10 @@ def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
             )
         return
     keys = mtl_curve(mtl) and mtl.client_keys is not None
-    if mtl.users is None and not keys and not mtl.anonymous:
+    known = mtl.users is not None or mtl.auth == "users"
+    if not known and not keys and not mtl.anonymous:
         yield Problem("mtl.users", "is needed: without users, client_keys or anonymous, no client can authenticate")
-    if mtl.plain and mtl.users is None:
+    if mtl.plain and not known:
         yield Problem("mtl.plain", "has no effect without users")
     if mtl.users == "":
         yield Problem("mtl.users", "is empty")

@@ -5,15 +5,6 @@ const MOST = 2_000;
 /** Seconds of the rate of changes that are kept. */
 const SECONDS = 120;
 
-const WORDS = {
-  joined: "joined",
-  left: "left",
-  offered: "offered",
-  withdrawn: "withdrawn",
-  amended: "amended",
-  load: "load",
-};
-
 /** The recent changes, each with `at`, the Date of its arrival, and `kind`, `service`, `provider`, ... as the API sends. */
 export class Changes {
   /** The newest first. */
@@ -45,12 +36,21 @@ export class Changes {
   }
 }
 
-/** Return the word for a change's kind. */
+/** Return the word for a change: its kind, or how it came about. */
 export function word(change) {
-  return WORDS[change.kind] ?? String(change.kind ?? "");
+  if (change.kind === "checked") return String(change.why ?? "checked");
+  if (change.kind === "withdrawn" && change.why) return String(change.why);
+  return String(change.kind ?? "");
 }
 
-/** Return true if a change is only a report of load. */
-export function isLoad(change) {
-  return change.kind === "load";
+/** Return the kind of mark for a change. */
+export function markOf({ kind, why }) {
+  if (kind === "offered" || kind === "joined" || kind === "shown" || why === "passing") return "good";
+  if (kind === "withdrawn" || kind === "left" || kind === "hidden" || why === "failing") return "bad";
+  return "idle";
+}
+
+/** Return the name of what changed. */
+export function subject(change) {
+  return change.service ?? change.label ?? (change.provider === undefined ? "" : `provider ${change.provider}`);
 }

@@ -1,8 +1,7 @@
 // The panel of details: a service with its instances and the reasons why each is here, a provider, or a row of a view.
 
 import { find, get, path, segment } from "./api.js";
-import { subject } from "./events_screen.js";
-import { word } from "./changes.js";
+import { subject, word } from "./changes.js";
 import { h, replace } from "./dom.js";
 import { histories, trendLabel } from "./list_screen.js";
 import { checkMark, providerLink, reportLink, title, verdictMark } from "./lists.js";
@@ -157,7 +156,7 @@ export class Detail {
         {},
         h("span", { class: "mono" }, shown(entry.hostport ?? entry.address ?? "instance")),
         entry.restored ? h("span", { class: "mark warn" }, "restored") : null,
-        checkMark(entry.check),
+        checkOf(entry),
       ),
       loads.length > 0 ? sparkline(loads, trendLabel(loads)) : null,
       h("dl", { class: "facts" }, whyFacts(entry)),
@@ -184,10 +183,9 @@ export class Detail {
     const answer = await find(`/v1/providers/${segment(id)}`);
     const events = () => this.#events((change) => String(change.provider) === id);
     if (answer === null) return [h("p", { class: "lead" }, "This provider has left."), events()];
-    const { provider, loads, services, why } = answer;
+    const { provider, loads, why } = answer;
     const label = shown(provider.label ?? "", LONG);
     if (label) this.heading.textContent = label;
-    const checks = new Map(services.map((service) => [`${service.service}\n${service.protocol}`, service.check]));
     const columns = this.app.views.find((view) => view.name === "broker providers")?.columns ?? [];
     return [
       loads.some(Number.isFinite)
@@ -214,9 +212,9 @@ export class Detail {
               "h4",
               {},
               h("a", { href: serviceAddress(entry.service) }, shown(entry.service)),
-              checkMark(checks.get(`${entry.service}\n${entry.protocol}`)),
+              checkOf(entry),
             ),
-            h("dl", { class: "facts" }, whyFacts(entry, ["hostport", "protocol", "alive_by", "ends"])),
+            h("dl", { class: "facts" }, whyFacts(entry, ["hostport", "protocol", "alive_by", "ends", "check"])),
           ),
         ),
       why.length > INSTANCES ? h("p", { class: "lead" }, `and ${count(why.length - INSTANCES)} more`) : null,
@@ -251,10 +249,10 @@ export class Detail {
   }
 }
 
-const REASONS = ["alive_by", "ends", "since", "heard", "wire", "provider", "label", "address", "protocol"];
+const REASONS = ["alive_by", "ends", "check", "since", "heard", "wire", "provider", "label", "address", "protocol"];
 
 function whyFacts(entry, names = REASONS) {
-  const facts = names.map((name) => {
+  return names.map((name) => {
     const value = entry[name];
     if (value === undefined || value === null || value === "") return null;
     if (name === "provider") return fact("Provider", providerLink(value));
@@ -262,8 +260,11 @@ function whyFacts(entry, names = REASONS) {
     if (name === "heard") return fact("Heard", ago(value));
     return fact(title(name), whole(value));
   });
-  const reason = entry.check?.reason;
-  return reason ? [fact("Check", shown(reason, LONG)), ...facts] : facts;
+}
+
+/** Return the mark of the check in an entry's sentence. */
+function checkOf(entry) {
+  return checkMark(/^(passing|failing)\b/.exec(entry.check ?? "")?.[0]);
 }
 
 function whole(value, unit) {

@@ -1,13 +1,11 @@
 // The changes of the registry as they happen.
 
-import { word } from "./changes.js";
+import { markOf, subject, word } from "./changes.js";
 import { h, say } from "./dom.js";
 import { providerLink } from "./lists.js";
 import { serviceAddress } from "./route.js";
 import { Table } from "./table.js";
 import { count, plural, shown, time } from "./text.js";
-
-const KINDS = { offered: "good", joined: "good", withdrawn: "bad", left: "bad", amended: "idle", load: "idle" };
 
 /** The screen. While its reader has scrolled down, new changes wait, so that nothing moves. */
 export class EventsScreen {
@@ -40,7 +38,7 @@ export class EventsScreen {
           name: "kind",
           title: "Change",
           width: "7.5rem",
-          draw: (change) => h("span", { class: `mark ${KINDS[change.kind] ?? "idle"}` }, shown(word(change))),
+          draw: (change) => h("span", { class: `mark ${markOf(change)}` }, shown(word(change))),
         },
         { name: "service", title: "Service or provider", role: "main", draw: (change) => shown(subject(change)) },
         { name: "hostport", title: "Address", mono: true },
@@ -130,9 +128,4 @@ export class EventsScreen {
     this.table.element.scrollTop = 0;
     this.#filter();
   }
-}
-
-/** Return the name of what changed. */
-export function subject(change) {
-  return change.service ?? change.label ?? (change.provider === undefined ? "" : `provider ${change.provider}`);
 }

@@ -11,10 +11,9 @@ export const SOON = RISK;
 
 /** Return a mark for the state of a check, with a shape and a word, not only a colour. */
 export function checkMark(check) {
-  const state = check !== null && typeof check === "object" ? check.state : check;
-  if (state === null || state === undefined || state === "") return "";
-  const kind = state === "passing" ? "good" : state === "failing" ? "bad" : "idle";
-  return h("span", { class: `mark ${kind}` }, shown(String(state)));
+  if (!check) return "";
+  const kind = check === "passing" ? "good" : check === "failing" ? "bad" : "idle";
+  return h("span", { class: `mark ${kind}` }, shown(check));
 }
 
 /** Return the mark of a service in the plan. */
@@ -74,6 +73,7 @@ export const LISTS = {
       { name: "protocol", title: "Protocol", width: "minmax(5.5rem, 1fr)" },
       { name: "hostport", title: "Address", mono: true },
       { name: "check", title: "Check", role: "side", width: "minmax(6rem, 1fr)", draw: (row) => checkMark(row.check) },
+      { name: "reason", title: "Reason", width: "minmax(6rem, 2fr)" },
       {
         name: "provider",
         title: "Provider",
@@ -84,10 +84,10 @@ export const LISTS = {
       { name: "label", title: "Label" },
       { name: "secret", title: "Secret", width: "minmax(5rem, .7fr)", draw: (row) => (row.secret ? "secret" : "") },
     ],
-    kinds: ["offered", "withdrawn", "amended", "left"],
+    kinds: ["offered", "withdrawn", "amended", "left", "checked"],
     key: (row) => [row.service, row.protocol, row.hostport, row.provider].join("\n"),
     open: (row) => row.service,
-    mark: (row) => (row.check?.state ?? row.check) === "failing" && "failing",
+    mark: (row) => row.check === "failing" && "failing",
   },
   providers: {
     title: "Providers",

@@ -2,7 +2,7 @@
 
 import { find, get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
-import { subject } from "./events_screen.js";
+import { markOf, subject, word } from "./changes.js";
 import { histories, trendLabel } from "./list_screen.js";
 import { SOON, checkMark, reportLink, title, verdictMark } from "./lists.js";
 import { Pace } from "./pace.js";
@@ -12,6 +12,8 @@ import { count, duration, plural, shown, time } from "./text.js";
 
 /** Rows of each list here. */
 const ROWS = 8;
+/** Changes that are news: of services, not of providers and loads. */
+const NEWS = new Set(["offered", "withdrawn", "checked"]);
 /** Milliseconds between two looks at everything: the parts that no change announces. */
 const EVERY = 10_000;
 
@@ -112,9 +114,16 @@ export class OverviewScreen {
 
   #judge(status, readiness, drain, plan, failing) {
     const causes = [];
-    for (const { what, reason } of readiness?.reasons ?? [])
-      causes.push(["bad", `${shown(what)}: ${shown(reason)}`, address("listeners")]);
-    if (draining(drain)) causes.push(["warn", drainText(drain), null]);
+    for (const { what, reason } of readiness?.reasons ?? []) {
+      // The drain has a sentence of its own.
+      if (what !== "drain")
+        causes.push([
+          "bad",
+          `${shown(what)}: ${shown(reason)}`,
+          what.startsWith("listener ") ? address("listeners") : null,
+        ]);
+    }
+    if (drainText(drain)) causes.push(["warn", drainText(drain), null]);
     if (failing?.total)
       causes.push([
         "bad",
@@ -131,14 +140,6 @@ export class OverviewScreen {
           ? `${ROWS} services or more are short of capacity`
           : `${plural(now.length, "service")} short of capacity within ${SOON} days`,
         address("plan"),
-      ]);
-    if (status.store?.failures)
-      causes.push(["bad", `the store could not be written ${plural(status.store.failures, "time")} in a row`, null]);
-    if (status.journal?.failures)
-      causes.push([
-        "bad",
-        `the journal could not be written ${plural(status.journal.failures, "time")} in a row`,
-        null,
       ]);
     const services = status.registry?.services;
     const calm = services === 0 ? "Ready, and no service is registered yet" : "Everything is up";
@@ -165,7 +166,7 @@ export class OverviewScreen {
       ["Waiting finds", sizes.waits ?? sizes.waiting, null],
       ["Up for", duration(status.uptime), null],
     ].filter(([, value]) => value !== undefined);
-    this.rate = h("dd", {}, "");
+    this.rate = h("span", {}, "");
     this.rateChart = h("span", { class: "chart" });
     replace(
       this.figures,
@@ -173,7 +174,7 @@ export class OverviewScreen {
         const text = typeof value === "number" ? count(value) : value;
         return h("div", {}, h("dt", {}, name), h("dd", {}, target ? h("a", { href: target }, text) : text));
       }),
-      h("div", { class: "wide" }, h("dt", {}, "Changes per second"), this.rate, this.rateChart),
+      h("div", { class: "wide" }, h("dt", {}, "Changes per second"), h("dd", {}, this.rate, this.rateChart)),
     );
     this.#rate();
   }
@@ -190,12 +191,7 @@ export class OverviewScreen {
   }
 
   #news() {
-    const news = this.app.changes.list
-      .filter(
-        (change) =>
-          change.kind === "offered" || change.kind === "withdrawn" || (change.kind === "left" && change.why !== "left"),
-      )
-      .slice(0, ROWS);
+    const news = this.app.changes.list.filter((change) => NEWS.has(change.kind)).slice(0, ROWS);
     keep(
       this.fresh,
       news,
@@ -206,7 +202,7 @@ export class OverviewScreen {
           change.service
             ? h("a", { href: serviceAddress(change.service) }, shown(change.service))
             : h("span", {}, shown(subject(change))),
-          h("span", { class: `mark ${change.kind === "offered" ? "good" : "bad"}` }, shown(change.why || change.kind)),
+          h("span", { class: `mark ${markOf(change)}` }, shown(word(change))),
           h("span", { class: "aside" }, change.old ? "earlier" : time(change.at)),
         ),
       "No service has come or gone lately.",
@@ -240,7 +236,7 @@ export class OverviewScreen {
         {},
         h("a", { href: serviceAddress(row.service) }, shown(row.service)),
         checkMark(row.check),
-        h("span", { class: "aside" }, shown(row.check?.reason ?? row.reason ?? row.hostport ?? "")),
+        h("span", { class: "aside" }, shown(row.reason ?? row.hostport ?? "")),
       ),
     );
   }
@@ -348,15 +344,11 @@ function none() {
   return null;
 }
 
-/** Return true if the state of a drain is that of one in progress. */
-export function draining(drain) {
-  return Boolean(
-    drain && (drain.draining ?? drain.active ?? (drain.state && drain.state !== "none" && drain.state !== "off")),
-  );
-}
-
-/** Return the state of a drain as a sentence. */
-export function drainText(drain) {
-  const left = typeof drain.left === "number" ? drain.left : drain.seconds;
-  return `The broker drains: no new connection is accepted${typeof left === "number" ? `, ${duration(left)} left` : ""}`;
+/** Return the state of a drain as a sentence, or "" if there is none. */
+function drainText(drain) {
+  if (!drain || drain.state === "off") return "";
+  const peers = Object.values(drain.remaining).reduce((sum, number) => sum + number, 0);
+  const left = peers === 0 ? "no peer is left" : `${plural(peers, "peer")} left`;
+  const time = drain.state === "draining" ? `, ${duration(drain.seconds)} until the deadline` : "";
+  return `The broker drains (${shown(drain.state)}): new peers are refused, ${left}${time}`;
 }

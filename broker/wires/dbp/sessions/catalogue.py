@@ -18,7 +18,7 @@ docs/protocols/dbp.md, "Registration", "Heartbeats" and "Expiry".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
 import attrs
@@ -226,6 +226,24 @@ class Catalogue:
         self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
         self._complaints.count("dbp_services", why)
         self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)
+
+    def ping(self, provider: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
+        """Probe a service for a health check. An answer is a sign of life, as that to any other probe.
+
+        See `broker.core.checks.interfaces.Pinger`.
+        """
+        known = self._registry.wire_and_label(provider)
+        entry = None if known is None else self._entries.get(known[1])
+        if entry is None or entry.provider != provider:
+            return False
+
+        def ended(alive: bool | None) -> None:
+            if alive and self._entries.get(entry.name) is entry:
+                entry.proved = True
+                self.live(entry)
+            answered(alive)
+
+        return self._outbound.probe(entry, seconds, ended)
 
     # administration
 

@@ -29,6 +29,7 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Part, Router, Sent
 from broker.wires.dbp.codec import messages, replies
+from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.codec.listings import listing
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
@@ -38,6 +39,9 @@ from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEnt
 
 SERVICE_QUESTION = "mmi.service"
 """The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""
+
+NOT_PERMITTED: dict[str, str | float] = {ERROR: "not permitted to peers without a user"}
+"""The answer to a request about services that the users file grants to no peer without a user."""
 
 
 class CommandHandler:
@@ -52,6 +56,7 @@ class CommandHandler:
         leases: ILeases,
         clock: IReactorTime,
         complaints: Complaints,
+        may_find: Callable[[str], bool] | None = None,
     ) -> None:
         self._router = router
         self._catalogue = catalogue
@@ -60,6 +65,8 @@ class CommandHandler:
         self._leases = leases
         self._clock = clock
         self._complaints = complaints
+        self._may_find = may_find
+        """Permits requests about a name, or with an empty name about all; None permits all requests."""
         self.requests = 0
         self.ignored = 0
         self._connections: dict[int, RouterConnection] = {}
@@ -104,7 +111,10 @@ class CommandHandler:
         # Requests need no state, so that no `RouterConnection` is made for them.
         if type(message) is messages.Request:
             names = message.names
-            body = self._listing.named(names) if names else self._listing.all()
+            if self._may_find is not None and not all(map(self._may_find, names or ("",))):
+                body = listing((), NOT_PERMITTED)
+            else:
+                body = self._listing.named(names) if names else self._listing.all()
             sent = self._router.reply(identity, replies.reply(message.form, self._clock.seconds(), body))
             self.requests += 1
             if sent is not Sent.SENT:
@@ -137,7 +147,9 @@ class CommandHandler:
 
     def _question(self, connection: RouterConnection, message: messages.Question) -> None:
         code = "501"  # not implemented, in 8/MMI
-        if message.question == SERVICE_QUESTION:
+        if self._may_find is not None and not self._may_find(message.name):
+            code = "403"
+        elif message.question == SERVICE_QUESTION:
             code = "200" if self._listing.has(message.name) else "404"
         body = listing((), {message.question: code})
         self._outbound.answer(connection, replies.reply(message.form, self._clock.seconds(), body))

@@ -59,10 +59,11 @@ class Terms:
 
 @attrs.frozen(eq=False)
 class Zone:
-    """The zone over a registry, whose names are ``names``."""
+    """The zone over a registry, whose names are ``names``. Services are answered if ``may`` permits their names."""
 
     registry: IRegistry
     names: ServiceNames
+    may: Callable[[str], bool] | None = None
 
     def answer(self, terms: Terms, question: Question, serial: int, begin: Callable[[int], int]) -> Response:
         """Return the response to a question.
@@ -98,7 +99,7 @@ class Zone:
             services = self._tagged(name[1:], tag) if name.startswith(b"_") else []
         else:
             name = dotted(labels)
-            services = self.names.services(name)
+            services = self._permitted(name)
         if not services:
             return owner.respond([]) if self.names.is_parent(name) else owner.missing()
         first = begin(len(services))
@@ -108,9 +109,13 @@ class Zone:
     def _tagged(self, name: bytes, tag: bytes) -> list[Service]:
         """Return the services of a protocol, or else those with a label. A service without a label of its own has that
         of its provider."""
-        services = self.names.services(name)
+        services = self._permitted(name)
         matching = [service for service in services if _folded(service.protocol) == tag]
         return matching or [service for service in services if _folded(self._label(service)) == tag]
+
+    def _permitted(self, name: bytes) -> list[Service]:
+        services = self.names.services(name)
+        return services if self.may is None else [service for service in services if self.may(service.name)]
 
     def _label(self, service: Service) -> str:
         if service.label is not None:

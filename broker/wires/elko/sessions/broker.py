@@ -11,6 +11,7 @@ Rules (the Broker document; where real peers differ, both are supported, see doc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 
@@ -160,6 +161,10 @@ class BrokerSession(ElkoSession):
         """Send "shutdown" to the peer."""
         self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
 
+    def check(self, answered: Callable[[bool | None], object]) -> None:
+        """Ping the peer; see `ElkoSession.ping`."""
+        self.ping(self._as, answered)
+
     # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
@@ -308,10 +313,6 @@ class BrokerSession(ElkoSession):
         self._wiring.registry.load(self._provider, load, details)
         if refused is not None:
             raise refused
-
-    def _heartbeat(self) -> None:
-        if self._provider is not None:
-            self._wiring.registry.beat(self._provider)
 
     # Object `admin`
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
+from broker.access.grants import Grants
 from broker.core.errors import Reason, Refusal
 from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
 
@@ -26,7 +27,8 @@ class Admission:
     """Admission rules of the wire.
 
     ``name_of`` returns the name of a client key, None for one that is not allowed. If ``name_of`` is None, any key is
-    allowed, and none has a name. ``max_bound`` is the maximal number of identities bound to keys.
+    allowed, and none has a name. ``max_bound`` is the maximal number of identities bound to keys. ``grants`` returns
+    the grants of the holder of a key with that name; None without a users file.
     """
 
     def __init__(
@@ -34,10 +36,12 @@ class Admission:
         name_of: Callable[[str], str | None] | None,
         rules: Sequence[TopicRule] = (),
         max_bound: int = MAX_BOUND,
+        grants: Callable[[str], Grants] | None = None,
     ) -> None:
         self._max_bound = max_bound
         self._name_of = name_of
         self._rules = rules
+        self._grants = grants
         self._bound: OrderedDict[bytes, str] = OrderedDict()
 
     def use(self, rules: Sequence[TopicRule]) -> None:
@@ -78,4 +82,4 @@ class Admission:
 
     def rights(self, key_name: str) -> TopicRights:
         """Return the topic rights of the holder of the key with that name."""
-        return rights_of(key_name, self._rules)
+        return rights_of(key_name, self._rules, None if self._grants is None else self._grants(key_name))

@@ -117,6 +117,10 @@ class Mc0Conversation:
         """
         self._table.most = most_sessions
         self._subscriptions.most = most_subscriptions
+        self.review()
+
+    def review(self) -> None:
+        """Apply the current rules and grants to all sessions."""
         for session in self._table:
             session.rights = self._admission.rights(session.key_name)
             if self._subscriptions.apply_rights(session):

@@ -13,12 +13,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from glob import escape
 
 import attrs
 
+from broker.access.grants import Grants
 from broker.core.errors import Reason, Refusal
 from broker.core.model import OWN_PREFIX, Rights
 from broker.wires.mtl.sessions.principals import Side
@@ -28,6 +29,9 @@ USER = "{user}"
 
 _SERVICE = "service"
 """The profile whose readers process requests: they offer the services that they read."""
+
+_OF_SERVICES = ("registry", "service")
+"""The profiles whose resources are services, as PROFILE:KIND/NAME."""
 
 _OWN = tuple(prefix + OWN_PREFIX for prefix in ("", "service/", "load/"))
 """Prefixes of the broker's own resources: topics and queues have the bare name, services and loads a prefix."""
@@ -94,10 +98,53 @@ FREE = UserPermissions(ALL, ALL, Rights())
 """Permissions of all users where there are no rules."""
 
 
-class AccessPolicy:
-    """The virtual hosts and the access rules. Both may be replaced at any time."""
+@attrs.frozen
+class GrantedPermissions:
+    """Permissions that both the access rules and the grants of the users file give.
 
-    def __init__(self, hosts: Sequence[str], rules: Sequence[AccessRule] = ()) -> None:
+    Readers of topics and queues subscribe, their writers publish. Writers of registry and readers of service offer; the
+    other two find.
+    """
+
+    rules: UserPermissions
+    grants: Grants
+
+    def may(self, side: Side, profile: str, resource: str) -> bool:
+        """Return True if the user may read that resource of that profile, or write to it."""
+        if not self.rules.may(side, profile, resource):
+            return False
+        reads = side is Side.READER
+        if profile not in _OF_SERVICES:
+            return self.grants.may("subscribe" if reads else "publish", resource)
+        operation = "offer" if reads == (profile == _SERVICE) else "find"
+        _, slash, name = resource.partition("/")
+        if slash:
+            return self.grants.may(operation, name)
+        # Without a name: all services for a reader of the registry; own replies and own loads for all others.
+        return self.grants.may(operation) if reads and profile != _SERVICE else self._some()
+
+    def _some(self) -> bool:
+        return self.grants.may_some("offer") or self.grants.may_some("find")
+
+    @property
+    def offers(self) -> Rights:
+        """Services that the user may offer."""
+        return attrs.evolve(self.rules.offers, granted=self.grants.patterns("offer"))
+
+
+class AccessPolicy:
+    """The virtual hosts and the access rules. Both may be replaced at any time.
+
+    ``grants`` returns the grants of a user of that name; None without a users file.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        rules: Sequence[AccessRule] = (),
+        grants: Callable[[str], Grants] | None = None,
+    ) -> None:
+        self._grants = grants
         self.use(hosts, rules)
 
     def use(self, hosts: Sequence[str], rules: Sequence[AccessRule]) -> None:
@@ -105,8 +152,12 @@ class AccessPolicy:
         self._hosts = frozenset(hosts)
         self._rules = tuple(rules)
 
-    def allowed(self, user: str, host: str) -> UserPermissions:
+    def allowed(self, user: str, host: str) -> UserPermissions | GrantedPermissions:
         """Return the permissions of the user in that virtual host. Raises `Refusal` if it is unknown or forbidden."""
+        found = self._allowed_by_rules(user, host)
+        return found if self._grants is None else GrantedPermissions(found, self._grants(user))
+
+    def _allowed_by_rules(self, user: str, host: str) -> UserPermissions:
         if host in self._hosts:
             if not self._rules:
                 return FREE

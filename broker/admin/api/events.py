@@ -1,0 +1,183 @@
+"""Events: changes of the registry as operators see them, and the endpoint of the recent ones.
+
+An event never has a secret. Its *place* is ``EPOCH-REVISION``; a client that knows the place of the last event that it
+has seen asks for those after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Annotated, Any, Literal, NamedTuple
+
+import attrs
+import msgspec
+from msgspec import Meta
+
+from broker.admin.api.lists import MAX_TEXT, MOST, PAGE
+from broker.admin.api.pieces import array, members, streamed
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IRegistry
+from broker.core.model import Change, Kind, Load, Service
+from broker.web.endpoint import Call, Endpoint
+from broker.web.messages import Response
+from broker.wires.view_scan import matcher
+
+PIECE = 250
+"""Events that are encoded in one piece: some 3 µs each."""
+
+SEARCHED = 2_000
+"""Newest events that are searched for a pattern if no place is given."""
+
+_PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
+
+KindName = Literal["joined", "left", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown"]
+
+
+class Place(NamedTuple):
+    """A moment in the life of a registry."""
+
+    epoch: int
+    revision: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.revision}"
+
+
+@attrs.frozen
+class EventsQuery:
+    """The query of recent events.
+
+    Without ``since``, the newest events are returned; with a pattern, those of the newest 2,000. ``kinds`` and
+    ``pattern`` select events; the pattern matches the name of a service, or the label of a provider that reports a
+    load.
+    """
+
+    since: Annotated[
+        str, Meta(pattern="^([0-9]{1,16}-[0-9]{1,16})?$", description="`EPOCH-REVISION`: events after that place")
+    ] = ""
+    kinds: Annotated[tuple[KindName, ...], Meta(max_length=len(Kind), description="kinds of events; repeatable")] = ()
+    pattern: Annotated[str, Meta(max_length=MAX_TEXT, description="shell pattern of service names")] = "*"
+    limit: Annotated[int, Meta(ge=1, le=MOST, description="events of the answer")] = PAGE
+
+
+@attrs.frozen
+class Events:
+    """Recent events, the oldest first.
+
+    ``epoch`` and ``revision`` are the place after them, to be asked for next. ``resync`` is true if events after the
+    given place are no longer known: then ``events`` is empty, and the client reads the lists again.
+    """
+
+    epoch: int
+    revision: int
+    resync: bool
+    events: list[dict[str, Any]]
+
+
+@attrs.frozen
+class Filter:
+    """A selection of events. Equal ones share encoded events."""
+
+    kinds: frozenset[Kind] = frozenset(Kind)
+    pattern: str = "*"
+
+    def matching(self) -> Callable[[Change], bool]:
+        """Return the test of a change."""
+        kinds, matches = self.kinds, matcher(self.pattern)
+        if matches is None:
+            return lambda change: change.kind in kinds
+        return lambda change: change.kind in kinds and matches(_name(change)) is not None
+
+
+def filter_of(kinds: Collection[str], pattern: str) -> Filter:
+    """Return the filter of a query: no kinds are all kinds."""
+    return Filter(frozenset(map(Kind, kinds)) or frozenset(Kind), pattern)
+
+
+def event(change: Change) -> dict[str, object]:
+    """Return a change as an event."""
+    about: dict[str, object] = {"revision": change.revision, "kind": change.kind.value, "provider": change.provider}
+    subject = change.subject
+    if isinstance(subject, Service):
+        about |= {"service": subject.name, "protocol": subject.protocol, "hostport": subject.hostport}
+        if subject.label is not None:
+            about["label"] = subject.label
+    elif isinstance(subject, Load):
+        about |= {"label": subject.label, "load": subject.load}
+    if change.why:
+        about["why"] = change.why
+    return about
+
+
+def encoded(change: Change) -> bytes:
+    """Return an event as JSON."""
+    return msgspec.json.encode(event(change))
+
+
+def place_of(text: str) -> Place:
+    """Return a place. Raises `Refusal` PARAMETER."""
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise Refusal(Reason.PARAMETER, "a place is EPOCH-REVISION, two numbers")
+    return Place(int(match[1]), int(match[2]))
+
+
+def _name(change: Change) -> str:
+    subject = change.subject
+    if isinstance(subject, Service):
+        return subject.name
+    return subject.label if isinstance(subject, Load) else ""
+
+
+def endpoints(registry: IRegistry) -> list[Endpoint]:
+    """Return the endpoint of recent events."""
+
+    def handle(call: Call) -> Response:
+        query: EventsQuery = call.query
+        chosen = filter_of(query.kinds, query.pattern)
+        return streamed(_body(registry, chosen, place_of(query.since) if query.since else None, query.limit))
+
+    return [
+        Endpoint(
+            "GET",
+            "/v1/events",
+            "list_events",
+            "Lists recent changes of the registry.",
+            handle,
+            query=EventsQuery,
+            answer=Events,
+            tag="events",
+        )
+    ]
+
+
+def _body(registry: IRegistry, chosen: Filter, since: Place | None, limit: int) -> Iterator[bytes]:
+    matches = chosen.matching()
+    found: list[Change] = []
+    lost = False
+    if since is None:
+        revision = registry.revision
+        searched = limit if chosen.pattern == "*" else SEARCHED
+        recent = registry.recent(chosen.kinds, searched)
+        for begin in range(0, len(recent), PIECE):
+            found += filter(matches, recent[begin : begin + PIECE])
+            yield b""
+        found = found[-limit:]
+    else:
+        revision = since.revision
+        while len(found) < limit:
+            some = registry.changes_since(since.epoch, revision, chosen.kinds, PIECE)
+            if not some:
+                lost = some is None and not found
+                revision = revision if some is None and found else registry.revision
+                break
+            found += filter(matches, some)
+            revision = some[-1].revision
+            yield b""
+        if len(found) > limit:
+            found = found[:limit]
+            revision = found[-1].revision
+    yield b'{"events":'
+    yield from array([event(each) for each in found[n : n + PIECE]] for n in range(0, len(found), PIECE))
+    yield b"," + members({"epoch": registry.epoch, "revision": revision, "resync": lost}) + b"}"

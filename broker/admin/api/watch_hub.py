@@ -1,0 +1,242 @@
+"""The watchers of the registry's events: one reader of the registry's ring for all of them.
+
+Rules:
+- The hub reads the ring at most once in `INTERVAL`, and sends each watcher what is new: a *flush*. An event is encoded
+  once, and the text of a flush once for each filter and form.
+- All work is done in pieces, one in a turn of the reactor: `PIECE` events or `WRITES` watchers.
+- A watcher whose outlet is behind gets nothing, and nothing is kept for it. Once its outlet has room it gets the
+  events that it lacks from the ring; if the ring has lost some, it gets a `resync` instead, and reads the lists again.
+- A watcher that resumes at a place of an earlier epoch, or at one that the ring has lost, gets a `resync` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from broker.admin.api.events import PIECE, Filter, Place, encoded
+from broker.core.interfaces import IRegistry
+from broker.core.model import Change, Kind
+from broker.web.messages import Outlet
+
+INTERVAL = 0.25
+"""Seconds between two flushes: four a second look alive to a person, at a quarter of the cost of sixteen."""
+
+WRITES = 25
+"""Watchers that are written to in one turn: some 30 µs each."""
+
+KEEP_ALIVE = 15.0
+"""Seconds of silence after which a watcher is sent its place: proxies end connections after 30 s or more of silence."""
+
+MAX_WATCHERS = 1_000
+"""Watchers at a time: pages of operators and their tools, at some 5 kB each."""
+
+
+class Form(Protocol):
+    """The form in which events are sent. Forms are compared by identity."""
+
+    def events(self, epoch: int, revision: int, events: Iterable[tuple[int, bytes]]) -> bytes:
+        """Return a flush: encoded events with their revisions, up to ``revision``."""
+
+    def place(self, place: Place) -> bytes:
+        """Return a message without events, which tells the place."""
+
+    def resync(self, place: Place) -> bytes:
+        """Return the message that events up to a place were lost."""
+
+
+class ServerSentEvents:
+    """Server-sent events (the HTML standard, 9.2): ``id`` is the place, a resync has the type ``resync``."""
+
+    def events(self, epoch: int, revision: int, events: Iterable[tuple[int, bytes]]) -> bytes:
+        """Return an event for each change."""
+        return b"".join(b"id: %d-%d\ndata: %b\n\n" % (epoch, number, data) for number, data in events)
+
+    def place(self, place: Place) -> bytes:
+        """Return an event without data: a client keeps its id, and dispatches nothing."""
+        return b"id: %d-%d\n\n" % place
+
+    def resync(self, place: Place) -> bytes:
+        """Return an event of the type resync."""
+        return b'event: resync\nid: %d-%d\ndata: {"epoch":%d,"revision":%d}\n\n' % (*place, *place)
+
+
+class WebSocketMessages:
+    """Messages of a WebSocket: one for each flush, in the form of ``/v1/events``."""
+
+    def events(self, epoch: int, revision: int, events: Iterable[tuple[int, bytes]]) -> bytes:
+        """Return a message with all events."""
+        return self._message(Place(epoch, revision), b",".join(data for _, data in events), b"false")
+
+    def place(self, place: Place) -> bytes:
+        """Return a message without events."""
+        return self._message(place, b"", b"false")
+
+    def resync(self, place: Place) -> bytes:
+        """Return a message without events, with ``resync`` true."""
+        return self._message(place, b"", b"true")
+
+    def _message(self, place: Place, events: bytes, resync: bytes) -> bytes:
+        return b'{"epoch":%d,"revision":%d,"resync":%b,"events":[%b]}' % (*place, resync, events)
+
+
+@attrs.define(eq=False)
+class Watcher:
+    """One watcher. ``revision`` is its place: all events up to it were sent, or left out by its filter."""
+
+    outlet: Outlet
+    chosen: Filter
+    form: Form
+    revision: int
+    heard: float
+    """Time of the last message to it."""
+
+
+class WatchHub:
+    """The watchers of ``registry``'s events, on ``clock``, at most `most` at a time."""
+
+    log = Logger()
+
+    def __init__(self, registry: IRegistry, clock: IReactorTime) -> None:
+        self._registry = registry
+        self._clock = clock
+        self.most = MAX_WATCHERS
+        self._watchers: dict[Watcher, None] = {}
+        self._position = 0
+        """The revision up to which the ring was read in the last flush."""
+        self._call: IDelayedCall | None = None
+        self.resyncs = 0
+        """Watchers that were told to read the lists again, since the start."""
+        self.sent = 0
+        """Messages to watchers."""
+
+    def __len__(self) -> int:
+        return len(self._watchers)
+
+    @property
+    def full(self) -> bool:
+        """True if there is no room for another watcher."""
+        return len(self._watchers) >= self.most
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of watchers."""
+        return {"watch.watchers": len(self), "watch.sent": self.sent, "watch.resyncs": self.resyncs}
+
+    def add(self, outlet: Outlet, chosen: Filter, form: Form, since: Place | None) -> Watcher:
+        """Add a watcher, which begins after ``since``, or now. It gets its place, or a resync, at once."""
+        registry = self._registry
+        here = Place(registry.epoch, registry.revision)
+        watcher = Watcher(outlet, chosen, form, here.revision, self._clock.seconds())
+        if since is None:
+            self._write(watcher, form.place(here))
+        elif registry.changes_since(*since, ()) is None:
+            self._resync(watcher)
+        else:
+            watcher.revision = since.revision
+            self._write(watcher, form.place(since))
+        if not self._watchers:
+            self._position = here.revision
+        self._watchers[watcher] = None
+        if self._call is None:
+            self._call = self._clock.callLater(INTERVAL, self._flush)
+        return watcher
+
+    def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher. Idempotent."""
+        self._watchers.pop(watcher, None)
+
+    def stop(self) -> None:
+        """End all streams."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+        for watcher in list(self._watchers):
+            watcher.outlet.close()
+        self._watchers.clear()
+
+    # a flush
+
+    def _flush(self) -> None:
+        self._call = None
+        if self._watchers:
+            self._continue(self._clock.seconds(), self._pieces())
+
+    def _continue(self, begun: float, pieces: Iterator[None]) -> None:
+        try:
+            for _ in pieces:
+                self._call = self._clock.callLater(0, self._continue, begun, pieces)
+                return
+        except Exception:
+            self.log.failure("a flush of events failed")
+        wait = begun + INTERVAL - self._clock.seconds()
+        self._call = self._clock.callLater(min(max(wait, 0.0), INTERVAL), self._flush)
+
+    def _pieces(self) -> Iterator[None]:
+        """Send all watchers what is new, and yield after each piece of work."""
+        registry = self._registry
+        target = registry.revision
+        while self._position < target:
+            # A part of the changes in each turn; if the ring has lost some, the catch-up tells each watcher.
+            base = self._position
+            changes = registry.changes_since(registry.epoch, base, tuple(Kind), PIECE) or ()
+            self._position = min(changes[-1].revision, target) if changes else target
+            yield from self._send(base, self._position, [change for change in changes if change.revision <= target])
+        for watcher in list(self._watchers):
+            if watcher.revision < target and not watcher.outlet.behind:
+                yield from self._catch_up(watcher, target)
+                yield
+        now = self._clock.seconds()
+        for number, watcher in enumerate(list(self._watchers), 1):
+            if not 0 <= now - watcher.heard < KEEP_ALIVE and not watcher.outlet.behind:
+                self._write(watcher, watcher.form.place(Place(registry.epoch, watcher.revision)))
+            if not number % WRITES:
+                yield
+
+    def _send(self, base: int, target: int, changes: Sequence[Change]) -> Iterator[None]:
+        """Send changes to all watchers that have everything before them; these have all up to ``target`` then."""
+        events = [(change, encoded(change)) for change in changes]
+        texts: dict[tuple[Filter, Form], bytes] = {}
+        yield
+        for number, watcher in enumerate(list(self._watchers), 1):
+            if events and watcher.revision == base and not watcher.outlet.behind:
+                key = (watcher.chosen, watcher.form)
+                if key not in texts:
+                    matches = watcher.chosen.matching()
+                    chosen = [(change.revision, data) for change, data in events if matches(change)]
+                    texts[key] = watcher.form.events(self._registry.epoch, target, chosen) if chosen else b""
+                    yield
+                if texts[key]:
+                    self._write(watcher, texts[key])
+                watcher.revision = target
+            if not number % WRITES:
+                yield
+
+    def _catch_up(self, watcher: Watcher, target: int) -> Iterator[None]:
+        """Send a watcher that lacks more than the others what the ring still has, or a resync."""
+        registry = self._registry
+        matches = watcher.chosen.matching()
+        while watcher.revision < target and watcher in self._watchers and not watcher.outlet.behind:
+            changes = registry.changes_since(registry.epoch, watcher.revision, watcher.chosen.kinds, PIECE)
+            if changes is None:
+                self._resync(watcher)
+                return
+            some = [change for change in changes if change.revision <= target]
+            events = [(change.revision, encoded(change)) for change in some if matches(change)]
+            watcher.revision = some[-1].revision if len(changes) == PIECE and some else target
+            if events:
+                self._write(watcher, watcher.form.events(registry.epoch, watcher.revision, events))
+            yield
+
+    def _resync(self, watcher: Watcher) -> None:
+        self.resyncs += 1
+        watcher.revision = self._registry.revision
+        self._write(watcher, watcher.form.resync(Place(self._registry.epoch, watcher.revision)))
+
+    def _write(self, watcher: Watcher, data: bytes) -> None:
+        self.sent += 1
+        watcher.heard = self._clock.seconds()
+        watcher.outlet.write(data)

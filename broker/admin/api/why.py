@@ -1,0 +1,210 @@
+"""Endpoints of single names and providers: what they are, and the reason why each entry is in the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+import attrs
+from msgspec import Meta
+from twisted.internet.interfaces import IReactorTime
+
+from broker.admin.api.pieces import array, members, moment, streamed
+from broker.admin.registry_views import provider_row, service_row
+from broker.core.errors import Reason
+from broker.core.interfaces import IRegistry
+from broker.core.load_history import STEP, LoadHistory
+from broker.core.model import BROKER, CheckState, Policy, Provider, Service
+from broker.web.endpoint import Call, Endpoint
+from broker.web.messages import Response
+from broker.web.problem import Problem
+
+PIECE = 100
+"""Entries of one piece: some 5 µs each."""
+
+MAX_ENTRIES = 10_000
+"""Entries that are explained of one name: more than anybody reads."""
+
+
+@attrs.frozen
+class Entry:
+    """One entry of a name, with sentences: ``alive_by``, what keeps it; ``ends``, when it would end.
+
+    ``since`` is the time of the provider's registration, null for an entry from before a restart, which ``restored``
+    marks. ``check`` is the result of the health checks.
+    """
+
+    service: str
+    protocol: str
+    hostport: str
+    wire: str
+    provider: int
+    label: str
+    address: str
+    since: str | None
+    heard: Annotated[float, Meta(description="seconds since the last sign of life")] | None
+    restored: bool
+    alive_by: str
+    ends: str
+    check: str
+
+
+@attrs.frozen
+class Why:
+    """All entries of a name, live ones before restored ones."""
+
+    name: str
+    entries: list[Entry]
+
+
+@attrs.frozen
+class ProviderAbout:
+    """One provider: its row, its services as rows and as explained entries, and its loads of the last hour.
+
+    ``loads`` has one load for each ``step`` seconds, the newest last, null where there is none.
+    """
+
+    provider: dict[str, Any]
+    step: int
+    loads: list[float | None]
+    services: list[dict[str, Any]]
+    why: list[Entry]
+
+
+class Explainer:
+    """Explanations of entries of ``registry``, whose times are on ``clock``."""
+
+    def __init__(self, registry: IRegistry, clock: IReactorTime) -> None:
+        self._registry = registry
+        self._clock = clock
+
+    def entries(self, name: str) -> Iterator[list[Entry]]:
+        """Yield the entries of a name in pieces."""
+        services = (
+            service
+            for protocol in islice(self._registry.protocols(name, restored=True), MAX_ENTRIES)
+            for service in self._registry.find(name, protocol, restored=True)
+        )
+        left = islice(services, MAX_ENTRIES)
+        while some := list(islice(left, PIECE)):
+            yield [self.explain(service, self._registry.provider(service.provider)) for service in some]
+
+    def of(self, provider: Provider) -> Iterator[list[Entry]]:
+        """Yield the entries of a provider in pieces."""
+        for begin in range(0, len(provider.services), PIECE):
+            yield [self.explain(service, provider) for service in provider.services[begin : begin + PIECE]]
+
+    def explain(self, service: Service, provider: Provider | None) -> Entry:
+        """Return the explanation of one entry. ``provider`` is None if it has left."""
+        gone = service.restored or provider is None
+        heard = None if gone or provider is None else round(self._clock.seconds() - provider.heard, 1)
+        alive_by, ends = self._reasons(service, provider, heard)
+        return Entry(
+            service=service.name,
+            protocol=service.protocol,
+            hostport=service.hostport,
+            wire="" if provider is None else provider.wire,
+            provider=service.provider,
+            label=service.label or ("" if provider is None else provider.label),
+            address="" if provider is None else provider.address,
+            since=None if gone or provider is None or not provider.since else moment(provider.since),
+            heard=heard,
+            restored=service.restored,
+            alive_by=alive_by,
+            ends=ends,
+            check=self._check(service),
+        )
+
+    def _check(self, service: Service) -> str:
+        check = self._registry.check_of(service)
+        if check is None or check.state is CheckState.UNTESTED:
+            return "not checked"
+        policy = self._registry.policy_of(service)
+        shown = {Policy.SHOW: "", Policy.LAST: "; it comes last in finds", Policy.HIDE: "; it is left out of finds"}
+        return f"{check.state.value} for {self._clock.seconds() - check.since:.0f} s: {check.reason}{shown[policy]}"
+
+    def _reasons(self, service: Service, provider: Provider | None, heard: float | None) -> tuple[str, str]:
+        if service.restored or provider is None:
+            return (
+                "the record from before the restart: its provider has not returned",
+                "when its provider returns, or at the end of the grace period",
+            )
+        if service.provider == BROKER:
+            return "a listener of the broker itself", "when the listener closes"
+        if service.interval is not None:
+            return (
+                f"heartbeats, agreed every {service.interval:g} s; the last sign of life was {heard:g} s ago",
+                "when heartbeats are missing for several intervals, or when it is withdrawn",
+            )
+        if service.lasting:
+            return (
+                "its registration, which has no heartbeats and outlasts restarts of the broker",
+                "when it is withdrawn, or when probes of its address fail if these are configured",
+            )
+        where = f" from {provider.address}" if provider.address else ""
+        return (
+            f"the connection{where} on {provider.wire}; the last sign of life was {heard:g} s ago",
+            "when that connection ends, or when it is withdrawn",
+        )
+
+
+def endpoints(registry: IRegistry, clock: IReactorTime, history: LoadHistory) -> list[Endpoint]:
+    """Return the endpoints of names and providers."""
+    explainer = Explainer(registry, clock)
+
+    def why(call: Call) -> Response:
+        name = call.path["name"]
+        if not registry.protocols(name, restored=True):
+            raise Problem(404, f"there is no service {name[:80]!r}", Reason.NO_SUCH_SERVICE)
+        return streamed(_object({"name": name}, "entries", explainer.entries(name)))
+
+    def provider(call: Call) -> Response:
+        found = registry.provider(_number(call.path["provider"]))
+        if found is None:
+            raise Problem(404, "there is no such provider: ids are not used again", Reason.UNKNOWN_TARGET)
+        about = {"provider": provider_row(clock, found), "step": STEP, "loads": history.of(found.id)}
+        return streamed(_provider(about, found, registry, explainer))
+
+    return [
+        Endpoint(
+            "GET",
+            "/v1/why/{name}",
+            "explain_service",
+            "Explains each entry of a service name: what registered it, what keeps it, and what would end it.",
+            why,
+            answer=Why,
+        ),
+        Endpoint(
+            "GET",
+            "/v1/providers/{provider}",
+            "get_provider",
+            "Describes one provider with its services and its loads of the last hour.",
+            provider,
+            answer=ProviderAbout,
+        ),
+    ]
+
+
+def _provider(
+    about: dict[str, object], provider: Provider, registry: IRegistry, explainer: Explainer
+) -> Iterator[bytes]:
+    yield b"{" + members(about) + b',"services":'
+    services = provider.services
+    yield from array(
+        [service_row(registry, each) for each in services[n : n + PIECE]] for n in range(0, len(services), PIECE)
+    )
+    yield b',"why":'
+    yield from array(explainer.of(provider))
+    yield b"}"
+
+
+def _object(about: dict[str, object], name: str, rows: Iterator[Sequence[object]]) -> Iterator[bytes]:
+    yield b"{" + members(about) + b',"' + name.encode() + b'":'
+    yield from array(rows)
+    yield b"}"
+
+
+def _number(text: str) -> int:
+    """Return the id in a path; -1, which no provider has, for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1

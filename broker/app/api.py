@@ -1,0 +1,125 @@
+"""The wiring of the operators' HTTP API: its endpoints, the watchers of events, the load history and the loop's times.
+
+Nothing here listens: the endpoints are served by the wire ``http``, and by every other listener that takes the
+endpoints of `broker.wires.interface.Context`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from prometheus_client.core import Metric
+
+from broker.access.acts import Audit
+from broker.access.principal import Access
+from broker.admin.api import actions, events, health, history, identity, tables, watch, why
+from broker.admin.api.metrics import endpoint as metrics
+from broker.admin.api.metrics import process, state
+from broker.admin.api.metrics import tables as table_metrics
+from broker.admin.api.metrics.counters import CounterMetrics
+from broker.admin.api.metrics.timings import LoopTimes
+from broker.admin.api.orders import Orders
+from broker.admin.api.watch_hub import WatchHub
+from broker.admin.console import Shown
+from broker.app.core import Core
+from broker.core.interfaces import IControl
+from broker.core.load_history import LoadHistory
+from broker.core.model import Listening
+from broker.net.scheduler_probe import SchedulerProbe
+from broker.web.endpoint import Endpoint
+from broker.wires.dialect import Dialect
+from broker.wires.views import AnyView
+
+LISTENER = "http"
+"""The title of the listener in rights and in the audit log."""
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Sources:
+    """What the API shows and controls.
+
+    ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
+    listeners, ``ready`` what is not ready, with reasons. ``lag`` has the functions that are called with each lag of the
+    reactor. ``endpoints`` returns all endpoints, for the document.
+    """
+
+    core: Core
+    clock: Any
+    started: float
+    shown: Callable[[], Shown]
+    dialects: Callable[[], Sequence[Dialect]]
+    listeners: Callable[[], Sequence[Listening]]
+    ready: health.Reasons
+    control: IControl
+    access: Access
+    audit: Audit
+    lag: list[Callable[[float], object]]
+    endpoints: Callable[[], Sequence[Endpoint]]
+
+
+class OperatorsApi:
+    """The API of the daemon. ``endpoints`` are its endpoints, the same values at each call."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        core, clock = sources.core, sources.clock
+        registry = core.registry
+        self.hub = WatchHub(registry, clock)
+        self.history = LoadHistory(registry, clock)
+        self.times = LoopTimes()
+        self._probe = SchedulerProbe(clock, core.scheduler, self.times.delay)
+        shown = sources.shown()
+        self._counters = CounterMetrics(shown.documentation)
+        orders = Orders(sources.dialects, LISTENER)
+        self.endpoints: Sequence[Endpoint] = [
+            *health.endpoints(sources.ready, self._status, registry, registry.sizes),
+            *tables.endpoints(self._views, registry),
+            *why.endpoints(registry, clock, self.history),
+            *history.endpoints(registry, self.history),
+            *events.endpoints(registry),
+            *watch.endpoints(self.hub),
+            *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
+            *metrics.endpoints((self._counts, self.times.collect, self._tables, self._state, self._process)),
+            *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
+        ]
+
+    def start(self) -> None:
+        """Begin to measure and to sample."""
+        self._sources.lag.append(self._measured)
+        self.history.start()
+
+    def stop(self) -> None:
+        """End the watches and the load history. Idempotent."""
+        self.history.stop()
+        self.hub.stop()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of the watches."""
+        return self.hub.counts()
+
+    def _views(self) -> Mapping[str, AnyView]:
+        return self._sources.shown().views
+
+    def _status(self) -> Mapping[str, object]:
+        return self._sources.shown().status()
+
+    def _measured(self, lag: float) -> None:
+        self.times.lag(lag)
+        self._probe.queue()
+
+    # metrics
+
+    def _counts(self) -> Iterator[Metric]:
+        return self._counters.collect(self._sources.shown().counts())
+
+    def _tables(self) -> Iterator[Metric | None]:
+        return table_metrics.collect(self._views().values())
+
+    def _state(self) -> Iterator[Metric]:
+        states = [(each.name, each.ready) for each in self._sources.listeners()]
+        return state.collect(self._status(), states, self._sources.ready())
+
+    def _process(self) -> Iterator[Metric]:
+        return process.collect(self._sources.started)

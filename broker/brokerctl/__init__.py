@@ -1,0 +1,1 @@
+"""The command line of operators, over the HTTP API. It imports nothing of the daemon."""

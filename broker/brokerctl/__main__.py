@@ -1,0 +1,5 @@
+"""``python -m broker.brokerctl``."""
+
+from broker.brokerctl.cli import main
+
+main()

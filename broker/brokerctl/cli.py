@@ -1,0 +1,105 @@
+"""The command ``brokerctl``: all commands by section."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from importlib import metadata
+
+import click
+
+from broker.brokerctl import man
+from broker.brokerctl.commands import actions, changes, completion, contexts, draining, lists, live, state
+from broker.brokerctl.group import Commands
+from broker.brokerctl.options import remote
+
+
+def _version() -> str:
+    """Return the versions of this command, the interpreter and the libraries: one line."""
+    on = {"Python": platform.python_version(), **{n: metadata.version(n) for n in ("Twisted", "treq", "click", "rich")}}
+    try:
+        ours = metadata.version("elkobroker")
+    except metadata.PackageNotFoundError:  # A checkout without installation.
+        ours = "of a checkout"
+    return f"brokerctl {ours} ({', '.join(map(' '.join, on.items()))})"
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(_version())
+        context.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the versions of brokerctl and its libraries.",
+)
+@remote
+def cli() -> None:
+    """Show and steer a running elkobroker, on this machine or another.
+
+    Without options, brokerctl asks the broker at http://127.0.0.1:9080. The options of the connection may stand before
+    or after the command.
+    """
+
+
+@click.command("man", hidden=True)
+def manual() -> None:
+    """Print the manual page of brokerctl."""
+    click.echo(man.page(cli), nl=False)
+
+
+FARM, ACTIONS, HERE = "The farm", "Actions", "This command"
+
+for command in (state.status, state.why):
+    cli.add(FARM, command)
+for name, listing in lists.LISTINGS.items():
+    cli.add(FARM, lists.loads_command() if name == "loads" else lists.list_command(name, listing))
+for command in (
+    live.top,
+    changes.watch,
+    changes.events,
+    lists.views,
+    state.director,
+    state.plan,
+    state.journal,
+    state.config,
+):
+    cli.add(FARM, command)
+for command in (
+    actions.reload,
+    draining.drain,
+    actions.say,
+    actions.launch,
+    actions.reinit,
+    actions.disconnect,
+    actions.withdraw,
+    actions.log,
+    actions.trace,
+    actions.shutdown,
+):
+    cli.add(ACTIONS, command)
+for command in (contexts.context, state.whoami, completion.completion):
+    cli.add(HERE, command)
+cli.add_command(manual)
+
+
+def main() -> None:
+    """Run the command, and end the process."""
+    try:
+        cli.main(prog_name="brokerctl")
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else 1
+        if threading.active_count() > 1:
+            # A name server that does not answer holds a thread.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        raise

@@ -1,0 +1,176 @@
+"""The commands that read one thing: status, why, plan, whoami, journal, config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from broker.brokerctl.commands.lists import PAGE, Selection, fetch, selecting, selection_of, show
+from broker.brokerctl.failures import Exit
+from broker.brokerctl.http.answers import mapping, rows
+from broker.brokerctl.http.client import Client, segment
+from broker.brokerctl.options import remote, session_of
+from broker.brokerctl.output.tables import Column
+from broker.brokerctl.output.units import duration, text
+
+SECONDS = "seconds"
+STATUS = [Column("uptime", SECONDS), Column("age", SECONDS), Column("since", "")]
+
+
+@click.command()
+@remote
+@click.pass_context
+def status(context: click.Context) -> int:
+    """Show the broker: version, uptime, listeners, registry, and whether it is ready.
+
+    The exit code is 1 if the broker is not ready: a listener is not open, or its state cannot be stored.
+    """
+    session = session_of(context)
+
+    async def ask(client: Client) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        about = mapping(await client.get("/v1/status"))
+        # 503 is the answer of a broker that is not ready.
+        answer = await client.request("GET", "/readyz")
+        ready = answer.json() if answer.status in (200, 503) else answer.value()
+        return about, mapping(ready)
+
+    about, ready = session.run(ask)
+    reasons = [row for row in ready.get("reasons") or () if isinstance(row, dict)]
+    is_ready = ready.get("ready", not reasons) is True
+    output = session.output
+    if not output.for_people:
+        output.values({**about, "ready": is_ready, "reasons": reasons})
+    else:
+        output.values({**about, "ready": is_ready}, STATUS)
+        for reason in reasons:
+            output.say(f"not ready: {text(reason.get('what'))}: {text(reason.get('reason'))}", "bold red")
+    return Exit.OK if is_ready else Exit.FAILED
+
+
+WHY = [
+    Column("wire"),
+    Column("provider"),
+    Column("label"),
+    Column("address"),
+    Column("since", ""),
+    Column("alive_by"),
+    Column("ends"),
+    Column("check"),
+]
+
+
+@click.command()
+@click.argument("name")
+@remote
+@click.pass_context
+def why(context: click.Context, name: str) -> int:
+    """Explain each entry of a service: its wire and peer, since when, alive by what, and when it would end."""
+    session = session_of(context)
+    answer = mapping(session.run(lambda client: client.get(f"/v1/why/{segment(name)}")))
+    output = session.output
+    entries = rows(answer, "entries" if "entries" in answer else "rows")
+    if not output.for_people:
+        output.rows(entries, WHY, answer)
+    for entry in entries if output.for_people else ():
+        if entry is not entries[0]:
+            output.say("")
+        output.say(f"{name}  {text(entry.get('hostport'))}" if entry.get("hostport") else name, "bold")
+        output.values({key: value for key, value in entry.items() if key not in ("hostport", "service", "name")}, WHY)
+    if not entries:
+        output.note(f"there is no service {name!r}")
+        return Exit.NOT_FOUND
+    return Exit.OK
+
+
+PLAN = [
+    Column("service"),
+    Column("verdict"),
+    Column("has"),
+    Column("need_now"),
+    Column("need"),
+    Column("days_until_short"),
+    Column("short_at"),
+]
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Exit with 1 if a service is or becomes short, or if there is no plan.")
+@selecting
+@remote
+@click.pass_context
+def plan(context: click.Context, /, check: bool, **options: Any) -> int:
+    """Show the capacity plan: what each service needs, and when it becomes short."""
+    session = session_of(context)
+    answer = session.run(lambda client: fetch(client, "/v1/plan", selection_of(**options)))
+    output = session.output
+    show(output, "services in the plan", answer, PLAN)
+    age = answer.get("age")
+    if output.for_people and isinstance(age, int | float):
+        output.note(f"the plan was made {duration(age)} ago")
+    short = [row for row in rows(answer) if row.get("days_until_short") is not None]
+    return Exit.FAILED if check and (short or not rows(answer)) else Exit.OK
+
+
+@click.command()
+@remote
+@click.pass_context
+def whoami(context: click.Context) -> None:
+    """Show the user that the broker takes this command for, with its rights."""
+    session = session_of(context)
+    session.output.values(mapping(session.run(lambda client: client.get("/v1/whoami"))))
+
+
+@click.command()
+@remote
+@click.pass_context
+def journal(context: click.Context) -> None:
+    """Show the state of the metrics journal."""
+    session = session_of(context)
+    session.output.values(mapping(session.run(lambda client: client.get("/v1/journal"))), STATUS)
+
+
+@click.command()
+@click.argument("pattern", required=False)
+@remote
+@click.pass_context
+def config(context: click.Context, pattern: str | None) -> int:
+    """Show each key of the broker's configuration, and whether a reload may change it.
+
+    The exit code is 1 if the configuration file has problems.
+    """
+    from fnmatch import fnmatchcase
+
+    session = session_of(context)
+    answer = mapping(session.run(lambda client: client.get("/v1/config")))
+    output = session.output
+    key = next((each for each in ("keys", "rows") if isinstance(answer.get(each), list)), "keys")
+    found: Sequence[Mapping[str, Any]] = rows(answer, key)
+    if pattern is not None:
+        found = [row for row in found if fnmatchcase(str(row.get("key", row.get("name", ""))), pattern)]
+    output.rows(found, [Column("key"), Column("value")], {**answer, key: found})
+    problems = answer.get("problems") or []
+    for problem in problems if output.for_people and isinstance(problems, list) else ():
+        output.note(f"problem: {text(problem)}", "bold red")
+    return Exit.FAILED if problems else Exit.OK
+
+
+@click.command()
+@click.argument("table", required=False)
+@selecting
+@remote
+@click.pass_context
+def director(context: click.Context, /, table: str | None, **options: Any) -> None:
+    """Show a table of the Elko Director: contexts, providers, users. Without TABLE, list the tables."""
+    from broker.brokerctl.commands.lists import described
+
+    session = session_of(context)
+    selection = selection_of(**options)
+    if table is None:
+        answer, columns = session.run(lambda client: described(client, None, None, Selection(limit=PAGE)))
+        answer["rows"] = [row for row in answer["rows"] if str(row.get("name")).startswith("director ")]
+        show(session.output, "tables of the director", answer, columns)
+        return
+    found, columns = session.run(lambda client: described(client, "director", table, selection))
+    show(session.output, table, found, columns)

@@ -1,0 +1,1 @@
+"""Contexts: several brokers by name, each with its address and the user's credentials."""

@@ -1,0 +1,109 @@
+"""Answers as values: JSON of the API, or the failure that an answer means. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import attrs
+import msgspec
+
+from broker.brokerctl.failures import Exit, Failure
+
+SHOWN = 300
+"""Characters of a server's text in a message: a sentence, and not a page."""
+
+
+@attrs.frozen
+class Answer:
+    """A complete answer. ``where`` is the address that was asked, for messages."""
+
+    status: int
+    content_type: str
+    body: bytes
+    where: str
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+
+    def value(self) -> Any:
+        """Return the JSON of a success, None for an empty one. Raises `Failure`."""
+        if not 200 <= self.status < 300:
+            raise self.failure()
+        return self.json()
+
+    def json(self) -> Any:
+        """Return the JSON of any answer, None for an empty one. Raises `Failure`."""
+        if not self.body:
+            return None
+        kind = self.content_type.partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            raise self._foreign(f"answers with {kind or 'no content type'} where JSON is expected")
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise self._foreign(f"answers with JSON that cannot be read ({error})") from None
+
+    def failure(self) -> Failure:
+        """Return the failure of an answer that is no success."""
+        if 300 <= self.status < 400:
+            to = self.headers.get("location", "nowhere")[:SHOWN]
+            return self._foreign(f"redirects to {to}, which is not followed")
+        code = _CODES.get(self.status, Exit.FAILED)
+        problem: Any = None
+        if self.content_type.startswith("application/problem+json"):
+            try:
+                problem = msgspec.json.decode(self.body)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                problem = None
+        if isinstance(problem, dict):
+            detail = problem.get("detail") or problem.get("title")
+            if isinstance(detail, str):
+                return Failure(detail[:SHOWN], code)
+        status = f"{self.status} {_phrase(self.status)}".strip()
+        if self.status in (502, 503, 504):
+            return Failure(f"{self.where} answers {status}: a proxy before the broker does not reach it", code)
+        if self.status in (404, 405, 501):
+            return self._foreign(f"answers {status}: the broker is of an older version, or this is another server")
+        if code is Exit.DENIED:
+            return Failure(
+                f"{self.where} answers {status}, and not as a broker does: a proxy refuses the request", code
+            )
+        return self._foreign(f"answers {status} without problem details")
+
+    def _foreign(self, what: str) -> Failure:
+        return Failure(f"{self.where} {what}", Exit.UNINTELLIGIBLE)
+
+
+_CODES = {
+    401: Exit.DENIED,
+    403: Exit.DENIED,
+    404: Exit.NOT_FOUND,
+    502: Exit.UNREACHABLE,
+    503: Exit.UNREACHABLE,
+    504: Exit.UNREACHABLE,
+}
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object. Raises `Failure` for all else."""
+    if not isinstance(value, dict):
+        raise Failure(_STRANGE, Exit.UNINTELLIGIBLE)
+    return value
+
+
+def rows(value: Any, key: str = "rows") -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a list's answer. Raises `Failure` if it has none."""
+    found = mapping(value).get(key)
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise Failure(_STRANGE, Exit.UNINTELLIGIBLE)
+    return found
+
+
+_STRANGE = "the server's answer has another form than this version of brokerctl knows"

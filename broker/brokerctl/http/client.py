@@ -1,0 +1,274 @@
+"""The client: requests to one broker, one at a time, with bounds on time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import treq.client
+from OpenSSL import SSL
+from service_identity import VerificationError
+from twisted.internet import error
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure as TwistedFailure
+from twisted.web.client import (
+    URI,
+    Agent,
+    HTTPConnectionPool,
+    ResponseDone,
+    ResponseFailed,
+)
+from twisted.web.http import PotentialDataLoss
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from broker.brokerctl.contexts.context import Context
+from broker.brokerctl.failures import Exit, Failure
+from broker.brokerctl.http.answers import Answer
+from broker.brokerctl.http.budget import Budget, Counted
+from broker.brokerctl.http.tls import connection_creator
+
+TIMEOUT = 20.0
+"""Seconds for one request with its complete answer, name resolution and handshakes included."""
+
+MAX_HEAD = 128 * 1024
+"""Bytes before the body: headers, and the handshake of TLS does not count."""
+
+MAX_BODY = 32 * 1024 * 1024
+"""Bytes of a body, after decompression: a page of 1,000 rows has less than one hundredth of it. One piece of compressed
+input may become 64 MiB before it is counted."""
+
+Query = Mapping[str, str | int | float | Sequence[str]]
+
+
+@implementer(IAgentEndpointFactory)
+class Client:
+    """A client of one broker. ``authorization`` is the field of that name, "" for none."""
+
+    def __init__(self, reactor: Any, context: Context, timeout: float = TIMEOUT, authorization: str = "") -> None:
+        self.reactor = reactor
+        self.where = context.url.rstrip("/")
+        parts = urlsplit(self.where)
+        self._host, self._port = parts.hostname or "", parts.port or (443 if context.secure else 80)
+        # hyperlink, by which treq reads addresses, takes an address of IPv6 for a name. The endpoint knows better.
+        self._url = self.where if ":" not in self._host else f"{parts.scheme}://ipv6.invalid{parts.path}"
+        self._authority = parts.netloc
+        self.timeout = timeout
+        self._budget = Budget()
+        self._authorization = {"Authorization": authorization} if authorization else {}
+        # Made at once, so that a bad file is told before anything is sent.
+        self._tls = connection_creator(context, self._host) if context.secure else None
+        self._pool = HTTPConnectionPool(reactor)
+        agent = Agent.usingEndpointFactory(reactor, self, self._pool)
+        self._http = treq.client.HTTPClient(agent)
+
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        """Return the endpoint of a connection; part of the interface of `Agent`."""
+        plain = HostnameEndpoint(self.reactor, self._host, self._port, timeout=self.timeout)
+        return Counted(plain if self._tls is None else wrapClientTLS(self._tls, plain), self._budget)
+
+    async def get(self, path: str, query: Query | None = None) -> Any:
+        """Return the JSON of a resource. Raises `Failure`."""
+        return (await self.request("GET", path, query)).value()
+
+    async def post(self, path: str, body: object, method: str = "POST") -> Any:
+        """Send JSON, and return that of the answer, or None. Raises `Failure`."""
+        return (await self.request(method, path, None, body)).value()
+
+    async def request(
+        self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
+    ) -> Answer:
+        """Return the complete answer, whatever its status. Raises `Failure` if there is none.
+
+        ``path`` is percent-encoded. ``timeout`` replaces that of the client.
+        """
+        limit = self.timeout if timeout is None else timeout
+        self._budget.allow(MAX_HEAD + MAX_BODY)
+
+        async def whole() -> Answer:
+            response = await self._send(method, path, query, body, {})
+            collected = _Collected()
+            response.deliverBody(collected)
+            return self._answer(response, await collected.done)
+
+        try:
+            return await Deferred.fromCoroutine(whole()).addTimeout(limit, self.reactor)
+        except Exception as problem:
+            raise self._explained(problem, limit) from None
+
+    async def stream(self, path: str, query: Query | None, last: str, receive: Callable[[bytes], object]) -> None:
+        """Receive a stream of server-sent events until it ends. ``receive`` may raise `Failure`, which ends it.
+
+        ``last`` is the id of the last event received, or "". A stream that is silent for `SILENCE` seconds ends too.
+        """
+        self._budget.allow(MAX_HEAD + MAX_BODY)
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if last:
+            headers["Last-Event-ID"] = last
+        try:
+            response = await Deferred.fromCoroutine(self._send("GET", path, query, None, headers)).addTimeout(
+                self.timeout, self.reactor
+            )
+            if response.code != 200 or not _content_type(response).startswith("text/event-stream"):
+                collected = _Collected()
+                response.deliverBody(collected)
+                body = await collected.done.addTimeout(self.timeout, self.reactor)
+                answer = self._answer(response, body)
+                if response.code == 200:
+                    raise Failure(f"{self.where} answers with no stream of events", Exit.UNINTELLIGIBLE)
+                raise answer.failure()
+            self._budget.allow(None)
+            piped = _Piped(self.reactor, receive)
+            response.deliverBody(piped)
+            await piped.done
+        except Exception as problem:
+            raise self._explained(problem, self.timeout) from None
+
+    async def close(self) -> None:
+        """Close the kept connections."""
+        await self._pool.closeCachedConnections()
+
+    async def _send(self, method: str, path: str, query: Query | None, body: object, extra: Mapping[str, str]) -> Any:
+        headers = Headers({"Accept": ["application/json"], "User-Agent": ["brokerctl"], "Host": [self._authority]})
+        for name, value in {**self._authorization, **extra}.items():
+            headers.setRawHeaders(name, [value])
+        params = [
+            (name, str(each))
+            for name, value in (query or {}).items()
+            for each in ([value] if isinstance(value, str | int | float) else value)
+        ]
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        return await self._http.request(
+            method,
+            self._url + path,
+            params=params,
+            headers=headers,
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=self.reactor,
+            **options,
+        )
+
+    def _answer(self, response: Any, body: bytes) -> Answer:
+        location = response.headers.getRawHeaders("location", [""])[0]
+        return Answer(response.code, _content_type(response), body, self.where, {"location": location})
+
+    def _explained(self, problem: Exception, limit: float) -> Exception:
+        """Return the failure for a person; other exceptions are defects, or cancellations, and returned as they are."""
+        if isinstance(problem, Failure):
+            return problem
+        if self._budget.exceeded:
+            return Failure(f"{self.where} answers with more than {MAX_BODY} bytes", Exit.UNINTELLIGIBLE)
+        if isinstance(problem, error.TimeoutError):
+            return Failure(f"{self.where} gives no complete answer within {limit:g} s", Exit.UNREACHABLE)
+        reasons = [each.value for each in getattr(problem, "reasons", ())] or [problem]
+        for reason in reasons:
+            if isinstance(reason, Failure):
+                return reason
+            if isinstance(reason, VerificationError):
+                return Failure(f"the certificate of {self.where} is for another name", Exit.UNREACHABLE)
+            if isinstance(reason, SSL.Error):
+                return Failure(f"TLS with {self.where} fails: {_tls_reason(reason)}", Exit.UNREACHABLE)
+        if isinstance(problem, error.ConnectingCancelledError):
+            return problem
+        if isinstance(problem, error.DNSLookupError):
+            return Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
+        if isinstance(problem, error.ConnectError):
+            return Failure(
+                f"{self.where} cannot be reached: {problem.args[-1] if problem.args else problem}", Exit.UNREACHABLE
+            )
+        if isinstance(problem, ResponseFailed):
+            if any(isinstance(reason, error.ConnectionDone | error.ConnectionLost) for reason in reasons):
+                return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
+            return Failure(f"{self.where} does not answer as an HTTP server does", Exit.UNINTELLIGIBLE)
+        if isinstance(problem, error.ConnectionClosed):
+            return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
+        return problem
+
+
+def segment(text: str) -> str:
+    """Return a text as one segment of a path. Dots alone are encoded too, since servers resolve them."""
+    encoded = quote(text, safe="")
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
+
+SILENCE = 60.0
+"""Seconds without a byte after which a stream counts as dead: the broker sends a comment more often."""
+
+
+class _Collected(Protocol):
+    """A body that is collected up to `MAX_BODY`. ``done`` fires with it, and aborts the connection when cancelled."""
+
+    def __init__(self) -> None:
+        self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= MAX_BODY:
+            self._pieces.append(data)
+        elif self._pieces:
+            self._pieces = []
+            self._abort()
+            sentence = f"the server answers with more than {MAX_BODY} bytes"
+            self.done.errback(Failure(sentence, Exit.UNINTELLIGIBLE))
+
+    def connectionLost(self, reason: TwistedFailure = connectionDone) -> None:
+        if self.done.called:
+            return
+        if reason.check(ResponseDone, PotentialDataLoss):
+            self.done.callback(b"".join(self._pieces))
+        else:
+            self.done.errback(reason)
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.stopProducing()  # type: ignore[attr-defined]
+
+
+class _Piped(Protocol):
+    """A body that is passed on as it comes. ``done`` fires at its end."""
+
+    def __init__(self, reactor: Any, receive: Callable[[bytes], object]) -> None:
+        self.done: Deferred[None] = Deferred(lambda _: self._abort())
+        self._receive = receive
+        self._silence = reactor.callLater(SILENCE, self._abort)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self.done.called:
+            return
+        self._silence.reset(SILENCE)
+        try:
+            self._receive(data)
+        except Exception as problem:
+            self.done.errback(problem)
+            self._abort()
+
+    def connectionLost(self, reason: TwistedFailure = connectionDone) -> None:
+        if self._silence.active():
+            self._silence.cancel()
+        if not self.done.called:
+            self.done.callback(None)
+
+    def _abort(self) -> None:
+        if self._silence.active():
+            self._silence.cancel()
+        if self.transport is not None:
+            self.transport.stopProducing()  # type: ignore[attr-defined]
+
+
+def _content_type(response: Any) -> str:
+    return str(response.headers.getRawHeaders("content-type", [""])[0])
+
+
+def _tls_reason(reason: SSL.Error) -> str:
+    """Return the last sentence of OpenSSL's queue of errors."""
+    queue = reason.args[0] if reason.args and isinstance(reason.args[0], list) else []
+    texts = [str(each[-1]) for each in queue if each and each[-1]]
+    return texts[-1] if texts else "the server speaks no TLS, or refuses the client's certificate"

@@ -1,0 +1,78 @@
+"""TLS of the client: whom it trusts, and its own certificate."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from OpenSSL import crypto
+from twisted.internet import ssl
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+
+from broker.brokerctl.contexts.context import Context
+from broker.brokerctl.failures import Exit, Failure
+
+MAX_PEM = 1024 * 1024
+"""Bytes of a PEM file: the authorities of a whole system are 250 kB."""
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def connection_creator(context: Context, host: str) -> IOpenSSLClientConnectionCreator:
+    """Return the settings for a connection to a host, whose certificate must have its name. Raises `Failure`."""
+    trusted = None
+    if context.ca is not None:
+        trusted = ssl.trustRootFromCertificates([_loaded(context.ca, pem) for pem in _certificates(context.ca)])
+    own, extra = None, {}
+    if context.cert is not None:
+        leaf, *chain = _certificates(context.cert)
+        own = _private(context, leaf)
+        extra = {"extraCertChain": [_loaded(context.cert, pem).original for pem in chain]}
+    return ssl.optionsForClientTLS(host, trusted, own, extraCertificateOptions=extra)
+
+
+def _private(context: Context, leaf: bytes) -> Any:
+    assert context.cert is not None
+    file = context.key or context.cert
+    data = _read(file)
+    _loaded(context.cert, leaf)
+    try:
+        # A passphrase that OpenSSL asked for on the terminal would stop a script.
+        key = crypto.load_privatekey(crypto.FILETYPE_PEM, data, passphrase=b"")
+    except (crypto.Error, ValueError, TypeError):
+        raise _usage(f"{file} has no private key, or one with a passphrase, which is not supported") from None
+    key_pem = crypto.dump_privatekey(crypto.FILETYPE_PEM, key)
+    certificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + key_pem)
+    private: Any = key.to_cryptography_key()
+    if certificate.original.get_pubkey().to_cryptography_key() != private.public_key():
+        raise _usage(f"the private key in {file} does not belong to the certificate in {context.cert}")
+    return certificate
+
+
+def _certificates(path: str) -> list[bytes]:
+    found = _CERTIFICATE.findall(_read(path))
+    if not found:
+        raise _usage(f"{path} has no certificate in PEM")
+    return found
+
+
+def _loaded(path: str, pem: bytes) -> Any:
+    try:
+        return ssl.Certificate.loadPEM(pem)
+    except (crypto.Error, ValueError):
+        raise _usage(f"{path} has a certificate that cannot be read") from None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PEM + 1)
+    except OSError as error:
+        raise _usage(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_PEM:
+        raise _usage(f"{path} is larger than {MAX_PEM} bytes")
+    return data
+
+
+def _usage(sentence: str) -> Failure:
+    return Failure(sentence, Exit.USAGE)

@@ -1,0 +1,1 @@
+"""Output: tables for people, JSON and CSV for programs."""

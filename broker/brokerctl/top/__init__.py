@@ -1,0 +1,1 @@
+"""The live display: its state, its keys, and its screen."""

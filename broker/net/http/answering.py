@@ -1,0 +1,268 @@
+"""One answer of a listener: it waits for the result, and sends it whole, in pieces, or as a stream.
+
+Rules:
+- The result is discarded, and a Deferred cancelled, when the peer has gone.
+- A stream is in chunks (server-sent events), or a WebSocket where the request asks for an upgrade.
+- The producer of a stream sees ``behind`` while the peer does not read. Beyond ``write_buffer`` of output meanwhile,
+  the peer is disconnected.
+- An exception of a producer is logged, and ends the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.http import datetimeToString
+
+from broker.core.errors import Reason
+from broker.net.http.request import HttpRequest
+from broker.net.http.websocket import Upgrade, WebSocket
+from broker.web.messages import Response, Stream
+from broker.web.problem import Problem
+
+if TYPE_CHECKING:
+    from broker.net.http.listener import Channel, HttpFactory
+
+HEADERS = (
+    # A script or a style sheet is taken for one only if it is declared to be one.
+    ("X-Content-Type-Options", "nosniff"),
+    # No page of another site embeds an answer.
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+"""Header fields of each answer."""
+
+NO_STORE = ("Cache-Control", "no-store")
+"""The header of answers without a Cache-Control of their own: they show state that may change, or is secret."""
+
+NO_ROOM = "too many answers wait already: try again later"
+
+
+class Answering:
+    """The answer to one request. ``state`` names its present phase, for operators."""
+
+    log = Logger()
+
+    def __init__(self, factory: HttpFactory, channel: Channel, request: HttpRequest) -> None:
+        self.state = "answering"
+        self._factory = factory
+        self._channel: Channel | None = channel
+        self._request = request
+        self._result: Deferred[Any] | None = None
+        self._waits = False
+        self._outlet: _Events | WebSocket | None = None
+        request.notifyFinish().addErrback(lambda _: self._lost())
+
+    def wait(self, result: Deferred[Any]) -> None:
+        """Wait for a result. It is cancelled if the peer goes, or if too many wait already."""
+        self._result = result
+        result.addCallbacks(self._arrived, self._failed)
+        if self._result is not None and not self._begin_to_wait("waiting"):
+            self._cancel()
+
+    def send(self, answer: object) -> None:
+        """Send the answer."""
+        if self._channel is None:
+            return
+        if isinstance(answer, Stream):
+            self._stream(answer)
+        elif isinstance(answer, Response):
+            self._respond(answer)
+        else:
+            raise TypeError(f"no answer: {type(answer).__name__}")
+
+    def close(self) -> None:
+        """End the answer: the listener closes."""
+        channel = self._channel
+        if channel is None:
+            return
+        self._request.last()
+        if self._result is not None:
+            self._cancel()
+        elif self._outlet is not None:
+            self._outlet.close()
+        else:
+            channel.hang_up()
+
+    # inside
+
+    def _begin_to_wait(self, state: str) -> bool:
+        assert self._channel is not None
+        if self._waits:
+            self.state = state
+            return True
+        host = self._channel.host
+        if not self._factory.room_to_wait(host):
+            self._factory.complaints.count(f"{self._factory.wire}_waiting", "refused")
+            return False
+        self._factory.waits(host, 1)
+        self._waits = True
+        self.state = state
+        return True
+
+    def _cancel(self) -> None:
+        """Cancel the result, and answer by 503 if the peer is there."""
+        result, self._result = self._result, None
+        if result is not None:
+            result.cancel()
+        if self._channel is not None:
+            self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response())
+
+    def _arrived(self, answer: object) -> None:
+        if self._result is not None:
+            self._result = None
+            self.send(answer)
+
+    def _failed(self, failure: Failure) -> None:
+        if self._result is None:
+            failure.trap(CancelledError, Exception)
+            return  # cancelled by this object, or too late
+        self._result = None
+        self.log.failure("an answer of HTTP failed", failure=failure)
+        self._respond(Problem(500, "the broker failed; its log says more", Reason.INTERNAL).response())
+
+    def _respond(self, response: Response) -> None:
+        channel, request = self._channel, self._request
+        if channel is None or request.over:
+            return
+        if response.status >= 400 and not channel.patient():
+            request.last()
+        headers = [*HEADERS, *response.headers, ("Date", datetimeToString().decode())]
+        if not any(name.lower() == "cache-control" for name, _ in response.headers):
+            headers.append(NO_STORE)
+        body = response.body
+        if isinstance(body, bytes):
+            self._over()
+            request.reply(response.status, body, response.content_type, headers)
+            return
+        request.head(response.status, response.content_type, headers)
+        request.notifyFinish().addBoth(lambda _: self._over())
+        request.write(b"")  # type: ignore[no-untyped-call]
+        channel.go_on_writing(iter(()) if request.method == b"HEAD" else body)
+
+    def _stream(self, stream: Stream) -> None:
+        channel, request = self._channel, self._request
+        assert channel is not None
+        if not self._begin_to_wait("stream"):
+            self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response())
+            return
+        outlet: _Events | WebSocket
+        if Upgrade.asked(request):
+            try:
+                upgrade = Upgrade(request)
+            except Problem as problem:
+                self._respond(problem.response())
+                return
+            self.state = "websocket"
+            outlet = WebSocket(channel, self._factory, stream, self._over)
+            self._outlet = channel.producing = outlet
+            upgrade.accept(channel)
+            outlet.ws = upgrade.connection
+            if not outlet.start():
+                return
+            channel.upgrade(outlet)
+        else:
+            headers = [*HEADERS, *stream.headers, NO_STORE, ("Date", datetimeToString().decode())]
+            request.head(200, stream.content_type, headers)
+            request.write(b"")  # type: ignore[no-untyped-call]
+            if request.method == b"HEAD":
+                self._over()
+                request.end()
+                return
+            self._outlet = outlet = _Events(channel, self._factory, request, stream, self._over)
+            channel.producing = outlet
+            outlet.start()
+
+    def _lost(self) -> None:
+        result, self._result = self._result, None
+        outlet = self._outlet
+        self._over()
+        if result is not None:
+            result.cancel()
+        if outlet is not None:
+            outlet.lost()
+
+    def _over(self) -> None:
+        channel, self._channel = self._channel, None
+        self._outlet = None
+        if channel is not None:
+            channel.answering = None
+            channel.producing = None
+            if self._waits:
+                self._waits = False
+                self._factory.waits(channel.host, -1)
+
+
+class _Events:
+    """The outlet of a stream in chunks."""
+
+    log = Logger()
+
+    def __init__(
+        self, channel: Channel, factory: HttpFactory, request: HttpRequest, stream: Stream, over: Callable[[], None]
+    ) -> None:
+        self._channel = channel
+        self._factory = factory
+        self._request = request
+        self._stream = stream
+        self._over = over
+        self._ended: Callable[[], None] | None = None
+        self._closed = False
+        self._held = 0
+
+    def start(self) -> None:
+        """Begin the stream."""
+        try:
+            ended = self._stream.begin(self)
+        except Exception:
+            self.log.failure("a stream of HTTP failed")
+            self._channel.abort()
+            return
+        if self._closed:
+            ended()
+        else:
+            self._ended = ended
+
+    @property
+    def behind(self) -> bool:
+        """See `broker.web.messages.Outlet`."""
+        return self._channel.behind
+
+    def write(self, data: bytes) -> None:
+        """See `broker.web.messages.Outlet`."""
+        if self._closed or not data:
+            return
+        if self._channel.behind:
+            self._held += len(data)
+            if self._held > self._factory.limits.write_buffer:
+                self._channel.not_reading()
+                return
+        self._request.write(data)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """See `broker.web.messages.Outlet`."""
+        if not self._closed:
+            self.lost()
+            self._over()
+            if not self._request.over:
+                self._request.end()
+
+    def room(self) -> None:
+        """Output is no longer pending."""
+        self._held = 0
+        if not self._closed:
+            try:
+                self._stream.room()
+            except Exception:
+                self.log.failure("a stream of HTTP failed")
+                self._channel.abort()
+
+    def lost(self) -> None:
+        """The connection is lost, or the stream ends."""
+        self._closed = True
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()

@@ -1,0 +1,245 @@
+"""Listener of HTTP: it makes a `broker.web.messages.Request` of each request, and sends the answer of ``respond``.
+
+Rules:
+- At the connection limit, the longest idle connection is closed, or else the one whose request has been incomplete for
+  the longest time: so neither idle nor slow peers lock others out.
+- Answers that wait are bounded, all together and for each address; further ones are refused by 503.
+- A request with a malformed target or query is a problem 400.
+- When the listener ends, requests that wait are answered by 503, and streams end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl
+
+from twisted.internet.defer import Deferred
+
+from broker.core.errors import Reason, Refusal
+from broker.net.admission import DISCONNECTED, ConnectionFactory
+from broker.net.client_certificate import client_names
+from broker.net.connection import StreamConnection
+from broker.net.http.answering import Answering
+from broker.net.http.bounds import HttpDeadlines, RequestBounds
+from broker.net.http.channel import HttpChannel
+from broker.net.http.limits import HttpLimits
+from broker.net.http.request import HttpRequest
+from broker.net.http.websocket import WebSocket
+from broker.net.rate_limits import Complaints, Deadlines
+from broker.net.scheduler import Scheduler
+from broker.web.endpoint import Answer
+from broker.web.messages import Request
+from broker.web.problem import MEDIA_TYPE, Problem
+
+MAX_PARAMETERS = 100
+"""Parameters of a query: no endpoint has as many, and each costs some µs."""
+
+SINGLE = (b"Host", b"Authorization", b"Origin", b"Content-Type")
+"""Header fields that may appear once only: two different values may be read differently by a proxy."""
+
+
+class Channel(HttpChannel):
+    """A connection of a listener."""
+
+    source = ""
+    """The address that this connection counts for in the listener's limit; see `StreamConnection.source`."""
+    requests_served = 0
+    answering: Answering | None = None
+    """The answer that waits or is being sent."""
+
+    def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.factory = factory
+        self.address = f"{host}:{port}" if port else host
+        self.local = local
+        self.turned_away = turned_away
+        self.certificate: tuple[str, ...] | None = None
+        self.secure = False
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        if self.turned_away is not None:
+            self.refused(self.turned_away)
+            self.last_words(503, "Service Unavailable", self.turned_away.text)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the peer's verified certificate; none without TLS, and none without a certificate."""
+        if self.certificate is None:
+            self.certificate = client_names(self.transport)
+        return self.certificate
+
+    def patient(self) -> bool:
+        """Count an answer with an error status. Returns False if there were too many."""
+        return self._patience.lasts()
+
+    def close(self) -> None:
+        """Close in order: the listener ends."""
+        if self.answering is not None:
+            self.answering.close()
+        else:
+            self.hang_up()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a refusal. An answer is sent to requests only."""
+        self.refused(refusal)
+
+    def unclosed(self) -> None:
+        """Close at once, at the deadline of a close."""
+        self.abort()
+
+    @property
+    def state(self) -> str:
+        """The state, for operators: idle, reading, waiting, stream or websocket."""
+        if self.answering is not None:
+            return self.answering.state
+        return "reading" if self._arriving else "idle"
+
+
+class HttpFactory(ConnectionFactory):
+    """One listener. ``respond`` answers a complete request, and never raises."""
+
+    connections: set[Any]
+
+    def __init__(
+        self,
+        wire: str,
+        respond: Callable[[Request], Answer],
+        limits: HttpLimits,
+        turns: Scheduler,
+        complaints: Complaints,
+        clock: Any,
+    ) -> None:
+        super().__init__(wire, limits.connections, turns, complaints, clock, half_close=False)
+        self.http = limits
+        self.deadlines = HttpDeadlines(clock, self._bounds)
+        self.pings: Deadlines[WebSocket] = Deadlines(clock, WebSocket.ping)
+        self.served = 0
+        self.evicted = 0
+        self.waiting: Counter[str] = Counter()
+        """Answers that wait, by address."""
+        self.respond = respond
+
+    def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> Any:
+        channel: Any = Channel(self, host, port, local, turned_away)
+        channel.callLater = self.clock.callLater
+        return channel
+
+    def drain(self) -> None:
+        """Keep all connections: operators follow the drain over them. The handlers of the wire refuse clients."""
+
+    def disconnect(self, address: str) -> bool:
+        """Close the connections from that address, ``host:port``, in order. Returns False if there is none."""
+        found = [each for each in self.connections if each.address == address and not each.hanging_up]
+        for connection in found:
+            self.send_away(connection, Refusal(Reason.DISCONNECTED, DISCONNECTED))
+        return bool(found)
+
+    def use(self, limits: HttpLimits) -> None:
+        """Apply new limits, and accept again if they allow."""
+        self.http = limits
+        self.limit(limits.connections)
+
+    def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
+        if connection.turned_away is None and len(self.connections) + 1 >= self.limits.connections:
+            self._make_room(connection)
+        # There is no deadline for a login: each request has its own credentials.
+        super().connected(connection, authenticated=True)
+
+    def log(self, request: HttpRequest) -> None:
+        """Write no access log. Twisted calls this after each answer."""
+
+    def serve(self, request: HttpRequest) -> None:
+        """Answer a request."""
+        channel: Any = request.channel
+        self.served += 1
+        channel.requests_served += 1
+        answering = channel.answering = Answering(self, channel, request)
+        try:
+            asked = _asked(channel, request)
+        except Problem as problem:
+            self.complaints.add(self.wire, channel.host, Refusal(problem.reason, problem.detail))
+            answering.send(problem.response())
+            return
+        answer = self.respond(asked)
+        if isinstance(answer, Deferred):
+            answering.wait(answer)
+        else:
+            answering.send(answer)
+
+    def room_to_wait(self, host: str) -> bool:
+        """Return True if one more answer to that address may wait."""
+        limits = self.http
+        if self.waiting.total() >= limits.waiting:
+            return False
+        return not limits.waiting_per_address or self.waiting[host] < limits.waiting_per_address
+
+    def waits(self, host: str, by: int) -> None:
+        """Count an answer that begins to wait (1), or no longer waits (-1)."""
+        self.waiting[host] += by
+        if not self.waiting[host]:
+            del self.waiting[host]
+
+    def sentence(self, status: int, text: str) -> tuple[bytes, str]:
+        """Return the body and content type of a refusal before a request is complete."""
+        body = Problem(status, text, Reason.TOO_LARGE if status == 413 else Reason.SYNTAX).response().body
+        assert isinstance(body, bytes)
+        return body, MEDIA_TYPE
+
+    def _bounds(self) -> RequestBounds:
+        return self.http.requests
+
+    def _make_room(self, newcomer: object) -> None:
+        for deadlines in (self.deadlines.idle, self.deadlines.arriving):
+            oldest = deadlines.first()
+            if oldest is not None and oldest is not newcomer:
+                self.evicted += 1
+                oldest.abort()
+                return
+
+
+def _asked(channel: Channel, request: HttpRequest) -> Request:
+    """Return the request as a value. Raises `Problem` 400."""
+    raw = request.requestHeaders
+    for name in SINGLE:
+        if len(raw.getRawHeaders(name) or ()) > 1:
+            raise Problem(400, f"more than one {name.decode()}", Reason.SYNTAX)
+    headers = {
+        name.decode("latin-1").lower(): ", ".join(value.decode("latin-1") for value in values)
+        for name, values in raw.getAllRawHeaders()
+    }
+    if "host" not in headers and request.clientproto == b"HTTP/1.1":
+        raise Problem(400, "a request of HTTP/1.1 must have a Host", Reason.SYNTAX)
+    try:
+        target = request.uri.decode("ascii")
+    except UnicodeDecodeError:
+        raise Problem(400, "the path is not ASCII: other characters are percent-encoded", Reason.SYNTAX) from None
+    if target.lower().startswith(("http://", "https://")):
+        # The absolute form, which proxies receive: its authority counts instead of Host (RFC 9112, 3.2.2).
+        authority, slash, rest = target.partition("://")[2].partition("/")
+        headers["host"] = authority
+        target = slash + rest if slash else "/"
+    path, _, query = target.partition("#")[0].partition("?")
+    return Request(
+        method=request.method.decode("ascii"),
+        path=path,
+        query=_parameters(query),
+        headers=headers,
+        body=request.content.getvalue(),
+        address=channel.host,
+        local=channel.local and request.local,
+        secure=channel.isSecure(),  # type: ignore[no-untyped-call]
+        certificate=channel.names(),
+    )
+
+
+def _parameters(query: str) -> dict[str, list[str]]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise Problem(400, f"the query is not UTF-8, or has more than {MAX_PARAMETERS} parameters") from None
+    parameters: dict[str, list[str]] = {}
+    for name, value in pairs:
+        parameters.setdefault(name, []).append(value)
+    return parameters

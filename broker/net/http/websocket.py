@@ -1,0 +1,215 @@
+"""WebSockets (RFC 6455) as streams: the upgrade of a request, and the connection afterwards; wsproto has the frames.
+
+Rules:
+- The listener has checked the request as any other: host, origin, rights.
+- Each piece of a stream is a text message in one frame. A text message of the peer goes to ``Stream.received``; it has
+  a maximum size, and a binary one closes the connection.
+- The frames of the peer are handled within the scheduler, and not while the peer does not read.
+- Pings are answered, within the refusal limit of the connection, and one is sent after `PING_EVERY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from twisted.logger import Logger
+from wsproto import ConnectionType
+from wsproto.connection import Connection, ConnectionState
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.handshake import H11Handshake
+from wsproto.utilities import ProtocolError, RemoteProtocolError
+
+from broker.core.errors import Reason, Refusal
+from broker.net.http.request import HttpRequest
+from broker.web.messages import Stream
+from broker.web.problem import Problem
+
+if TYPE_CHECKING:
+    from broker.net.http.listener import Channel, HttpFactory
+
+PING_EVERY = 30.0
+"""Seconds between pings: half of what common proxies allow a silent connection."""
+
+MAX_MESSAGE = 65_536
+"""Bytes of a message of the peer: streams are for output, and what a client says is short."""
+
+
+class Upgrade:
+    """A valid request for an upgrade. Raises `Problem` 400 or 426."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        headers = [
+            (name.lower(), value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values
+        ]
+        self._handshake = H11Handshake(ConnectionType.SERVER)
+        try:
+            if request.method != b"GET" or request.clientproto != b"HTTP/1.1":
+                raise RemoteProtocolError("a WebSocket begins with GET and HTTP/1.1")
+            self._handshake.initiate_upgrade_connection(headers, request.uri.decode("ascii"))
+        except (ProtocolError, UnicodeError, ValueError) as error:
+            status = getattr(getattr(error, "event_hint", None), "status_code", 400)
+            extra = [("Sec-WebSocket-Version", "13")] if status == 426 else []
+            raise Problem(status, f"no WebSocket: {error}", Reason.HANDSHAKE, extra) from None
+        self.connection: Connection
+
+    @staticmethod
+    def asked(request: HttpRequest) -> bool:
+        """Return True if the request asks for a WebSocket."""
+        return (request.text("Upgrade") or "").strip().lower() == "websocket"
+
+    def accept(self, channel: Channel) -> None:
+        """Answer the request."""
+        channel.transport.write(self._handshake.send(AcceptConnection()))
+        assert self._handshake.connection is not None
+        self.connection = self._handshake.connection
+
+
+class WebSocket:
+    """The connection after the upgrade: the outlet of a stream, and the reader of the peer's frames."""
+
+    log = Logger()
+    ws: Connection
+
+    def __init__(self, channel: Channel, factory: HttpFactory, stream: Stream, over: Callable[[], None]) -> None:
+        self._channel = channel
+        self._factory = factory
+        self._stream = stream
+        self._over = over
+        self._ended: Callable[[], None] | None = None
+        self._closed = False
+        self._held = 0
+        self._text: list[str] = []
+        self._size = 0
+
+    def start(self) -> bool:
+        """Begin the stream. Returns False if it failed, or ended already."""
+        try:
+            ended = self._stream.begin(self)
+        except Exception:
+            self.log.failure("a stream of HTTP failed")
+            self._channel.abort()
+            return False
+        if self._closed:
+            ended()
+            return False
+        self._ended = ended
+        self._factory.pings.add(self, PING_EVERY)
+        return True
+
+    # to the producer: the outlet
+
+    @property
+    def behind(self) -> bool:
+        """See `broker.web.messages.Outlet`."""
+        return self._channel.behind
+
+    def write(self, data: bytes) -> None:
+        """Send one text message."""
+        if self._closed or self.ws.state is not ConnectionState.OPEN:
+            return
+        self._send(TextMessage(data=data.decode()))
+
+    def close(self) -> None:
+        """Close in order."""
+        if not self._closed:
+            code = CloseReason.GOING_AWAY if self._factory.stopping else CloseReason.NORMAL_CLOSURE
+            self._close(code)
+
+    # from the channel
+
+    def feed(self, data: bytes) -> Iterator[None]:
+        """Handle frames, one event in each step."""
+        if self._closed:
+            return
+        try:
+            self.ws.receive_data(data)
+            for event in self.ws.events():
+                self._event(event)
+                yield
+                if self._closed:
+                    return
+        except (RemoteProtocolError, UnicodeError) as error:
+            self._breach(CloseReason.PROTOCOL_ERROR, str(error))
+            yield
+
+    def room(self) -> None:
+        """Output is no longer pending."""
+        self._held = 0
+        if not self._closed:
+            try:
+                self._stream.room()
+            except Exception:
+                self.log.failure("a stream of HTTP failed")
+                self._channel.abort()
+
+    def lost(self) -> None:
+        """The connection is lost, or the stream ends."""
+        self._closed = True
+        self._factory.pings.discard(self)
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+
+    def ping(self) -> None:
+        """Send a ping after a quiet period."""
+        if not self._closed and self.ws.state is ConnectionState.OPEN:
+            if not self.behind:
+                self._send(Ping())
+            self._factory.pings.add(self, PING_EVERY)
+
+    # inside
+
+    def _send(self, event: Any) -> None:
+        data = self.ws.send(event)
+        if self.behind:
+            self._held += len(data)
+            if self._held > self._factory.limits.write_buffer:
+                self._channel.not_reading()
+                return
+        self._channel.transport.write(data)
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, TextMessage):
+            self._receive(event)
+        elif isinstance(event, Ping):
+            if self.ws.state is ConnectionState.OPEN:
+                self._send(event.response())
+                if not self._channel.patient():
+                    self._breach(CloseReason.POLICY_VIOLATION, "too many pings")
+        elif isinstance(event, BytesMessage):
+            self._breach(CloseReason.UNSUPPORTED_DATA, "a binary message")
+        elif isinstance(event, CloseConnection):
+            if self.ws.state is ConnectionState.REMOTE_CLOSING:
+                self._send(event.response())
+                self._hang_up()
+            else:  # wsproto reports a breach of the protocol so
+                self._breach(event.code, event.reason or "a breach of RFC 6455")
+
+    def _receive(self, event: TextMessage) -> None:
+        self._text.append(event.data)
+        self._size += len(event.data)
+        if self._size > MAX_MESSAGE:
+            self._breach(CloseReason.MESSAGE_TOO_BIG, "a message is too large")
+        elif event.message_finished:
+            text = "".join(self._text)
+            self._text.clear()
+            self._size = 0
+            self._stream.received(text)
+
+    def _breach(self, code: int, text: str) -> None:
+        refusal = Refusal(Reason.HANDSHAKE, f"no frame of the protocol: {text[:200]}")
+        self._factory.complaints.add(self._factory.wire, self._channel.host, refusal)
+        self._close(code, text[:100])
+
+    def _close(self, code: int, text: str = "") -> None:
+        if self.ws.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+            self._send(CloseConnection(code, text or None))
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if not self._closed:
+            self.lost()
+            self._over()
+            self._channel.hang_up()

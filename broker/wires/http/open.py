@@ -1,0 +1,167 @@
+"""The wiring of HTTP: a listener over the endpoints of the daemon and all wires, and the wire's own endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from broker.config.endpoint import parse
+from broker.config.values import Broker
+from broker.net.admission import ConnectionFactory
+from broker.net.endpoints import CannotListen
+from broker.net.http.bounds import RequestBounds
+from broker.net.http.limits import HttpLimits
+from broker.net.http.listener import HttpFactory
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.stream_listener import StreamListener
+from broker.net.tls import Certificates
+from broker.web.endpoint import Endpoint
+from broker.web.routes import Routes
+from broker.wires.common.places import place
+from broker.wires.http import views
+from broker.wires.http.config import Http
+from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
+from broker.wires.http.sessions.finding import FindingEndpoints
+from broker.wires.http.sessions.instances import InstanceLimits, Instances
+from broker.wires.http.sessions.registration import RegistrationEndpoints
+from broker.wires.http.validation import effective_offer
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView
+
+WIRE = "http"
+
+
+@attrs.define(eq=False)
+class OpenHttp(PlainWire):
+    """HTTP as it runs; see `broker.wires.interface.OpenWire`."""
+
+    log = Logger()
+
+    config: Http
+    context: Context
+    instances: Instances
+    dispatch: Dispatch
+    factory: HttpFactory
+    listener: StreamListener
+    own: Sequence[Endpoint]
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        if self.config.auth == "users" and not self.context.access.users:
+            raise CannotListen('cannot open http: http.auth is "users", and there is no users file')
+        where = self.listener.open()
+        scheme = "https" if self.listener.certificates is not None else "http"
+        self.log.info("http on {where} ({scheme}; {auth})", where=where, scheme=scheme, auth=self.config.auth or "open")
+        return where
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the listener."""
+        return place(WIRE, LISTENER, self.listener)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of requests and instances."""
+        factory = self.factory
+        return {
+            "http_requests": factory.served,
+            "http_connections.open": len(factory.connections),
+            "http_connections.evicted": factory.evicted,
+            "http_waiting.now": factory.waiting.total(),
+            "http_instances.now": len(self.instances),
+            **{f"http_services.{event}": count for event, count in self.instances.counts.items()},
+        }
+
+    def views(self) -> Sequence[AnyView]:
+        """Return connections and instances."""
+        return views.views(self.factory.connections, self.instances)
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints of registration and finding."""
+        return self.own
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open listener."""
+        return [] if self.listener.certificates is None else [self.listener.certificates]
+
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the listener."""
+        return [self.factory]
+
+    def drain(self) -> None:
+        """Refuse registrations, renewals and finds by 503, and end those that wait. The API stays open to operators."""
+        self.dispatch.drain()
+
+    def undrain(self) -> None:
+        """Accept registrations and finds again."""
+        self.dispatch.draining = False
+
+    def peers(self) -> int:
+        """Return the number of registered instances: they expire, since a drain refuses their renewals."""
+        return len(self.instances)
+
+    def reload(self, config: Http, broker: Broker) -> None:
+        """Apply other names and limits."""
+        self.config = attrs.evolve(config, endpoint=self.config.endpoint, auth=self.config.auth)
+        self.instances.limits = _instance_limits(self.config)
+        self.dispatch.hosts = frozenset(config.hosts)
+        self.factory.use(_limits(config, self.context.room))
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections."""
+        return self.listener.stop_listening()
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections. Fires when they are closed."""
+        self.dispatch.stop()
+        self.instances.stop()
+        return self.factory.close()
+
+    def abandon(self) -> None:
+        """Close without a running reactor."""
+        self.stop_listening()
+        self.close()
+
+
+def open_http(config: Http, context: Context) -> OpenHttp:
+    """Create the wire, without opening its listener."""
+    clock, complaints = context.clock, context.complaints
+    instances = Instances(context.registry, context.leases, _instance_limits(config))
+    own = [
+        *RegistrationEndpoints(instances, clock).endpoints(),
+        *FindingEndpoints(context.registry, context.access, clock).endpoints(),
+    ]
+    dispatch = Dispatch(
+        Routes(context.endpoints),
+        context.access,
+        lambda address, refusal: complaints.add(WIRE, address, refusal),
+        lambda address: complaints.failed(WIRE, address),
+        frozenset(config.hosts),
+        context.audit,
+    )
+    limits = _limits(config, context.room)
+    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock)
+    listener = StreamListener(clock, parse(config.endpoint), factory, factory, context.scheduler, complaints, WIRE)
+    return OpenHttp(config, context, instances, dispatch, factory, listener, own)
+
+
+def _instance_limits(config: Http) -> InstanceLimits:
+    return InstanceLimits(effective_offer(config), config.services, config.services_per_user)
+
+
+def _limits(config: Http, room: int) -> HttpLimits:
+    return HttpLimits(
+        ConnectionLimits(
+            connections=min(config.connections, room),
+            connections_per_address=config.connections_per_address,
+            rate=config.rate,
+            burst=config.burst,
+            write_buffer=config.write_buffer,
+            stalled_after=config.stalled_after,
+        ),
+        RequestBounds(config.max_body, config.request_within, config.kept_open, config.stalled_after),
+        config.waiting,
+        config.waiting_per_address,
+    )

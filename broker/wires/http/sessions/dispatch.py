@@ -1,0 +1,286 @@
+"""From a request to the answer of an endpoint: checks, authentication, rights, parameters, and errors as problems.
+
+Order of the checks; each failure is a problem (RFC 9457), counted, and logged at a limited rate::
+
+    Host          421 for a name that is not the listener's (DNS rebinding)
+    path, method  404, 405 with Allow; OPTIONS is answered with Allow
+    site          403 for a cross-site request to an endpoint that changes something, and for a cross-site upgrade
+    credentials   401 for wrong ones; 429 for too many guesses
+    rights        401 without credentials, if there are users; else 403
+    parameters    400; 415 for a body that is no JSON
+    handler       its own `Problem`, or the `Refusal` of the core; 500 for a defect, which is logged
+
+Credentials are ``Authorization: Bearer TOKEN``, ``Authorization: Basic``, or the client certificate. Cookies are not
+read: a page of another site cannot use the rights of a user.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from broker.access.acts import DONE, Act, Audit, NoAudit
+from broker.access.principal import Access, Principal
+from broker.core.errors import Reason, Refusal
+from broker.web import parameters
+from broker.web.endpoint import Answer, Call, Endpoint
+from broker.web.messages import Outlet, Request, Response, Stream
+from broker.web.problem import Problem, problem_of
+from broker.web.routes import Routes
+from broker.web.sites import known_host, same_site
+
+LISTENER = "http"
+"""The title of the listener, for `Access.allows`."""
+
+DRAINING = "the broker is draining: use another one"
+
+CLIENTS = ("offer", "find")
+"""The operations of clients: a drain refuses them, and leaves those of operators."""
+
+
+@attrs.define(eq=False)
+class Dispatch:
+    """The dispatcher of one listener.
+
+    ``hosts`` are its names; ``refused`` counts and logs a refusal to an address, ``failed`` the current exception.
+    """
+
+    routes: Routes
+    access: Access
+    refused: Callable[[str, Refusal], object]
+    failed: Callable[[str], object]
+    hosts: frozenset[str] = frozenset()
+    audit: Audit = attrs.field(factory=NoAudit)
+    draining: bool = False
+    _present: set[_Present] = attrs.field(factory=set, init=False)
+    """Answers that wait, and streams."""
+
+    def __attrs_post_init__(self) -> None:
+        self.access.changed.append(self._review)
+
+    def stop(self) -> None:
+        """Listen to changes of users no longer."""
+        if self._review in self.access.changed:
+            self.access.changed.remove(self._review)
+
+    def drain(self) -> None:
+        """Refuse the operations of clients, and end their answers that wait."""
+        self.draining = True
+        for each in list(self._present):
+            if each.endpoint.operation in CLIENTS:
+                each.end()
+
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to a request. Never raises."""
+        try:
+            endpoint, path = self._endpoint(request)
+            principal = self._authenticate(request)
+            if isinstance(principal, Principal):
+                return self._call(request, principal, endpoint, path)
+        except Exception as error:
+            return self._problem(request, error)
+        answer: Deferred[Any] = principal.addCallback(
+            lambda known: self._call(request, attrs.evolve(known, address=request.address), endpoint, path)
+        )
+        return answer.addErrback(self._late_problem, request)
+
+    # inside
+
+    def _endpoint(self, request: Request) -> tuple[Endpoint, Mapping[str, str]]:
+        if not known_host(request, self.hosts):
+            host = request.headers.get("host", "")[:100]
+            raise Problem(421, f"this listener is not {host!r}; http.hosts has its names", Reason.FORBIDDEN)
+        self.routes.refresh()
+        try:
+            endpoint, path = self.routes.find(request.method, request.path)
+        except Problem as problem:
+            if problem.status == 405 and request.method == "OPTIONS":
+                raise _Answered(Response(204, headers=problem.headers)) from None
+            raise
+        if (endpoint.writes or "upgrade" in request.headers) and not same_site(request):
+            raise Problem(403, "a page of another site may not do this", Reason.FORBIDDEN)
+        return endpoint, path
+
+    def _authenticate(self, request: Request) -> Principal | Deferred[Principal]:
+        """Return the user of a request. Raises `Refusal`, or the Deferred fails with one."""
+        given = request.headers.get("authorization")
+        address = request.address
+        if given is None:
+            known = self.access.by_certificate(request.certificate, address) if request.certificate else None
+            return attrs.evolve(known or Principal(), address=address)
+        scheme, _, credentials = given.strip().partition(" ")
+        credentials = credentials.strip()
+        if scheme.lower() == "bearer" and credentials:
+            return attrs.evolve(self.access.by_token(credentials, address), address=address)
+        if scheme.lower() == "basic":
+            return self.access.by_password(*_basic(credentials), address)
+        raise Problem(401, "this scheme of Authorization is not known: Bearer or Basic", Reason.WRONG_CREDENTIALS)
+
+    def _call(self, request: Request, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> Answer:
+        """Call the endpoint. Never raises."""
+        call = Call(request, principal, path, None)
+        try:
+            self._permit(call, endpoint)
+            call = attrs.evolve(
+                call,
+                query=parameters.query(endpoint.query, request.query),
+                body=parameters.body(endpoint.body, request.body, request.headers.get("content-type")),
+            )
+            answer = endpoint.handler(call)
+        except Exception as error:
+            self._record(call, endpoint, error)
+            return self._problem(request, error)
+        if isinstance(answer, Deferred):
+            return self._wait(answer, call, endpoint)
+        self._record(call, endpoint)
+        return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
+
+    def _permit(self, call: Call, endpoint: Endpoint) -> None:
+        operation, principal = endpoint.operation, call.principal
+        if operation is None:
+            return
+        if not self.access.allows(principal, LISTENER, operation, call.path.get("name", "")):
+            raise self._not_allowed(principal, operation)
+        if self.draining and operation in CLIENTS:
+            raise Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
+
+    def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
+        """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""
+        present = _Present(call, endpoint, answer.cancel)
+
+        def over(result: object) -> object:
+            self._present.discard(present)
+            return result
+
+        def failed(failure: Failure) -> Response:
+            self._record(call, endpoint, failure.value)
+            if present.ended and isinstance(failure.value, CancelledError):
+                problem = Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
+                return self._problem(call.request, problem)
+            return self._late_problem(failure, call.request)
+
+        def arrived(result: Any) -> Any:
+            self._record(call, endpoint)
+            return self._watched(result, call, endpoint) if isinstance(result, Stream) else result
+
+        self._present.add(present)
+        return answer.addBoth(over).addCallbacks(arrived, failed)
+
+    def _watched(self, stream: Stream, call: Call, endpoint: Endpoint) -> Stream:
+        """Return a stream that ends with the rights of its user."""
+
+        def begin(outlet: Outlet) -> Callable[[], None]:
+            ended = stream.begin(outlet)
+            present = _Present(call, endpoint, outlet.close)
+            self._present.add(present)
+
+            def over() -> None:
+                self._present.discard(present)
+                ended()
+
+            return over
+
+        return attrs.evolve(stream, begin=begin)
+
+    def _review(self) -> None:
+        """End the answers that wait, and streams, of users without the right any more."""
+        for each in list(self._present):
+            principal, operation = each.call.principal, each.endpoint.operation
+            name = each.call.path.get("name", "")
+            if not self.access.stands(principal) or (
+                operation is not None and not self.access.allows(principal, LISTENER, operation, name)
+            ):
+                each.end()
+
+    def _record(self, call: Call, endpoint: Endpoint, error: BaseException | None = None) -> None:
+        """Record an administrative act in the audit log."""
+        operation = endpoint.operation
+        if not endpoint.writes or operation is None or not operation.startswith("admin."):
+            return
+        result = DONE
+        if error is not None:
+            reason = getattr(error, "reason", None)
+            result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
+        words = [*call.path.values()]
+        if call.body is not None:
+            words.append(msgspec.json.encode(call.body).decode())
+        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(words), result))
+
+    def _not_allowed(self, principal: Principal, operation: str) -> Problem:
+        if not principal.name and self.access.users:
+            return Problem(401, f"this needs a user with the right {operation}", Reason.NOT_AUTHENTICATED)
+        who = f"the user {principal.name!r}" if principal.name else "a client without a user"
+        return Problem(403, f"{who} has no right {operation} here", Reason.FORBIDDEN)
+
+    def _late_problem(self, failure: Failure, request: Request) -> Response:
+        error = failure.value
+        if isinstance(error, CancelledError):
+            failure.raiseException()
+        try:
+            failure.raiseException()
+        except Exception:  # so that `failed` logs it
+            return self._problem(request, error)
+
+    def _problem(self, request: Request, error: BaseException | None) -> Response:
+        """Return the answer to an error, counted and logged. To be called while the error is handled."""
+        if isinstance(error, _Answered):
+            return error.response
+        if isinstance(error, Refusal):
+            error = problem_of(error)
+        if not isinstance(error, Problem):
+            self.failed(request.address)
+            return Problem(500, "the broker failed on this request; its log says more", Reason.INTERNAL).response()
+        if error.reason is not Reason.NO_SUCH_SERVICE:  # the regular end of a wait
+            self.refused(request.address, Refusal(error.reason, error.detail))
+        if error.status == 401:
+            error.headers = (*error.headers, *_challenges(request))
+        return error.response()
+
+
+@attrs.define(eq=False)
+class _Present:
+    """An answer that waits, or a stream. ``close`` ends it."""
+
+    call: Call
+    endpoint: Endpoint
+    close: Callable[[], object]
+    ended: bool = False
+
+    def end(self) -> None:
+        """End it: the right to it has ended."""
+        self.ended = True
+        self.close()
+
+
+class _Answered(Exception):
+    """The end of the checks by an answer that is no error."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+def _basic(credentials: str) -> tuple[str, str]:
+    """Return the user and password of Basic credentials (RFC 7617)."""
+    try:
+        user, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        colon = ""
+    if not colon:
+        raise Problem(401, "these are no Basic credentials", Reason.WRONG_CREDENTIALS)
+    return user, password
+
+
+def _challenges(request: Request) -> Sequence[tuple[str, str]]:
+    """Return the challenges of a 401. A script of a page gets none for Basic: its browser would open a dialog."""
+    bearer = ("WWW-Authenticate", 'Bearer realm="elkobroker"')
+    if request.headers.get("sec-fetch-mode", "navigate") != "navigate":
+        return [bearer]
+    return [bearer, ("WWW-Authenticate", 'Basic realm="elkobroker", charset="UTF-8"')]

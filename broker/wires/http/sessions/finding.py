@@ -1,0 +1,226 @@
+"""Endpoints of finding: services of a name, with ``wait`` and ``near``, and Prometheus' HTTP service discovery.
+
+Rules:
+- Live services come in the order of their offers; those from before a restart are shown while no live one has replaced
+  them. With ``near=load``, the least loaded provider comes first.
+- With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
+- A service's secret is shown to authenticated users and on this machine only.
+- The discovery is rendered in pieces. It leaves out services with a secret, those whose address is no host:port, and
+  names that the user may not find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+import attrs
+import msgspec
+from msgspec import Meta
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.interfaces import IReactorTime
+
+from broker.access.principal import Access, Principal
+from broker.core.errors import Reason
+from broker.core.interfaces import IRegistry
+from broker.core.model import BROKER, Service
+from broker.web.endpoint import Answer, Call, Endpoint
+from broker.web.messages import Response
+from broker.web.problem import Problem
+from broker.wires.http.sessions.dispatch import LISTENER
+
+MAX_WAIT = 300.0
+"""Seconds of the longest wait: proxies close quieter connections."""
+
+PIECE = 100
+"""Services in one piece of the discovery: half a millisecond."""
+
+_HOSTPORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}")
+
+
+@attrs.frozen
+class FindQuery:
+    """Which services to find."""
+
+    protocol: Annotated[str, Meta(description="only services of this protocol")] | None = None
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds to wait for a service if there is none")] = 0.0
+    near: Literal["load"] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="services at most")] = 100
+
+
+@attrs.frozen
+class FoundService:
+    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only."""
+
+    hostport: str
+    protocol: str
+    provider: int
+    label: str | None = None
+    load: float | None = None
+    restored: bool = False
+    info: dict[str, Any] | None = None
+    auth: dict[str, str] | None = None
+
+
+@attrs.frozen
+class Found:
+    """The services of a name."""
+
+    name: str
+    services: list[FoundService]
+
+
+@attrs.frozen
+class DiscoveryQuery:
+    """Which services Prometheus discovers."""
+
+    pattern: Annotated[str, Meta(description="shell pattern of service names")] = "*"
+    protocol: Annotated[str, Meta(description="only services of this protocol")] | None = None
+
+
+@attrs.frozen
+class Target:
+    """A target of Prometheus."""
+
+    targets: list[str]
+    labels: dict[str, str]
+
+
+class FindingEndpoints:
+    """The endpoints, over the registry."""
+
+    def __init__(self, registry: IRegistry, access: Access, clock: IReactorTime) -> None:
+        self._registry = registry
+        self._access = access
+        self._clock = clock
+        self._endpoints = [
+            Endpoint(
+                "GET",
+                "/v1/services/{name}",
+                "findService",
+                "Find the services of a name, or wait for one",
+                self.find,
+                FindQuery,
+                answer=Found,
+                operation="find",
+                tag="services",
+                statuses={404: "no service was offered within `wait`"},
+            ),
+            Endpoint(
+                "GET",
+                "/v1/discovery/prometheus",
+                "discoverForPrometheus",
+                "List the services in the format of Prometheus' HTTP service discovery",
+                self.discover,
+                DiscoveryQuery,
+                answer=list[Target],
+                operation="find",
+                tag="services",
+            ),
+        ]
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints."""
+        return self._endpoints
+
+    def find(self, call: Call) -> Answer:
+        """Find services."""
+        query: FindQuery = call.query
+        found = self._services(call.path["name"], query.protocol)
+        if not found and query.wait:
+            return self._wait(call)
+        return self._answer(call, found)
+
+    def discover(self, call: Call) -> Response:
+        """List targets."""
+        return Response(body=self._targets(call.principal, call.query))
+
+    # inside
+
+    @inlineCallbacks
+    def _wait(self, call: Call) -> Generator[Deferred[Any], Any, Response]:
+        name, protocol = call.path["name"], call.query.protocol
+        end = self._clock.seconds() + call.query.wait
+        while True:
+            left = end - self._clock.seconds()
+            if left <= 0:
+                raise Problem(404, f"no {name!r} of that protocol was offered", Reason.NO_SUCH_SERVICE)
+            yield self._registry.wait(name, left)
+            found = self._services(name, protocol)
+            if found:
+                return self._answer(call, found)
+
+    def _services(self, name: str, protocol: str | None) -> Sequence[Service]:
+        if protocol is not None:
+            return self._registry.find(name, protocol, restored=True)
+        return self._registry.services(name) or self._registry.find(name, "tcp", restored=True)
+
+    def _answer(self, call: Call, services: Sequence[Service]) -> Response:
+        query: FindQuery = call.query
+        loads = {service.provider: self._load(service) for service in services}
+        if query.near == "load":
+            services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
+        trusted = bool(call.principal.name) or call.request.local
+        rows = [_row(service, loads[service.provider], trusted) for service in services[: query.limit]]
+        return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))
+
+    def _load(self, service: Service) -> float | None:
+        provider = None if service.restored else self._registry.provider(service.provider)
+        return None if provider is None else provider.load
+
+    def _targets(self, principal: Principal, query: DiscoveryQuery) -> Iterator[bytes]:
+        first = True
+        services = self._registry.services()
+        yield b"["
+        for start in range(0, len(services), PIECE):
+            lines = [
+                msgspec.json.encode(_target(service))
+                for service in services[start : start + PIECE]
+                if self._discovered(service, principal, query)
+            ]
+            if lines:
+                yield (b"" if first else b",\n") + b",\n".join(lines)
+                first = False
+            else:
+                yield b""
+        yield b"]\n"
+
+    def _discovered(self, service: Service, principal: Principal, query: DiscoveryQuery) -> bool:
+        return (
+            service.provider != BROKER
+            and service.auth is None
+            and (query.protocol is None or service.protocol == query.protocol)
+            and (query.pattern == "*" or fnmatchcase(service.name, query.pattern))
+            and _HOSTPORT.fullmatch(service.hostport) is not None
+            and self._access.allows(principal, LISTENER, "find", service.name)
+        )
+
+
+def _row(service: Service, load: float | None, trusted: bool) -> dict[str, object]:
+    row: dict[str, object] = {
+        "hostport": service.hostport,
+        "protocol": service.protocol,
+        "provider": service.provider,
+        "label": service.label,
+        "load": load,
+        "restored": service.restored,
+    }
+    if service.info is not None:
+        row["info"] = msgspec.Raw(service.info.encode())
+    if service.auth is not None:
+        shown = {"mode": service.auth.mode, "code": service.auth.code, "id": service.auth.id}
+        row["auth"] = {key: each for key, each in shown.items() if each is not None and (trusted or key == "mode")}
+    return row
+
+
+def _target(service: Service) -> Target:
+    labels = {
+        "__meta_elkobroker_service": service.name,
+        "__meta_elkobroker_protocol": service.protocol,
+        "__meta_elkobroker_provider": str(service.provider),
+    }
+    if service.label is not None:
+        labels["__meta_elkobroker_label"] = service.label
+    return Target([service.hostport], labels)

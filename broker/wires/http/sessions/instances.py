@@ -1,0 +1,253 @@
+"""Instances of services that were registered by HTTP: each is a provider with one service, and lives by its lease.
+
+Rules:
+- An instance is named by its service and an instance name, which its owner chooses. Its owner is the user, or the
+  address where there is no user. An instance of another owner cannot be changed.
+- It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`).
+- If an administrator withdraws the provider or its service, the instance is unknown at its next renewal.
+- Reaching a limit refuses new instances only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import attrs
+
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILease, ILeases, IRegistry
+from broker.core.model import MAX_NAME, LoadDetails, Rights, Service, checked_load
+
+
+@attrs.frozen
+class InstanceLimits:
+    """Limits: the patterns of names that may be offered, all instances, and those of one owner (0: no limit)."""
+
+    offer: tuple[str, ...] = ("*",)
+    services: int = 10_000
+    services_per_user: int = 1_000
+
+
+@attrs.frozen
+class Offer:
+    """What an instance offers. ``info`` is a JSON object as text; ``ttl`` in seconds."""
+
+    hostport: str
+    protocol: str
+    label: str | None
+    info: str | None
+    ttl: float
+
+
+@attrs.define(eq=False)
+class Instance:
+    """A registered instance."""
+
+    name: str
+    instance: str
+    owner: str
+    address: str
+    provider: int
+    offer: Offer
+    heard: float
+    """The last renewal, in lifetime."""
+    table: Instances
+    lease: ILease | None = None
+
+    def check(self, now: float) -> float | None:
+        """End the instance if it is silent; see `broker.core.interfaces.Leased`."""
+        due = self.due
+        if now < due:
+            return due
+        self.table.expired(self)
+        return None
+
+    @property
+    def due(self) -> float:
+        """The end of the lease without a renewal, in lifetime."""
+        return self.heard + self.offer.ttl + self.table.slack
+
+
+class Instances:
+    """The table of instances."""
+
+    def __init__(self, registry: IRegistry, leases: ILeases, limits: InstanceLimits) -> None:
+        self.limits = limits
+        self.counts: Counter[str] = Counter()
+        """Events: registered, renewed, replaced, withdrawn, expired."""
+        self._registry = registry
+        self._leases = leases
+        self._all: dict[tuple[str, str], Instance] = {}
+        self._by_owner: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self._all.values())
+
+    @property
+    def slack(self) -> float:
+        """Seconds to add to a TTL: see `ILeases.slack_exact`."""
+        return self._leases.slack_exact
+
+    def left(self, instance: Instance) -> float:
+        """Return the seconds to the end of an instance without a renewal."""
+        return max(0.0, instance.due - self._leases.moment())
+
+    def put(self, name: str, instance: str, owner: str, address: str, offer: Offer) -> tuple[Instance, bool]:
+        """Register an instance, or renew and replace it. Returns it, and True if it is new. Raises `Refusal`."""
+        if len(instance) > MAX_NAME:
+            raise Refusal(Reason.PARAMETER, f"an instance has a name of at most {MAX_NAME} characters")
+        known = self._known(name, instance)
+        if known is not None:
+            self._check_owner(known, owner)
+            self._replace(known, offer)
+            return known, False
+        self._check_room(owner)
+        rights = Rights(self.limits.offer)
+        self._registry.check(_service(name, 0, offer), rights)
+        label = offer.label or f"{name}/{instance}"
+        provider = self._registry.join(label, "http", address)
+        try:
+            self._registry.offer([_service(name, provider, offer)], rights)
+        except Refusal:
+            self._registry.leave(provider, "withdrawn")
+            raise
+        made = Instance(name, instance, owner, address, provider, offer, self._leases.moment(), self)
+        self._all[name, instance] = made
+        self._by_owner[owner] += 1
+        made.lease = self._leases.hold(made, made.due)
+        self.counts["registered"] += 1
+        return made, True
+
+    def renew(self, name: str, instance: str, owner: str) -> Instance:
+        """Renew an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown or has expired."""
+        known = self._own(name, instance, owner)
+        self._heard(known)
+        self.counts["renewed"] += 1
+        return known
+
+    def report(self, instance: Instance, load: float | None, details: LoadDetails | None) -> None:
+        """Report the load of an instance and its details; without a load, the one before. No-op without both.
+
+        Raises `Refusal` for an invalid load.
+        """
+        if load is None:
+            provider = None if details is None else self._registry.provider(instance.provider)
+            if provider is None:
+                return
+            load = provider.load
+        self._registry.load(instance.provider, checked_load(load), details)
+
+    def withdraw(self, name: str, instance: str, owner: str) -> None:
+        """End an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""
+        known = self._own(name, instance, owner)
+        self._forget(known)
+        self._registry.leave(known.provider, "withdrawn")
+        self.counts["withdrawn"] += 1
+
+    def expired(self, instance: Instance) -> None:
+        """End an instance that was not renewed."""
+        self._forget(instance)
+        self._registry.leave(instance.provider, "expired")
+        self.counts["expired"] += 1
+
+    def stop(self) -> None:
+        """End all leases. The instances stay in the registry: the store remembers them as present."""
+        for instance in self._all.values():
+            if instance.lease is not None:
+                instance.lease.cancel()
+        self._all.clear()
+        self._by_owner.clear()
+
+    # inside
+
+    def _own(self, name: str, instance: str, owner: str) -> Instance:
+        known = self._known(name, instance)
+        if known is None:
+            raise Refusal(Reason.NO_SUCH_SERVICE, f"there is no instance {instance!r} of {name!r}, or it has expired")
+        self._check_owner(known, owner)
+        return known
+
+    def _known(self, name: str, instance: str) -> Instance | None:
+        """Return an instance whose service is in the registry."""
+        known = self._all.get((name, instance))
+        if known is None:
+            return None
+        provider = self._registry.provider(known.provider)
+        if provider is not None and provider.services:
+            return known
+        self._forget(known)
+        self._registry.leave(known.provider, "withdrawn")
+        return None
+
+    def _check_owner(self, known: Instance, owner: str) -> None:
+        if known.owner != owner:
+            raise Refusal(Reason.NAME_TAKEN, f"the instance {known.instance!r} of {known.name!r} has another owner")
+
+    def _check_room(self, owner: str) -> None:
+        limits = self.limits
+        if len(self._all) >= limits.services:
+            raise Refusal(Reason.LIMIT, f"{limits.services} instances are registered by HTTP, which is the limit")
+        if limits.services_per_user and self._by_owner[owner] >= limits.services_per_user:
+            raise Refusal(Reason.LIMIT, f"{owner} has {limits.services_per_user} instances, which is the limit")
+
+    def _replace(self, known: Instance, offer: Offer) -> None:
+        """Renew an instance with another offer, or the same."""
+        before, known.offer = known.offer, offer
+        service = _service(known.name, known.provider, offer)
+        try:
+            if _place(before) == _place(offer):
+                if before != offer:
+                    self._registry.amend(service)
+            else:
+                rights = Rights(self.limits.offer)
+                self._registry.check(service, rights)
+                self._registry.withdraw(known.provider, [known.name])
+                self._registry.offer([service], rights)
+        except Refusal:
+            known.offer = before
+            raise
+        if before != offer:
+            self.counts["replaced"] += 1
+            if before.label != offer.label:
+                self._registry.relabel(known.provider, offer.label or f"{known.name}/{known.instance}")
+        else:
+            self.counts["renewed"] += 1
+        self._heard(known)
+        if offer.ttl < before.ttl and known.lease is not None:
+            # The check of the longer lease would come too late.
+            known.lease.cancel()
+            known.lease = self._leases.hold(known, known.due)
+
+    def _heard(self, known: Instance) -> None:
+        known.heard = self._leases.moment()
+        self._registry.beat(known.provider)
+
+    def _forget(self, known: Instance) -> None:
+        if known.lease is not None:
+            known.lease.cancel()
+            known.lease = None
+        del self._all[known.name, known.instance]
+        self._by_owner[known.owner] -= 1
+        if not self._by_owner[known.owner]:
+            del self._by_owner[known.owner]
+
+
+def _place(offer: Offer) -> tuple[str, str, str | None]:
+    """Return the part of an offer that cannot be amended."""
+    return offer.hostport, offer.protocol, offer.label
+
+
+def _service(name: str, provider: int, offer: Offer) -> Service:
+    return Service(
+        name=name,
+        hostport=offer.hostport,
+        provider=provider,
+        protocol=offer.protocol,
+        label=offer.label,
+        info=offer.info,
+        interval=offer.ttl,
+    )

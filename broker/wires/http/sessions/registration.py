@@ -1,0 +1,152 @@
+"""Endpoints of registration: register, renew with a load, withdraw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import attrs
+import msgspec
+from msgspec import Meta
+from twisted.internet.interfaces import IReactorTime
+
+from broker.core.model import MAX_COUNT, LoadDetails, load_details
+from broker.web.endpoint import Call, Endpoint
+from broker.web.messages import Response
+from broker.web.routes import path_of
+from broker.wires.http.sessions.instances import Instance, Instances, Offer
+
+LEAST_TTL, MOST_TTL = 1.0, 86_400.0
+"""Bounds of a TTL in seconds. A renewal takes a request; after a day without one, nothing is alive."""
+
+Ttl = Annotated[float, Meta(ge=LEAST_TTL, le=MOST_TTL, description="seconds without a renewal after which it expires")]
+Load = Annotated[float, Meta(ge=0, description="load, in the measure that the farm's servers share; usually 0 to 1")]
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """A load report; all members are optional. The counts are those since the report before."""
+
+    load: Load | None = None
+    requests: (
+        Annotated[int, Meta(ge=0, le=MAX_COUNT, description="requests completed since the report before")] | None
+    ) = None
+    errors: Annotated[int, Meta(ge=0, le=MAX_COUNT, description="those of them that failed")] | None = None
+    in_flight: Annotated[int, Meta(ge=0, le=MAX_COUNT, description="requests being handled now")] | None = None
+    latency_ms: (
+        Annotated[float, Meta(ge=0, le=MAX_COUNT, description="mean time of a request in milliseconds")] | None
+    ) = None
+
+    @property
+    def details(self) -> LoadDetails | None:
+        """Return the details, None without any."""
+        return load_details(self.requests, self.errors, self.in_flight, self.latency_ms)
+
+
+@attrs.frozen(kw_only=True)
+class Registration(Report):
+    """An instance of a service."""
+
+    hostport: Annotated[str, Meta(min_length=1, description="the endpoint of the service: host:port")]
+    protocol: Annotated[str, Meta(min_length=1, description="its protocol")] = "tcp"
+    label: Annotated[str, Meta(description="a name of the provider, for people")] | None = None
+    ttl: Ttl = 30.0
+    info: Annotated[dict[str, Any], Meta(description="further data, kept unchanged")] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Renewal(Report):
+    """A renewal, with a load report or without."""
+
+
+@attrs.frozen
+class Registered:
+    """A registered instance. ``expires`` is the time without a renewal, RFC 3339 in UTC."""
+
+    provider: int
+    ttl: float
+    expires: str
+
+
+class RegistrationEndpoints:
+    """The endpoints, over the table of instances."""
+
+    def __init__(self, instances: Instances, clock: IReactorTime) -> None:
+        self._instances = instances
+        self._clock = clock
+        self._renew = Endpoint(
+            "POST",
+            "/v1/services/{name}/{instance}/renew",
+            "renewService",
+            "Renew a registration, and report a load",
+            self.renew,
+            body=Renewal,
+            answer=Registered,
+            operation="offer",
+            writes=True,
+            tag="services",
+            statuses={404: "the instance is unknown, or has expired"},
+        )
+        self._put = Endpoint(
+            "PUT",
+            "/v1/services/{name}/{instance}",
+            "registerService",
+            "Register an instance of a service, or replace and renew it",
+            self.register,
+            body=Registration,
+            answer=Registered,
+            operation="offer",
+            writes=True,
+            tag="services",
+            statuses={201: "registered", 409: "the instance has another owner", 429: "a limit is reached"},
+        )
+        self._delete = Endpoint(
+            "DELETE",
+            "/v1/services/{name}/{instance}",
+            "withdrawService",
+            "Withdraw an instance of a service",
+            self.withdraw,
+            operation="offer",
+            writes=True,
+            tag="services",
+            status=204,
+            statuses={404: "the instance is unknown, or has expired"},
+        )
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints."""
+        return [self._put, self._renew, self._delete]
+
+    def register(self, call: Call) -> Response:
+        """Register, replace or renew an instance."""
+        body: Registration = call.body
+        info = None if body.info is None else msgspec.json.encode(body.info).decode()
+        offer = Offer(body.hostport, body.protocol, body.label, info, body.ttl)
+        name, instance = call.path["name"], call.path["instance"]
+        made, new = self._instances.put(name, instance, _owner(call), call.request.address, offer)
+        self._instances.report(made, body.load, body.details)
+        here = path_of(self._put, name=name, instance=instance)
+        return self._answer(made, 201 if new else 200, [("Location", here)] if new else [])
+
+    def renew(self, call: Call) -> Response:
+        """Renew an instance."""
+        body: Renewal = call.body
+        known = self._instances.renew(call.path["name"], call.path["instance"], _owner(call))
+        self._instances.report(known, body.load, body.details)
+        return self._answer(known, 200)
+
+    def withdraw(self, call: Call) -> Response:
+        """Withdraw an instance."""
+        self._instances.withdraw(call.path["name"], call.path["instance"], _owner(call))
+        return Response(204)
+
+    def _answer(self, known: Instance, status: int, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        ends = datetime.fromtimestamp(self._clock.seconds() + self._instances.left(known), UTC)
+        registered = Registered(known.provider, known.offer.ttl, ends.isoformat(timespec="seconds"))
+        return Response(status, msgspec.json.encode(registered), headers=headers)
+
+
+def _owner(call: Call) -> str:
+    """Return the owner of what a call registers: the user, or the address where there is none."""
+    return f"user {call.principal.name}" if call.principal.name else f"address {call.principal.address}"

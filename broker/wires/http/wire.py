@@ -1,0 +1,23 @@
+"""HTTP as a wire of the broker."""
+
+from __future__ import annotations
+
+from broker.wires.common.connection_counters import connection_counters
+from broker.wires.counter import Counter
+from broker.wires.http.open import open_http
+from broker.wires.http.section import SECTION
+from broker.wires.interface import Wire
+
+COUNTERS = (
+    *connection_counters("http"),
+    Counter("http_requests", "Complete requests", "requests"),
+    Counter("http_connections.open", "Open connections", "connections", gauge=True),
+    Counter("http_connections.evicted", "Idle or slow connections that were closed to make room", "connections"),
+    Counter("http_waiting.now", "Answers that wait: finds with wait, streams, WebSockets", "answers", gauge=True),
+    Counter("http_waiting", "Answers refused since too many waited, by event", "answers"),
+    Counter("http_instances.now", "Instances registered by HTTP", "instances", gauge=True),
+    Counter("http_services", "Registrations by HTTP, by event", "events"),
+)
+
+WIRE = Wire(SECTION, lambda config: config.enabled, open_http, COUNTERS)
+"""HTTP: health, metrics and the API of operators, and registration for any program."""
