@@ -19,9 +19,8 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
-from broker.access.principal import Principal
+from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
 from broker.admin.counter_views import counters as counters_view
@@ -56,6 +55,7 @@ from broker.logs import Level
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
+from broker.net.tls import Certificates
 from broker.web.endpoint import Endpoint
 from broker.wires.interface import Context
 
@@ -115,6 +115,7 @@ class Daemon(TwistedService):
         self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
+        self._expiries = CertificateWatch(self._certificates, reactor)
         self._ending = False
         self._started = reactor.seconds()
 
@@ -169,6 +170,7 @@ class Daemon(TwistedService):
         self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
+        self._reactor.callWhenRunning(self._expiries.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
@@ -184,6 +186,7 @@ class Daemon(TwistedService):
         self.lag.stop()
         self.draining.stop()
         self.api.stop()
+        self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -213,7 +216,7 @@ class Daemon(TwistedService):
             keep = refused(self._config, config)
             if keep:
                 raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
-            shown = [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
+            shown = self._certificates()
             contexts = [each.read() for each in shown]
         except (BadConfig, BadReload, OSError, ValueError) as error:
             self.log.error("the configuration was not reloaded: {error}", error=str(error))
@@ -222,6 +225,7 @@ class Daemon(TwistedService):
             for each, context in zip(shown, contexts, strict=True):
                 each.use(context)
             self.log.info("the configuration was reloaded")
+            self._expiries.check()
             self.openings.retry()
         self._notifier.ready()
 
@@ -269,7 +273,16 @@ class Daemon(TwistedService):
             yield from readiness.written("journal", self.journal.journal.trouble)
         yield from self.wires.troubles()
         yield from readiness.loop(self.lag.recent)
+        yield from readiness.certificates(
+            ((each.path, each.expires) for each in self._certificates()), self._reactor.seconds()
+        )
+        yield from readiness.written("audit log", self._access.audit.failure)
+        yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
+
+    def _certificates(self) -> list[Certificates]:
+        """Return the certificates of all open listeners."""
+        return [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
 
     def _begin_to_end(self) -> bool:
         """Begin the end of the process. Returns True for the first call: the reactor stops once."""
@@ -373,6 +386,7 @@ class Daemon(TwistedService):
             *registry_views(self.core.registry, self._reactor),
             checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
+            certificates(self._certificates, self._reactor),
         ]
         return Shown(
             self.counters.all,
@@ -394,20 +408,13 @@ class Daemon(TwistedService):
             shown=self._shown,
             dialects=self.wires.dialects,
             listeners=self.openings.states,
-            ready=self._obstacles,
+            ready=self.readiness.reasons,
             control=self,
             access=self._access.access,
-            audit=self._record,
+            audit=self._access.audit,
+            lag=self.lag.measured,
             endpoints=self._endpoints,
         )
-
-    def _obstacles(self) -> list[tuple[str, str]]:
-        """Return what is not ready, each with its reason."""
-        return [(each.what, each.reason) for each in self.not_ready()]
-
-    def _record(self, principal: Principal, operation: str, object: str, result: str) -> None:
-        """Record an administrative act over HTTP in the audit log."""
-        self._access.audit.record(Act(principal, "http", operation, object, result))
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())

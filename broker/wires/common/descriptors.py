@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.core.model import Auth, Check, CheckState, Load, Service
+from broker.core.model import NO_DETAILS, Auth, Check, CheckState, Load, Service
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
@@ -54,12 +54,16 @@ class ServiceDescriptor(
     reason: str | None = None
 
 
-class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="loaddesc"):
-    """The load of a provider."""
+class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="loaddesc"):
+    """The load of a provider, with those details that it reported."""
 
     label: str
     load: float
     provider: int
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
 
 
 encode = msgspec.json.Encoder().encode
@@ -96,4 +100,7 @@ def service_descriptor(service: Service, check: Check | None = None) -> ServiceD
 
 def load_descriptor(load: Load) -> LoadDescriptor:
     """Return the descriptor of a load."""
-    return LoadDescriptor(load.label, load.load, load.provider)
+    told = load.details or NO_DETAILS
+    return LoadDescriptor(
+        load.label, load.load, load.provider, told.requests, told.errors, told.in_flight, told.latency_ms
+    )

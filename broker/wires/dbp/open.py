@@ -128,6 +128,10 @@ class OpenDbp(PlainWire):
         self.review()
         self.listener.router.limit(config.connection_limits(self.room))
 
+    def review(self) -> None:
+        """Apply the terms with the present grants of the users file."""
+        self.catalogue.use(_terms(self.terms, self.grants()))
+
     def carriers(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
         return [self.listener.router]
@@ -160,10 +164,6 @@ class OpenDbp(PlainWire):
             return super().disconnect(key)
         self.catalogue.dismiss(entry)
         return True
-
-    def review(self) -> None:
-        """Apply the terms with the present grants of the users file."""
-        self.catalogue.use(_terms(self.terms, self.grants()))
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters that the parts of the wire keep themselves."""

@@ -291,6 +291,9 @@ class ElkoSession:
                     self._logged_in(role, message, result)
             except Refusal as refusal:
                 self.refuse(refusal)
+                if refusal.reason is Reason.LIMIT:
+                    # Too many passwords are checked: a real peer logs in again only over a new connection.
+                    self._peer.close()
             for held in login.held:
                 self.receive(held)
             if login.input_ended and self._login is None and not self.input_ended():
