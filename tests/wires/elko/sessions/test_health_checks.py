@@ -188,7 +188,8 @@ def test_clones_on_a_failing_server_are_the_last_choice(policy: Policy) -> None:
     farm.run(25, two)
     user = farm.user()
     assert hostport(reserve(user, "context-a", user="ann")) == "two:9000"
-    two.say("provider", "willserve", context="context", capacity=0)
+    two.drop()
+    farm.clock.advance(1)
     expected = "one:9000" if policy is Policy.LAST else "server does not answer"
     farm.director.use(DirectorSettings(panic=1.0))
     assert hostport(reserve(user, "context-a", user="bob")) == expected
