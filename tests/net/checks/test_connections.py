@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from twisted.internet import reactor
+from twisted.internet import reactor as twisted_reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IHostResolution
@@ -20,6 +20,8 @@ from broker.core.checks.rules import CheckKind, CheckRule
 from broker.net.checks.bounded import MAX_INPUT
 from broker.net.checks.connections import HOST_BURST, LOOKUPS, ConnectionChecks
 from broker.net.checks.places import networks
+
+reactor: Any = twisted_reactor
 
 TCP = CheckRule(("*",), CheckKind.TCP, timeout=5.0)
 HTTP = attrs.evolve(TCP, kind=CheckKind.HTTP, path="/health", statuses=(200, 299))
@@ -104,10 +106,10 @@ class ConnectionTests(TestCase):
             self.made.append(protocol)
             return protocol
 
-        factory = Factory()
-        factory.buildProtocol = build  # type: ignore[assignment,method-assign]
+        factory: Any = Factory()
+        factory.buildProtocol = build
         factory.noisy = False
-        port = reactor.listenTCP(0, factory, interface="127.0.0.1")  # type: ignore[attr-defined]
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
@@ -217,5 +219,5 @@ class ConnectionTests(TestCase):
     async def turn(self) -> None:
         """Wait for a turn of the reactor."""
         turned: Deferred[None] = Deferred()
-        reactor.callLater(0.01, turned.callback, None)  # type: ignore[attr-defined]
+        reactor.callLater(0.01, turned.callback, None)
         await turned
