@@ -195,6 +195,30 @@ def test_a_stopped_broker_finds_nobody_failing(tmp_path: Path) -> None:
         assert not any("failing" in line for line in running.log)
 
 
+def test_a_reload_ends_checks_and_begins_them(tmp_path: Path) -> None:
+    with (
+        daemon(tmp_path) as running,
+        server(running, "one", "one:1") as one,
+        server(running, "two", "two:1"),
+        Operator(running) as operator,
+    ):
+        client = running.connect()
+        operator.states(one_1="passing", two_1="passing")
+        one.send_signal(signal.SIGSTOP)
+        operator.states(one_1="failing", two_1="passing")
+        assert found(client) == ["two:1"]
+        path = tmp_path / "broker.toml"
+        path.write_text(path.read_text().replace("[checks]", "[checks]\nenabled = false"))
+        running.signal(signal.SIGHUP)
+        running.wait_for("the configuration was reloaded")
+        assert operator.rows("broker checks") == []
+        assert sorted(found(client)) == ["one:1", "two:1"]
+        path.write_text(path.read_text().replace("enabled = false\nnetworks", "enabled = true\nnetworks"))
+        one.send_signal(signal.SIGCONT)
+        running.signal(signal.SIGHUP)
+        operator.states(one_1="passing", two_1="passing")
+
+
 class Answers(BaseHTTPRequestHandler):
     """A server whose status the test chooses."""
 

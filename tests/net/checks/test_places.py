@@ -40,6 +40,17 @@ def test_hostports(hostport: str, expected: tuple[str, int]) -> None:
         "h:1x",
         "h:٣",
         "[]:1",
+        "[h]:1",
+        "[::1%lo]:1",
+        "[::g]:1",
+        "a..b:1",
+        ".a:1",
+        "a.:1",
+        "x" * 64 + ".org:1",
+        "a." * 150 + "org:1",
+        "é:1",
+        "h/x:1",
+        "h?:1",
     ],
 )
 def test_hostports_without_a_host_and_a_port(hostport: str) -> None:
