@@ -11,6 +11,7 @@ import gc
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,9 +19,9 @@ from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.logger import Logger
 
-from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
-from broker.access.principal import Principal
+from broker.admin.certificate_views import CertificateWatch, certificates
+from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
 from broker.admin.console_control import ControlWords
 from broker.admin.counter_views import counters as counters_view
@@ -30,16 +31,17 @@ from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
+from broker.app.checks import HealthChecks, connections_of
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
 from broker.app.event_sources import EventSources
 from broker.app.journal import JournalWriter, open_journal
+from broker.app.loop_lag import LoopLag
 from broker.app.notifications import Notifications
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
-from broker.app.recent_lag import RecentLag
 from broker.app.reloading import Reloader
 from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import status, version
@@ -112,10 +114,11 @@ class Daemon(TwistedService):
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
-        self.lag = RecentLag(reactor)
+        self.lag = LoopLag(reactor, time.monotonic)
         self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
+        self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
         self.notifications = Notifications(reactor, self._notify, config.broker.service or socket.gethostname())
         self.operations = Operations(
@@ -128,7 +131,7 @@ class Daemon(TwistedService):
             notifier,
             self._shut_down,
             lambda: self._ending,
-            self.openings.retry,
+            self._reloaded,
         )
         self._ending = False
         self._started = reactor.seconds()
@@ -169,6 +172,9 @@ class Daemon(TwistedService):
         except StateError as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self.checks = HealthChecks(
+            self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
+        )
         self._open_access(snapshot)
         try:
             self._listen(snapshot)
@@ -177,11 +183,13 @@ class Daemon(TwistedService):
             raise
         self.counters.include(self._counts)
         self._logs.conversation = lambda: self.core.scheduler.conversation
+        self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self._begin_to_notify()
         self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
+        self._reactor.callWhenRunning(self._expiries.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
@@ -192,11 +200,14 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
+        self.checks.stop()
+        self.lag.stop()
         self.draining.stop()
         self.traces.stop()
         self._events.stop()
         self.notifications.stop()
         self.api.stop()
+        self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
         # Connections are closed after the last records, so that their peers are remembered as present.
@@ -225,7 +236,11 @@ class Daemon(TwistedService):
         """Yield all reasons for which the daemon is not ready."""
         yield from readiness.listeners(self.openings.states)
         yield from self._unwritten()
-        yield from readiness.loop(self.lag.largest)
+        yield from readiness.loop(self.lag.recent)
+        yield from readiness.certificates(
+            ((each.path, each.expires) for each in self._certificates()), self._reactor.seconds()
+        )
+        yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
 
     def _unwritten(self) -> Iterator[NotReady]:
@@ -233,7 +248,12 @@ class Daemon(TwistedService):
         yield from readiness.written("store", self.core.recorder.trouble)
         if self.journal is not None:
             yield from readiness.written("journal", self.journal.journal.trouble)
+        yield from readiness.written("audit log", self._access.audit.failure)
         yield from self.wires.troubles()
+
+    def _certificates(self) -> list[Certificates]:
+        """Return the certificates of all open listeners."""
+        return [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
 
     def _begin_to_end(self) -> bool:
         """Begin the end of the process. Returns True for the first call: the reactor stops once."""
@@ -291,6 +311,7 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
+            checks=self.checks.schedule,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
@@ -350,7 +371,7 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Return the connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors)
+        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors) + connections_of(self._config.checks)
         return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
 
     def _shown(self) -> Shown:
@@ -358,7 +379,9 @@ class Daemon(TwistedService):
         own = [
             listeners_view(self.openings.states, self._reactor),
             *registry_views(self.core.registry, self._reactor),
+            checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
+            certificates(self._certificates, self._reactor),
             self.notifications.view(),
         ]
         return Shown(
@@ -382,21 +405,13 @@ class Daemon(TwistedService):
             shown=self._shown,
             dialects=self.wires.dialects,
             listeners=self.openings.states,
-            ready=self._obstacles,
+            ready=self.readiness.reasons,
             control=self.operations,
-            lagged=self.lag.add,
             access=self._access.access,
-            audit=self._record,
+            audit=self._access.audit,
+            lag=self.lag.measured,
             endpoints=self._endpoints,
         )
-
-    def _obstacles(self) -> list[tuple[str, str]]:
-        """Return what is not ready, each with its reason."""
-        return [(each.what, each.reason) for each in self.readiness.reasons()]
-
-    def _record(self, principal: Principal, operation: str, object: str, result: str) -> None:
-        """Record an administrative act over HTTP in the audit log."""
-        self._access.audit.record(Act(principal, "http", operation, object, result))
 
     def _status(self) -> dict[str, object]:
         return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
@@ -420,6 +435,7 @@ class Daemon(TwistedService):
 
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
+        self.checks.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -431,11 +447,13 @@ class Daemon(TwistedService):
         self.core.threads.stop()
         self._store.close(snapshot.next_provider)
 
-    def _certificates(self) -> list[Certificates]:
-        """Return the certificates of all open TLS listeners."""
-        return [*self.wires.certificates(), *([] if self.console is None else self.console.certificates())]
+    def _reloaded(self) -> None:
+        """Handle the end of a reload that had no problems."""
+        self._expiries.check()
+        self.openings.retry()
 
     def _apply(self, config: Config) -> None:
+        self.checks.use(config.checks)
         self.wires.reload(config)
         if self.console is not None:
             self.console.reload(config.console)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from OpenSSL import SSL
 from twisted.logger import Logger
 
 from broker.app.configuration import differences, found, merged, settings, warnings
@@ -22,7 +21,7 @@ from broker.config.errors import BadConfig
 from broker.config.reload import Difference
 from broker.config.schema import Config
 from broker.core.control import KeyChange, KeyState, ReloadResult
-from broker.net.tls import Certificates
+from broker.net.tls import Certificates, Identity
 
 log = Logger()
 
@@ -80,7 +79,7 @@ class Reloader:
             for each in (found(usable) if restart else ())
         ]
         shown = self._certificates()
-        contexts: list[SSL.Context] = []
+        contexts: list[Identity] = []
         for each in shown:
             try:
                 contexts.append(each.read())

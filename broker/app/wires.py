@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, DeferredList
 
 from broker.config.schema import Config
 from broker.config.section import Binding
+from broker.core.checks.interfaces import Pinger
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Service
@@ -88,6 +89,11 @@ class RunningWires:
     def endpoints(self) -> list[Endpoint]:
         """Return the HTTP endpoints of the wires."""
         return [endpoint for wire in self._open.values() for endpoint in wire.endpoints()]
+
+    def pinger(self, name: str) -> Pinger | None:
+        """Return the ping of a wire by its name; None if it has none, or is not made."""
+        wire = self._open.get(name)
+        return None if wire is None else wire.pinger()
 
     def places(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners as operators see them."""

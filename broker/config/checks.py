@@ -53,7 +53,8 @@ def listens(key: str, text: str) -> Iterator[Problem]:
     try:
         where = endpoint.parse(text)
         if where.kind == "tls":
-            check_tls(where.kwargs["certificate"], where.kwargs["key"], where.kwargs.get("ca"))
+            options = where.kwargs
+            check_tls(options["certificate"], options["key"], options.get("ca"), options.get("crl"))
     except (BadEndpoint, BadFile) as error:
         yield Problem(key, str(error))
 

@@ -17,8 +17,9 @@ from broker.config.notify import NOTIFY
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import bound
+from broker.config.validate_checks import checks_problems, checks_summary, checks_warnings
 from broker.config.validate_journal import journal_problems
-from broker.config.values import Broker, Console, Journal, Launchers, Log
+from broker.config.values import Broker, Checks, Console, Journal, Launchers, Log
 
 VERSION = 1
 """Version of the format of configuration files. A change that older files do not fit raises it."""
@@ -164,6 +165,16 @@ DAEMON_BEFORE = (
 DAEMON_AFTER = (
     ACCESS,
     NOTIFY,
+    Section(
+        "checks",
+        Checks,
+        Checks(),
+        checks_problems,
+        summary=checks_summary,
+        warnings=checks_warnings,
+        reloadable=("*",),
+        example=_EXAMPLES / "checks.toml",
+    ),
     Section(
         "journal",
         Journal,

@@ -4,7 +4,7 @@ The syntax is that of Twisted's endpoint strings: parts between colons, ``name=v
 escapes a colon, an equals sign or a backslash. Accepted forms::
 
     tcp:PORT[:interface=ADDRESS][:backlog=N]
-    tls:PORT:certificate=FILE:key=FILE[:ca=FILE][:interface=ADDRESS][:backlog=N]
+    tls:PORT:certificate=FILE:key=FILE[:ca=FILE[:crl=FILE]][:interface=ADDRESS][:backlog=N]
     unix:PATH[:mode=OCTAL][:backlog=N]
     systemd:domain=INET|INET6|UNIX:index=N
     systemd:domain=INET|INET6|UNIX:name=NAME
@@ -42,7 +42,7 @@ _POSITIONAL: dict[Kind, tuple[str, ...]] = {
 }
 _NAMED: dict[Kind, tuple[str, ...]] = {
     "tcp": ("interface", "backlog"),
-    "tls": ("certificate", "key", "ca", "interface", "backlog"),
+    "tls": ("certificate", "key", "ca", "crl", "interface", "backlog"),
     "unix": ("mode", "backlog"),
     "systemd": ("domain", "index", "name"),
 }
@@ -216,8 +216,10 @@ def _check_tcp(endpoint: Endpoint) -> None:
 
 def _check_tls(endpoint: Endpoint) -> None:
     _check_tcp(endpoint)
-    for name in ("certificate", "key", "ca"):
-        if name != "ca" and not endpoint.kwargs.get(name):
+    if "crl" in endpoint.kwargs and "ca" not in endpoint.kwargs:
+        raise BadEndpoint("crl has no effect without ca: it lists certificates of that authority")
+    for name in ("certificate", "key", "ca", "crl"):
+        if name in ("certificate", "key") and not endpoint.kwargs.get(name):
             raise BadEndpoint(f"tls: needs {name}=FILE")
         if not endpoint.kwargs.get(name, "/").startswith("/"):
             raise BadEndpoint(f"{name} must be an absolute path, not {endpoint.kwargs[name]!r}")

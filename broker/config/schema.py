@@ -15,7 +15,7 @@ import attrs
 from broker.config.access import Access
 from broker.config.daemon import DAEMON_AFTER, DAEMON_BEFORE
 from broker.config.section import Section
-from broker.config.values import Broker, Console, Journal, Launchers, Log
+from broker.config.values import Broker, Checks, Console, Journal, Launchers, Log
 
 
 @attrs.frozen(init=False, slots=False)
@@ -24,6 +24,7 @@ class Config:
 
     broker: Broker
     log: Log
+    checks: Checks
     journal: Journal
     console: Console
     launchers: Launchers

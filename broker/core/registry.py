@@ -32,6 +32,7 @@ from broker.core.model import (
     CheckState,
     Kind,
     Load,
+    LoadDetails,
     Policy,
     Provider,
     Rights,
@@ -55,7 +56,7 @@ MAX_EPOCH = 2**53 - 1
 class _Member:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "heard", "id", "label", "load", "services", "since", "wire")
+    __slots__ = ("address", "details", "heard", "id", "label", "load", "services", "since", "wire")
 
     def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
         self.id = id
@@ -63,12 +64,23 @@ class _Member:
         self.wire = wire
         self.address = address
         self.load = 0.0
+        self.details: LoadDetails | None = None
         self.since = self.heard = heard
         self.services: list[Service] = []
 
     def value(self) -> Provider:
         services = tuple(self.services)
-        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, services, self.since)
+        return Provider(
+            self.id,
+            self.label,
+            self.wire,
+            self.address,
+            self.load,
+            self.heard,
+            services,
+            self.since,
+            self.details,
+        )
 
 
 @implementer(IRegistry)
@@ -241,6 +253,10 @@ class Registry:
             if name is None or service.name == name
         ]
 
+    def services_of(self, provider: int) -> Sequence[Service]:
+        member = self._members.get(provider)
+        return () if member is None else tuple(member.services)
+
     def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
         live = self._protocols.get(name, ())
         if not restored:
@@ -277,15 +293,16 @@ class Registry:
 
     # loads
 
-    def load(self, provider: int, load: float) -> None:
+    def load(self, provider: int, load: float, details: LoadDetails | None = None) -> None:
         load = checked_load(load)
         member = self._members.get(provider)
         if member is None:
             return
         member.load = load
+        member.details = details
         member.heard = self._clock.seconds()
         # No `Change` unless a watcher needs it: loads are by far the most frequent changes.
-        change = self._watches.record_load(provider, member.label, load)
+        change = self._watches.record_load(provider, member.label, load, details)
         if change is not None:
             self._watches.announce(change)
         self._notifier.deliver()
@@ -300,7 +317,7 @@ class Registry:
             watch.report(provider, sent)
 
     def loads(self) -> Sequence[Load]:
-        return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
+        return [Load(m.id, m.label, m.load, m.details) for m in self._members.values() if m.id != BROKER]
 
     # waits and watches
 
@@ -327,19 +344,19 @@ class Registry:
     def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> IWait:
         return self._watches.add(changed, kinds)
 
-    def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
+    def watch_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> IWait:
         return self._watches.add_for_loads(told)
 
     def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
         return self._watches.add_for_beats(told)
 
     def changes_since(
-        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind)
+        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind), most: int | None = None
     ) -> Sequence[Change] | None:
-        return self._watches.since(revision, kinds) if epoch == self.epoch else None
+        return self._watches.since(revision, kinds, most) if epoch == self.epoch else None
 
-    def recent(self, kinds: Collection[Kind] = tuple(Kind)) -> Sequence[Change]:
-        return self._watches.recent(kinds)
+    def recent(self, kinds: Collection[Kind], most: int) -> Sequence[Change]:
+        return self._watches.recent(kinds, most)
 
     # internal
 

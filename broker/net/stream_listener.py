@@ -74,4 +74,4 @@ def _certificates(endpoint: Endpoint) -> Certificates | None:
     if endpoint.kind != "tls":
         return None
     options = endpoint.kwargs
-    return Certificates(options["certificate"], options["key"], options.get("ca"))
+    return Certificates(options["certificate"], options["key"], options.get("ca"), options.get("crl"))

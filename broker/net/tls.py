@@ -9,10 +9,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
+from cryptography import x509
 from OpenSSL import SSL
+from OpenSSL.crypto import X509StoreFlags
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.tcp import Connection
@@ -20,6 +23,8 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TL
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.core.errors import Reason, Refusal
+from broker.net.client_certificate import certificate_names
 from broker.net.fast_write import push
 from broker.net.rate_limits import Complaints
 from broker.net.scheduled_input import Scheduled, sliced
@@ -34,44 +39,105 @@ certificate, and closes their connections by an alert. Each context also has its
 a reload is not resumed but negotiated in full, under the current rules."""
 
 
-@implementer(IOpenSSLServerConnectionCreator)
-class Certificates:
-    """The certificate chain, key and client CA in these PEM files, as of the last read.
+@attrs.frozen(eq=False)
+class Identity:
+    """The content of the files at one reading.
 
-    With ``ca``, clients must have a certificate of that authority. Raises ValueError or OSError if the files are
-    unusable.
+    ``names`` are those of the certificate; ``expires`` is the time in seconds of the epoch at which the first
+    certificate of its chain expires. ``revoked`` has the serial numbers of the revocation list.
     """
 
-    def __init__(self, certificate: str, key: str, ca: str | None) -> None:
-        self._certificate = certificate
+    context: SSL.Context
+    names: tuple[str, ...]
+    expires: float
+    revoked: frozenset[int] = frozenset()
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class Certificates:
+    """The certificate chain, key, client CA and revocation list in these PEM files, as of the last read.
+
+    With ``ca``, clients must have a certificate of that authority, and with ``crl`` one that its list does not name.
+    Raises ValueError or OSError if the files are unusable.
+    """
+
+    def __init__(self, certificate: str, key: str, ca: str | None, crl: str | None = None) -> None:
+        self.path = certificate
         self._key = key
         self._ca = ca
-        self._context = self.read()
+        self._crl = crl
+        self.changed: list[Callable[[], object]] = []
+        """Callbacks after `use`."""
+        self._identity = self.read()
 
-    def use(self, context: SSL.Context) -> None:
-        """Use the result of `read` for new connections. Earlier sessions cannot be resumed."""
-        self._context = context
+    @property
+    def expires(self) -> float:
+        """The time in seconds of the epoch at which the first certificate of the chain expires."""
+        return self._identity.expires
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The common name and the DNS names of the certificate."""
+        return self._identity.names
+
+    @property
+    def asks_clients(self) -> bool:
+        """True if clients must have a certificate."""
+        return self._ca is not None
+
+    def use(self, identity: Identity) -> None:
+        """Use the result of `read` for new connections. Earlier sessions cannot be resumed.
+
+        Connections stay, except those whose client certificate is revoked now.
+        """
+        self._identity = identity
+        for call in tuple(self.changed):
+            call()
+
+    def is_revoked(self, connection: Any) -> bool:
+        """Return True if the client certificate of a TLS connection is revoked."""
+        if not self._identity.revoked:
+            return False
+        certificate = connection.getPeerCertificate()
+        return certificate is not None and certificate.get_serial_number() in self._identity.revoked
 
     def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Create a connection; see `IOpenSSLServerConnectionCreator`."""
-        return SSL.Connection(self._context, None)
+        return SSL.Connection(self._identity.context, None)
 
-    def read(self) -> SSL.Context:
+    def read(self) -> Identity:
         """Read the files again. Raises as the constructor does."""
         context = SSL.Context(SSL.TLS_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
         context.set_session_id(SESSIONS)
+        revoked: frozenset[int] = frozenset()
         try:
-            context.use_certificate_chain_file(self._certificate)
+            with open(self.path, "rb") as file:
+                chain = x509.load_pem_x509_certificates(file.read())
+            context.use_certificate_chain_file(self.path)
             context.use_privatekey_file(self._key)
             context.check_privatekey()
             if self._ca is not None:
                 context.load_verify_locations(self._ca)
                 context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
-        except SSL.Error:
-            files = ", ".join(file for file in (self._certificate, self._key, self._ca) if file is not None)
+            if self._crl is not None:
+                revoked = self._revocation_list(context)
+        except (SSL.Error, ValueError):
+            files = ", ".join(file for file in (self.path, self._key, self._ca, self._crl) if file is not None)
             raise ValueError(f"these are no certificate and key that fit together: {files}") from None
-        return context
+        expires = min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
+        return Identity(context, certificate_names(chain[0]), expires, revoked)
+
+    def _revocation_list(self, context: SSL.Context) -> frozenset[int]:
+        """Have a context refuse the certificates of the revocation list. Returns their serial numbers."""
+        assert self._crl is not None
+        with open(self._crl, "rb") as file:
+            crl = x509.load_pem_x509_crl(file.read())
+        store = context.get_cert_store()
+        assert store is not None
+        store.add_crl(crl)
+        store.set_flags(X509StoreFlags.CRL_CHECK)
+        return frozenset(revoked.serial_number for revoked in crl)
 
 
 class TlsConnection(Scheduled, BufferingTLSTransport):
@@ -152,3 +218,13 @@ class TlsFactory(TLSMemoryBIOFactory):
         super().__init__(certificates, isClient=False, wrappedFactory=factory)
         self.turns = turns
         self.complaints = complaints
+        self._certificates = certificates
+        certificates.changed.append(self._review)
+
+    def _review(self) -> None:
+        """Close the connections whose client certificate was revoked."""
+        for connection in list(self.protocols):
+            if self._certificates.is_revoked(connection):
+                refusal = Refusal(Reason.REVOKED, "the client certificate of this connection was revoked")
+                self.complaints.add(self.wire, connection.host, refusal)
+                connection.abort()

@@ -1,12 +1,12 @@
-"""The reasons for which the daemon is not ready, and the recent lag of the reactor."""
+"""The reasons for which the daemon is not ready, and the lag of the reactor."""
 
 from __future__ import annotations
 
 from twisted.internet.task import Clock
 
 from broker.app import readiness
+from broker.app.loop_lag import INTERVAL, WINDOW, LoopLag
 from broker.app.readiness import STALLED, Readiness
-from broker.app.recent_lag import WINDOW, RecentLag
 from broker.core.model import Listening, NotReady
 
 
@@ -32,32 +32,47 @@ def test_each_obstacle_is_named_with_its_reason() -> None:
     ]
 
 
-def test_the_largest_recent_lag_counts() -> None:
-    clock = Clock()
-    lag = RecentLag(clock)
-    assert lag.largest == 0.0
-    for each in (0.0, 1.5, 0.25):
-        lag.add(each)
-        clock.advance(0.1)
-    assert lag.largest == 1.5
+class Loop:
+    """A reactor whose timers may be late: a clock for timers, and a monotonic one that a test sets."""
+
+    def __init__(self) -> None:
+        self.timers = Clock()
+        self.now = 100.0
+        self.lag = LoopLag(self.timers, lambda: self.now)
+        self.measured: list[float] = []
+        self.lag.measured.append(self.measured.append)
+
+    def tick(self, late: float = 0.0) -> None:
+        self.now += INTERVAL + late
+        self.timers.advance(INTERVAL)
+
+
+def test_the_lag_is_the_lateness_of_a_timer() -> None:
+    loop = Loop()
+    loop.lag.start()
+    for late in (0.0, 1.5, 0.25):
+        loop.tick(late)
+    assert [round(each, 6) for each in loop.measured] == [0.0, 1.5, 0.25]
+    assert round(loop.lag.recent, 6) == 1.5
+    loop.lag.stop()
+    assert not loop.timers.getDelayedCalls()
 
 
 def test_a_lag_is_forgotten_after_the_window() -> None:
-    clock = Clock()
-    lag = RecentLag(clock)
-    lag.add(1.5)
-    clock.advance(1)
-    lag.add(0.5)
-    clock.advance(WINDOW - 0.5)
-    assert lag.largest == 0.5
-    clock.advance(1)
-    assert lag.largest == 0.0
+    loop = Loop()
+    loop.lag.start()
+    loop.tick(1.5)
+    loop.tick(0.5)
+    for _ in range(round(WINDOW / INTERVAL) - 1):
+        loop.tick()
+    assert round(loop.lag.recent, 6) == 0.5
+    loop.tick()
+    loop.tick()
+    assert round(loop.lag.recent, 6) == 0.0
 
 
-def test_a_clock_that_is_set_back_forgets_the_lags_of_the_future() -> None:
-    clock = Clock()
-    clock.advance(100)
-    lag = RecentLag(clock)
-    lag.add(1.5)
-    clock.rightNow = 50.0
-    assert lag.largest == 0.0
+def test_a_timer_that_is_early_is_no_lag() -> None:
+    loop = Loop()
+    loop.lag.start()
+    loop.tick(-INTERVAL / 2)
+    assert loop.measured == [0.0]

@@ -14,22 +14,46 @@ from cryptography.hazmat.primitives.serialization import (
     KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
+    load_pem_private_key,
 )
 
 
-def certificate(folder: Path, name: str, passphrase: bytes | None = None) -> tuple[Path, Path]:
-    """The files of a new self-signed certificate and of its key."""
+def certificate(
+    folder: Path, name: str, passphrase: bytes | None = None, days: float = 1, issuer: tuple[Path, Path] | None = None
+) -> tuple[Path, Path]:
+    """The files of a new certificate and of its key. It is self-signed, or signed by ``issuer``, and valid until in
+    ``days``."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
-    cert = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
+    signer, by = (key, subject) if issuer is None else _authority(issuer)
+    builder = x509.CertificateBuilder(by, subject, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=30)).not_valid_after(now + timedelta(days=days))
+    if issuer is None:
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    cert = builder.sign(signer, hashes.SHA256())
     lock: KeySerializationEncryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     paths = folder / f"{name}.cert.pem", folder / f"{name}.key.pem"
     paths[0].write_bytes(cert.public_bytes(Encoding.PEM))
     paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
     return paths
+
+
+def revocation_list(path: Path, issuer: tuple[Path, Path], *revoked: Path) -> Path:
+    """The file of a revocation list of an authority, with these certificates."""
+    key, name = _authority(issuer)
+    now = datetime.now(UTC)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(name)
+    builder = builder.last_update(now - timedelta(hours=1)).next_update(now + timedelta(days=1))
+    for file in revoked:
+        serial = x509.load_pem_x509_certificate(file.read_bytes()).serial_number
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - timedelta(hours=1))
+        builder = builder.add_revoked_certificate(entry.build())
+    path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return path
+
+
+def _authority(files: tuple[Path, Path]) -> tuple[ec.EllipticCurvePrivateKey, x509.Name]:
+    key = load_pem_private_key(files[1].read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, x509.load_pem_x509_certificate(files[0].read_bytes()).subject

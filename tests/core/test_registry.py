@@ -741,7 +741,7 @@ def test_a_heartbeat_is_told_with_its_time_until_the_watch_is_cancelled() -> Non
     one, two = join(registry), join(registry)
     told: list[tuple[int, float | None]] = []
     watch = registry.watch_beats(lambda provider, sent: told.append((provider, sent)))
-    registry.watch_loads(lambda provider, load: fail())
+    registry.watch_loads(lambda provider, load, details: fail())
     registry.beat(two, 5.5)
     registry.beat(one)
     watch.cancel()

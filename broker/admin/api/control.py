@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import attrs
 from msgspec import Meta
 
-from broker.admin.api.actions import Audit, Text, audited
+from broker.access.acts import Audit
+from broker.admin.api.actions import Text, audited
 from broker.admin.api.pieces import answer
 from broker.core.control import Drain, KeyChange, KeyState, LogLevels, ReloadResult, Trace
 from broker.core.errors import Reason
@@ -103,8 +104,8 @@ def reloaded(result: ReloadResult) -> Reloaded:
     return Reloaded(result.changed, result.refused, result.restart, result.problems, result.warnings, text)
 
 
-def endpoints(control: IOperations, audit: Audit) -> list[Endpoint]:
-    """Return the endpoints."""
+def endpoints(control: IOperations, audit: Audit, listener: str) -> list[Endpoint]:
+    """Return the endpoints. ``listener`` is the title of the listener in the audit log."""
 
     def reload(call: Call) -> Response:
         return answer(reloaded(control.reload()))
@@ -180,4 +181,4 @@ def endpoints(control: IOperations, audit: Audit) -> list[Endpoint]:
             status=204, tag="control",
         ),
     ]  # fmt: skip
-    return [*reads, *(audited(each, audit) for each in writes)]
+    return [*reads, *(audited(each, audit, listener) for each in writes)]

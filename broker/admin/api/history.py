@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from broker.admin.api.lists import ListQuery, listing
@@ -26,7 +28,7 @@ class LoadHistories:
     """The loads of the last hour. ``step`` is the time between two loads in seconds."""
 
     step: int
-    rows: list[dict[str, object]]
+    rows: list[dict[str, Any]]
     total: int
     offset: int
     limit: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
@@ -65,10 +65,10 @@ class ProviderAbout:
     ``loads`` has one load for each ``step`` seconds, the newest last, null where there is none.
     """
 
-    provider: dict[str, object]
+    provider: dict[str, Any]
     step: int
     loads: list[float | None]
-    services: list[dict[str, object]]
+    services: list[dict[str, Any]]
     why: list[Entry]
 
 

@@ -95,6 +95,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     _arriving = False
     _answering = False  # a request is in progress
     _stalled = False  # the peer does not read
+    _losing = False  # the transport closes when all output is sent
     _unsent = 0  # unsent bytes when the read deadline began
 
     def makeConnection(self, transport: Any) -> None:
@@ -299,6 +300,12 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self.hang_up()
 
+    def loseConnection(self) -> None:
+        """Close when all output is sent. Idempotent: Twisted calls it after the last answer, and `hang_up` does."""
+        if not self._losing:
+            self._losing = True
+            super().loseConnection()  # type: ignore[no-untyped-call]
+
     def hang_up(self) -> None:
         """Close when all output is sent."""
         self.hanging_up = True
@@ -308,7 +315,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         deadlines.idle.discard(self)
         deadlines.arriving.discard(self)
         deadlines.leaving.add(self, CLOSE_WITHIN)
-        self.loseConnection()  # type: ignore[no-untyped-call]
+        self.loseConnection()
 
     def evict(self, refusal: Refusal) -> None:
         """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.core.model import Auth, Load, Service
+from broker.core.model import NO_DETAILS, Auth, Load, Service
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
@@ -50,12 +50,16 @@ class ServiceDescriptor(
     restored: bool = False
 
 
-class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="loaddesc"):
-    """The load of a provider."""
+class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="loaddesc"):
+    """The load of a provider, with those details that it reported."""
 
     label: str
     load: float
     provider: int
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
 
 
 encode = msgspec.json.Encoder().encode
@@ -89,4 +93,7 @@ def service_descriptor(service: Service) -> ServiceDescriptor:
 
 def load_descriptor(load: Load) -> LoadDescriptor:
     """Return the descriptor of a load."""
-    return LoadDescriptor(load.label, load.load, load.provider)
+    told = load.details or NO_DETAILS
+    return LoadDescriptor(
+        load.label, load.load, load.provider, told.requests, told.errors, told.in_flight, told.latency_ms
+    )

@@ -18,6 +18,7 @@ from broker.access.grants import Grants
 from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
+from broker.core.checks.interfaces import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
 from broker.net.admission import ConnectionFactory
@@ -113,6 +114,10 @@ class OpenDbp(PlainWire):
             return []
         return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
 
+    def pinger(self) -> Pinger:
+        """Return the probe of services, by their ids in the registry."""
+        return self.catalogue
+
     def views(self) -> Sequence[AnyView]:
         """Return the view of registered services."""
         return views.views(self.catalogue, self.leases)
@@ -125,6 +130,10 @@ class OpenDbp(PlainWire):
         self.outbound.name = _name(broker)
         if self.beacon is not None:
             self.beacon.name = self.outbound.name
+
+    def review(self) -> None:
+        """Apply the terms with the present grants of the users file."""
+        self.catalogue.use(_terms(self.terms, self.grants()))
 
     def carriers(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
@@ -158,10 +167,6 @@ class OpenDbp(PlainWire):
             return super().disconnect(key)
         self.catalogue.dismiss(entry)
         return True
-
-    def review(self) -> None:
-        """Apply the terms with the present grants of the users file."""
-        self.catalogue.use(_terms(self.terms, self.grants()))
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters that the parts of the wire keep themselves."""

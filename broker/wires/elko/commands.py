@@ -302,11 +302,11 @@ class ElkoDialect:
         """Return the usage of a command, and its description."""
         return self.commands.help(op)
 
-    def converse(self, peer: Peer, principal: Principal) -> Typist:
+    def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Typist:
         """Create the session of an operator."""
         # The console has authenticated the operator: no password is compared here, so the clock of the back-off is not
         # used.
-        control = AccessControl(POLICY, Guesses(lambda: 0.0), self.access, CONSOLE, self.audit)
+        control = AccessControl(POLICY, Guesses(lambda: 0.0), self.access, listener, self.audit)
         session = self.session(control, peer)
         session.become(principal)
         session.receive(Auth("admin", label="console"))

@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from broker.config.endpoint import parse
 from broker.config.values import Broker
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits
@@ -85,19 +86,20 @@ class OpenHttp(PlainWire):
         """Return the certificates of the open listener."""
         return [] if self.listener.certificates is None else [self.listener.certificates]
 
-    def drain(self) -> None:
-        """Answer registrations and finds by 503, with Retry-After, and close their connections. Operators are served.
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the listener."""
+        return [self.factory]
 
-        Instances are not renewed any more, and so expire: their services register elsewhere.
-        """
-        self.dispatch.draining = True
+    def drain(self) -> None:
+        """Refuse registrations, renewals and finds by 503, and end those that wait. The API stays open to operators."""
+        self.dispatch.drain()
 
     def undrain(self) -> None:
-        """Serve registrations and finds again."""
+        """Accept registrations and finds again."""
         self.dispatch.draining = False
 
     def peers(self) -> int:
-        """Return the number of registered instances: connections are those of operators as well."""
+        """Return the number of registered instances: they expire, since a drain refuses their renewals."""
         return len(self.instances)
 
     def reload(self, config: Http, broker: Broker) -> None:
@@ -113,6 +115,7 @@ class OpenHttp(PlainWire):
 
     def close(self) -> Deferred[Any]:
         """Close all connections. Fires when they are closed."""
+        self.dispatch.stop()
         self.instances.stop()
         return self.factory.close()
 
@@ -136,6 +139,7 @@ def open_http(config: Http, context: Context) -> OpenHttp:
         lambda address, refusal: complaints.add(WIRE, address, refusal),
         lambda address: complaints.failed(WIRE, address),
         frozenset(config.hosts),
+        context.audit,
     )
     limits = _limits(config, context.room)
     factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock)

@@ -20,16 +20,19 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
+import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+from broker.access.acts import DONE, Act, Audit, NoAudit
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.web import parameters
 from broker.web.endpoint import Answer, Call, Endpoint
-from broker.web.messages import Request, Response
+from broker.web.messages import Outlet, Request, Response, Stream
 from broker.web.problem import Problem, problem_of
 from broker.web.routes import Routes
 from broker.web.sites import known_host, same_site
@@ -37,20 +40,10 @@ from broker.web.sites import known_host, same_site
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
 
-FOR_PEERS = frozenset({"offer", "find"})
-"""Operations of peers, which a drain refuses. Operators go on."""
-
 DRAINING = "the broker is draining: use another one"
 
-RETRY_AFTER = "10"
-"""Seconds after which a client of a draining broker may try again: by then it is stopped, or serves again."""
-
-Audit = Callable[[Call, Endpoint, int], None]
-"""Records a call of an endpoint that changes something as an administrator, and the status of its answer."""
-
-
-def no_audit(call: Call, endpoint: Endpoint, status: int) -> None:
-    """Record nothing."""
+CLIENTS = ("offer", "find")
+"""The operations of clients: a drain refuses them, and leaves those of operators."""
 
 
 @attrs.define(eq=False)
@@ -65,8 +58,25 @@ class Dispatch:
     refused: Callable[[str, Refusal], object]
     failed: Callable[[str], object]
     hosts: frozenset[str] = frozenset()
-    audit: Audit = no_audit
+    audit: Audit = attrs.field(factory=NoAudit)
     draining: bool = False
+    _present: set[_Present] = attrs.field(factory=set, init=False)
+    """Answers that wait, and streams."""
+
+    def __attrs_post_init__(self) -> None:
+        self.access.changed.append(self._review)
+
+    def stop(self) -> None:
+        """Listen to changes of users no longer."""
+        if self._review in self.access.changed:
+            self.access.changed.remove(self._review)
+
+    def drain(self) -> None:
+        """Refuse the operations of clients, and end their answers that wait."""
+        self.draining = True
+        for each in list(self._present):
+            if each.endpoint.operation in CLIENTS:
+                each.end()
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request. Never raises."""
@@ -77,7 +87,7 @@ class Dispatch:
                 return self._call(request, principal, endpoint, path)
         except Exception as error:
             return self._problem(request, error)
-        answer: Deferred[object] = principal.addCallback(
+        answer: Deferred[Any] = principal.addCallback(
             lambda known: self._call(request, attrs.evolve(known, address=request.address), endpoint, path)
         )
         return answer.addErrback(self._late_problem, request)
@@ -118,11 +128,7 @@ class Dispatch:
         """Call the endpoint. Never raises."""
         call = Call(request, principal, path, None)
         try:
-            operation = endpoint.operation
-            if operation is not None and not self.access.allows(principal, LISTENER, operation, path.get("name", "")):
-                raise self._not_allowed(principal, operation)
-            if self.draining and operation in FOR_PEERS:
-                raise Problem(503, DRAINING, Reason.DRAINING, (("Retry-After", RETRY_AFTER), ("Connection", "close")))
+            self._permit(call, endpoint)
             call = attrs.evolve(
                 call,
                 query=parameters.query(endpoint.query, request.query),
@@ -130,22 +136,83 @@ class Dispatch:
             )
             answer = endpoint.handler(call)
         except Exception as error:
-            response = self._problem(request, error)
-            self._record(call, endpoint, response.status)
-            return response
+            self._record(call, endpoint, error)
+            return self._problem(request, error)
         if isinstance(answer, Deferred):
-            answer.addErrback(self._late_problem, request)
-            return answer.addCallback(self._recorded, call, endpoint)
-        self._recorded(answer, call, endpoint)
-        return answer
+            return self._wait(answer, call, endpoint)
+        self._record(call, endpoint)
+        return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
 
-    def _recorded(self, answer: object, call: Call, endpoint: Endpoint) -> object:
-        self._record(call, endpoint, answer.status if isinstance(answer, Response) else 200)
-        return answer
+    def _permit(self, call: Call, endpoint: Endpoint) -> None:
+        operation, principal = endpoint.operation, call.principal
+        if operation is None:
+            return
+        if not self.access.allows(principal, LISTENER, operation, call.path.get("name", "")):
+            raise self._not_allowed(principal, operation)
+        if self.draining and operation in CLIENTS:
+            raise Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
 
-    def _record(self, call: Call, endpoint: Endpoint, status: int) -> None:
-        if endpoint.writes and endpoint.operation is not None and endpoint.operation.startswith("admin."):
-            self.audit(call, endpoint, status)
+    def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
+        """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""
+        present = _Present(call, endpoint, answer.cancel)
+
+        def over(result: object) -> object:
+            self._present.discard(present)
+            return result
+
+        def failed(failure: Failure) -> Response:
+            self._record(call, endpoint, failure.value)
+            if present.ended and isinstance(failure.value, CancelledError):
+                problem = Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
+                return self._problem(call.request, problem)
+            return self._late_problem(failure, call.request)
+
+        def arrived(result: Any) -> Any:
+            self._record(call, endpoint)
+            return self._watched(result, call, endpoint) if isinstance(result, Stream) else result
+
+        self._present.add(present)
+        return answer.addBoth(over).addCallbacks(arrived, failed)
+
+    def _watched(self, stream: Stream, call: Call, endpoint: Endpoint) -> Stream:
+        """Return a stream that ends with the rights of its user."""
+
+        def begin(outlet: Outlet) -> Callable[[], None]:
+            ended = stream.begin(outlet)
+            present = _Present(call, endpoint, outlet.close)
+            self._present.add(present)
+
+            def over() -> None:
+                self._present.discard(present)
+                ended()
+
+            return over
+
+        return attrs.evolve(stream, begin=begin)
+
+    def _review(self) -> None:
+        """End the answers that wait, and streams, of users without the right any more."""
+        for each in list(self._present):
+            principal, operation = each.call.principal, each.endpoint.operation
+            name = each.call.path.get("name", "")
+            if not self.access.stands(principal) or (
+                operation is not None and not self.access.allows(principal, LISTENER, operation, name)
+            ):
+                each.end()
+
+    def _record(self, call: Call, endpoint: Endpoint, error: BaseException | None = None) -> None:
+        """Record an administrative act in the audit log."""
+        operation = endpoint.operation
+        if not endpoint.writes or operation is None or not operation.startswith("admin."):
+            return
+        result = DONE
+        if error is not None:
+            reason = getattr(error, "reason", None)
+            result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
+        words = [*call.path.values()]
+        if call.body is not None:
+            words.append(msgspec.json.encode(call.body).decode())
+        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(words), result))
 
     def _not_allowed(self, principal: Principal, operation: str) -> Problem:
         if not principal.name and self.access.users:
@@ -162,7 +229,7 @@ class Dispatch:
         except Exception:  # so that `failed` logs it
             return self._problem(request, error)
 
-    def _problem(self, request: Request, error: BaseException) -> Response:
+    def _problem(self, request: Request, error: BaseException | None) -> Response:
         """Return the answer to an error, counted and logged. To be called while the error is handled."""
         if isinstance(error, _Answered):
             return error.response
@@ -176,6 +243,21 @@ class Dispatch:
         if error.status == 401:
             error.headers = (*error.headers, *_challenges(request))
         return error.response()
+
+
+@attrs.define(eq=False)
+class _Present:
+    """An answer that waits, or a stream. ``close`` ends it."""
+
+    call: Call
+    endpoint: Endpoint
+    close: Callable[[], object]
+    ended: bool = False
+
+    def end(self) -> None:
+        """End it: the right to it has ended."""
+        self.ended = True
+        self.close()
 
 
 class _Answered(Exception):

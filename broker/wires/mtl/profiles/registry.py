@@ -243,7 +243,7 @@ class RegistryProfile:
 
     def _known_load(self, provider: int) -> Load | None:
         known = self._registry.provider(provider)
-        return None if known is None else Load(known.id, known.label, known.load)
+        return None if known is None else Load(known.id, known.label, known.load, known.details)
 
     # sending
 
@@ -345,7 +345,7 @@ class RegistryProfile:
             writer.place = provider
         try:
             if resource == LOADS:
-                provider.load(read_load(content.body))
+                provider.load(*read_load(content.body))
             else:
                 _offer(provider, resource.removeprefix(SERVICE), content)
         except Refusal as refusal:

@@ -1,0 +1,412 @@
+"""Users and rights of the real daemon, on real sockets: cross-user access, revocation, guesses, TLS, the audit log."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.access import tokens
+from broker.access.password_backoff import FREE
+from broker.access.password_verifiers import MIN_ITERATIONS, of
+from tests.access.users import put
+from tests.config.certificates import certificate, revocation_list
+from tests.integration.daemon import Daemon, Peer
+from tests.patience import PATIENCE
+
+TOKEN = tokens.new()
+
+USERS = f"""\
+[[users]]
+name = "ann"
+passwords = ["{of("pencil", MIN_ITERATIONS).text()}"]
+certificates = ["ann.example"]
+
+[[users]]
+name = "bob"
+passwords = ["{of("crayon").text()}"]
+
+[[users]]
+name = "robot"
+[[users.tokens]]
+label = "ci"
+hash = "{tokens.hashed(TOKEN)}"
+
+[[rights]]
+users = ["ann"]
+operations = ["*"]
+
+[[rights]]
+users = ["bob", "robot"]
+operations = ["find", "offer"]
+names = ["{{user}}-*"]
+"""
+
+CONFIG = """\
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+auth = "users"
+
+[access]
+file = "users.toml"
+
+[mc0]
+enabled = false
+[dbp]
+enabled = false
+[mtl]
+enabled = false
+"""
+
+
+@contextmanager
+def running(folder: Path, config: str = CONFIG, users: str = USERS) -> Iterator[Daemon]:
+    put(folder / "users.toml", users)
+    (folder / "x.toml").write_text(config)
+    with Daemon(folder, "--config", "x.toml") as daemon:
+        daemon.port()
+        yield daemon
+
+
+def login(daemon: Daemon, user: str, code: str, role: str = "client") -> Peer:
+    auth = {"mode": "password", "code": code, **({"id": user} if user else {})}
+    return daemon.connect(role, auth=auth, label=user)
+
+
+def offer(peer: Peer, name: str) -> None:
+    peer.send(to="client", op="willserve", services=[{"service": name, "hostport": "h:1"}])
+
+
+def found(peer: Peer, name: str) -> Any:
+    """The first descriptor of the answer to a find."""
+    return peer.ask(to="client", op="find", service=name)["desc"][0]
+
+
+# cross-user access
+
+
+def test_a_user_finds_and_offers_no_names_of_others(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "ann", "pencil") as ann, login(daemon, "bob", "crayon") as bob:
+        offer(ann, "ann-bank")
+        offer(bob, "bob-bank")
+        ann.done()
+        bob.done()
+        assert found(ann, "bob-bank")["hostport"] == "h:1"
+        assert "bob has no right to find 'ann-bank'" in found(bob, "ann-bank")["failure"]
+        offer(bob, "ann-shop")
+        assert "bob has no right to offer 'ann-shop'" in bob.receive()["msg"]
+        assert found(ann, "ann-shop")["failure"] == "no such service"
+        assert found(bob, "bob-bank")["hostport"] == "h:1"
+
+
+def test_only_an_administrator_administers(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        with login(daemon, "bob", "crayon", "admin") as bob:
+            assert "may not be admin" in bob.receive()["msg"]
+        with login(daemon, "ann", "pencil", "admin") as ann:
+            assert ann.ask(to="admin", op="servicedesc")["op"] == "servicedesc"
+
+
+def test_without_credentials_a_peer_has_no_rights_but_those_that_are_given(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, daemon.connect("client") as peer:
+        assert "may not be client" in peer.receive()["msg"]
+    public = '[[rights]]\nusers = [""]\noperations = ["find"]\nnames = ["public-*"]\n'
+    with running(tmp_path, users=USERS + public) as daemon, daemon.connect("client") as peer:
+        assert found(peer, "public-x")["failure"] == "no such service"
+        assert "no right to find 'bob-bank'" in found(peer, "bob-bank")["failure"]
+
+
+def test_messages_behind_an_auth_wait_for_the_check_of_the_password(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, daemon.connect(None) as peer:
+        for message in (
+            {"to": "client", "op": "auth", "auth": {"mode": "password", "id": "bob", "code": "crayon"}},
+            {"to": "client", "op": "willserve", "services": [{"service": "bob-x", "hostport": "h:2"}]},
+            {"to": "client", "op": "find", "service": "bob-x"},
+        ):
+            peer.send(**message)
+        peer.sock.shutdown(socket.SHUT_WR)
+        # The end of input withdraws services, but not before the messages in front of it are handled.
+        assert peer.receive()["desc"][0]["hostport"] == "h:2"
+        peer.closed()
+
+
+# revocation
+
+
+@pytest.mark.parametrize(
+    ("user", "code", "change"),
+    [
+        ("bob", "crayon", ('name = "bob"', 'name = "rob"')),
+        ("bob", "crayon", (of("crayon").text()[:20], "")),
+        ("", TOKEN, (tokens.hashed(TOKEN), tokens.hashed("other"))),
+    ],
+    ids=["user", "password", "token"],
+)
+def test_a_removed_credential_ends_its_connections_and_withdraws_its_services(
+    tmp_path: Path, user: str, code: str, change: tuple[str, str]
+) -> None:
+    with running(tmp_path) as daemon, login(daemon, user, code) as peer, login(daemon, "ann", "pencil") as ann:
+        name = f"{user or 'robot'}-bank"
+        offer(peer, name)
+        peer.done()
+        assert found(ann, name)["hostport"] == "h:1"
+        text = USERS.replace(*change)
+        if user and change[1] == "":
+            text = USERS.replace(USERS.split('name = "bob"\n')[1].split("\n")[0], "")
+        put(tmp_path / "users.toml", text)
+        assert "not valid any more" in peer.receive()["msg"]
+        peer.closed()
+        assert found(ann, name)["failure"] == "no such service"
+
+
+def test_rights_that_are_taken_away_withdraw_services_and_keep_the_connection(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob, login(daemon, "ann", "pencil") as ann:
+        offer(bob, "bob-bank")
+        offer(bob, "bob-shop")
+        bob.done()
+        put(tmp_path / "users.toml", USERS.replace('"{user}-*"', '"{user}-b*"'))
+        daemon.wait_for("the users file changed")
+        assert found(ann, "bob-shop")["failure"] == "no such service"
+        assert found(ann, "bob-bank")["hostport"] == "h:1"
+        bob.done()
+
+
+def test_a_bad_users_file_changes_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob:
+        bob.done()
+        put(tmp_path / "users.toml", "[[users]]\nname = 3\n")
+        daemon.wait_for("the users known so far stay: .*line 2: users.0..name must be a string")
+        bob.done()
+        with login(daemon, "bob", "crayon") as again:
+            again.done()
+
+
+def test_the_start_fails_with_a_users_file_that_others_may_read(tmp_path: Path) -> None:
+    put(tmp_path / "users.toml", USERS, 0o644)
+    (tmp_path / "x.toml").write_text(CONFIG)
+    with Daemon(tmp_path, "--config", "x.toml") as daemon:
+        daemon.wait_for("access.file: .*users.toml has the mode 0644")
+        assert daemon.ended() != 0
+
+
+# guesses
+
+
+def test_a_thousand_guessed_passwords_are_harmless_to_others(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "ann", "pencil") as ann:
+        ann.done()
+        port = daemon.port()
+        guesses = [
+            Peer(socket.create_connection(("127.0.0.1", port), PATIENCE, ("127.0.0.2", 0))) for _ in range(1_000)
+        ]
+        try:
+            for guess in guesses:
+                guess.send(to="client", op="auth", auth={"mode": "password", "id": "bob", "code": "guess"})
+            # The connection that is logged in is served meanwhile, and another address logs in.
+            ann.done()
+            with login(daemon, "ann", "pencil") as good:
+                good.done()
+            for guess in guesses:
+                assert guess.receive()["op"] == "debug"
+                guess.closed()
+        finally:
+            for guess in guesses:
+                guess.sock.close()
+        with login(daemon, "ann", "pencil") as good:
+            good.done()
+
+
+def test_guesses_at_one_listener_count_at_the_others(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        for _ in range(FREE):
+            with login(daemon, "bob", "guess") as guess:
+                assert "wrong" in guess.receive()["msg"]
+        with console(daemon) as operator:
+            operator.type("login ann", "pencil")
+            assert "too many wrong passwords from this address" in operator.until("refused for")
+
+
+# the console, and the audit log
+
+
+class Console:
+    """An operator at the console."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.text = ""
+
+    def type(self, *lines: str) -> None:
+        self.sock.sendall("".join(f"{line}\r\n" for line in lines).encode())
+
+    def until(self, text: str) -> str:
+        """All that was printed until the text."""
+        while text not in self.text:
+            data = self.sock.recv(65_536)
+            assert data, f"closed without {text!r}: {self.text}"
+            self.text += data.decode()
+        printed, self.text = self.text, ""
+        return printed
+
+
+@contextmanager
+def console(daemon: Daemon) -> Iterator[Console]:
+    with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as sock:
+        operator = Console(sock)
+        operator.until(":")
+        yield operator
+
+
+def test_an_operator_logs_in_at_the_console_and_acts_are_audited(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        with console(daemon) as operator:
+            operator.type("login ann", "pencil", "version")
+            operator.until("elkobroker ")
+            operator.type("reinit all", "version")
+            operator.until("elkobroker ")
+        with login(daemon, "ann", "pencil", "admin") as ann:
+            ann.send(to="admin", op="launch", name="nothing")
+            ann.receive()
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+    path = tmp_path / "state" / "audit.jsonl"
+    acts = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(act["user"], act["method"], act["listener"], act["operation"], act["object"]) for act in acts] == [
+        ("ann", "password", "console", "admin.reload", "all"),
+        ("ann", "password", "elko listener 'main'", "admin.launch", "nothing"),
+    ]
+    assert {act["result"] for act in acts} == {"done"}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_console_is_for_those_with_a_right_to_it(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        with console(daemon) as operator:
+            operator.type("status")
+            assert "type login NAME" in operator.until("type login NAME")
+            operator.type("login bob", "crayon")
+            operator.until("bob has no right to use the console")
+        watcher = '[[rights]]\nusers = ["bob"]\noperations = ["view"]\n'
+        put(tmp_path / "users.toml", USERS + watcher)
+        daemon.wait_for("the users file changed")
+        with console(daemon) as operator:
+            operator.type("login bob", "crayon", "shutdown self=true", "version")
+            assert "bob has no right to admin.shutdown" in operator.until("elkobroker ")
+            put(tmp_path / "users.toml", USERS)
+            operator.until("bob may not be admin any more")
+
+
+# TLS
+
+TLS = CONFIG.replace("tcp:0:", "tls:0:certificate={0}:key={1}{2}:")
+
+
+def tls(daemon: Daemon, trusted: Path, client: tuple[Path, Path] | None = None) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(trusted))
+    context.check_hostname = False
+    if client is not None:
+        context.load_cert_chain(*client)
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", daemon.port()), PATIENCE))
+
+
+def serial(peer: ssl.SSLSocket) -> object:
+    """The number of the certificate that the broker showed."""
+    shown = peer.getpeercert()
+    assert shown is not None
+    return shown["serialNumber"]
+
+
+def swap(files: tuple[Path, Path], others: tuple[Path, Path]) -> None:
+    for file, other in zip(files, others, strict=True):
+        other.rename(file)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> tuple[Path, Path]:
+    return certificate(tmp_path, "authority", days=100)
+
+
+def test_a_certificate_is_swapped_at_a_reload_and_no_connection_drops(
+    tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    files = certificate(tmp_path, "broker", days=50, issuer=authority)
+    with running(tmp_path, TLS.format(*files, "")) as daemon, tls(daemon, authority[0]) as old:
+        first = Peer(old)
+        first.send(to="client", op="auth", auth={"mode": "password", "id": "ann", "code": "pencil"})
+        first.done()
+        swap(files, certificate(tmp_path, "next", days=50, issuer=authority))
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("the configuration was reloaded")
+        first.done()
+        with tls(daemon, authority[0]) as new:
+            shown = serial(new)
+        assert shown != serial(old)
+        # A bad one changes nothing.
+        files[0].write_text("-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("the configuration was not reloaded: .*no certificate and its key")
+        first.done()
+        with tls(daemon, authority[0]) as still:
+            assert serial(still) == shown
+
+
+def test_an_expired_certificate_is_a_warning_and_shown(tmp_path: Path, authority: tuple[Path, Path]) -> None:
+    files = certificate(tmp_path, "broker", days=-1, issuer=authority)
+    with running(tmp_path, TLS.format(*files, "")) as daemon:
+        daemon.wait_for("the certificate .*broker.cert.pem has expired")
+        with console(daemon) as operator:
+            operator.type("login ann", "pencil", "broker certificates")
+            assert '"state": "expired"' in operator.until("]")
+
+
+def test_a_client_certificate_of_another_authority_is_refused_in_the_handshake(
+    tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    files = certificate(tmp_path, "broker", issuer=authority)
+    ann = certificate(tmp_path, "ann.example", issuer=authority)
+    stranger = certificate(tmp_path, "stranger", issuer=certificate(tmp_path, "other", days=100))
+    with running(tmp_path, TLS.format(*files, f":ca={authority[0]}")) as daemon:
+        for client in (stranger, None):
+            with pytest.raises((ssl.SSLError, ConnectionError)), tls(daemon, authority[0], client) as refused:
+                # With TLS 1.3, the client hears of it with its first read.
+                assert refused.recv(1)
+        with tls(daemon, authority[0], ann) as good:
+            peer = Peer(good)
+            peer.send(to="client", op="auth")
+            offer(peer, "ann-bank")
+            assert found(peer, "ann-bank")["hostport"] == "h:1"
+            # Its name is removed from the users file.
+            put(tmp_path / "users.toml", USERS.replace('"ann.example"', '"anna.example"'))
+            assert "not valid any more" in peer.receive()["msg"]
+
+
+def test_a_revoked_client_certificate_loses_its_connection_at_the_reload(
+    tmp_path: Path, authority: tuple[Path, Path]
+) -> None:
+    files = certificate(tmp_path, "broker", issuer=authority)
+    ann = certificate(tmp_path, "ann.example", issuer=authority)
+    bob = certificate(tmp_path, "bob.example", issuer=authority)
+    crl = revocation_list(tmp_path / "crl.pem", authority)
+    with (
+        running(tmp_path, TLS.format(*files, f":ca={authority[0]}:crl={crl}")) as daemon,
+        tls(daemon, authority[0], ann) as one,
+        tls(daemon, authority[0], bob) as other,
+    ):
+        peers = Peer(one), Peer(other)
+        for peer in peers:
+            peer.send(to="client", op="auth", auth={"mode": "password", "id": "ann", "code": "pencil"})
+            peer.done()
+        revocation_list(crl, authority, ann[0])
+        daemon.signal(signal.SIGHUP)
+        with pytest.raises((ConnectionError, ssl.SSLError, EOFError)):
+            peers[0].receive()
+        peers[1].done()
+        with pytest.raises((ssl.SSLError, ConnectionError)), tls(daemon, authority[0], ann) as refused:
+            assert refused.recv(1)
