@@ -11,7 +11,7 @@ from importlib import metadata
 import click
 
 from broker.brokerctl import man
-from broker.brokerctl.commands import actions, changes, completion, contexts, draining, lists, live, state
+from broker.brokerctl.commands import actions, changes, completion, contexts, draining, lists, live, state, users
 from broker.brokerctl.group import Commands
 from broker.brokerctl.options import remote
 
@@ -56,7 +56,7 @@ def manual() -> None:
     click.echo(man.page(cli), nl=False)
 
 
-FARM, ACTIONS, HERE = "The farm", "Actions", "This command"
+FARM, ACTIONS, USERS, HERE = "The farm", "Actions", "The users file of this machine", "This command"
 
 for command in (state.status, state.why):
     cli.add(FARM, command)
@@ -86,6 +86,8 @@ for command in (
     actions.shutdown,
 ):
     cli.add(ACTIONS, command)
+for command in (users.passwd, users.token, users.user):
+    cli.add(USERS, command)
 for command in (contexts.context, state.whoami, completion.completion):
     cli.add(HERE, command)
 cli.add_command(manual)
