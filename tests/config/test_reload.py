@@ -135,6 +135,7 @@ NOW = {
 AT_RESTART = {
     "access.file",
     "access.audit",
+    "console.auth",
     "broker.service",
     "broker.state",
     "broker.strict_listeners",
