@@ -175,6 +175,7 @@ NOW = {
 AT_RESTART = {
     "access.file",
     "access.audit",
+    "console.auth",
     "broker.state",
     "broker.strict_listeners",
     "elko.listeners[main].endpoint",
