@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import attrs
 
 from broker.config import endpoint
 from broker.config.access import ACCESS
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret
+from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret, unless_said
+from broker.config.notify import NOTIFY
+from broker.config.plan import PLAN
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import bound
@@ -24,6 +27,8 @@ VERSION = 1
 
 MAX_GRACE = 86_400.0
 """Seconds. Services remembered from a day ago are useless."""
+
+_MODULE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
@@ -42,13 +47,24 @@ def _broker(broker: Broker) -> Iterator[Problem]:
     yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
 
 
+def _log(log: Log) -> Iterator[Problem]:
+    names: set[str] = set()
+    for index, entry in enumerate(log.levels):
+        key = f"log.levels[{index}].name"
+        if _MODULE.fullmatch(entry.name) is None:
+            yield Problem(key, f"{entry.name[:80]!r} is neither a wire nor a module")
+        elif entry.name in names:
+            yield Problem(key, f'"{entry.name}" has a level already')
+        names.add(entry.name)
+
+
 def _console(console: Console) -> Iterator[Problem]:
     yield from listens("console.endpoint", console.endpoint)
     if console.password is not None:
         yield from secret("console.password", console.password)
     where = parsed(console.endpoint)
-    if console.enabled and console.password is None and where is not None and not where.loopback:
-        yield Problem("console.password", f"is needed, since {where.where} can be reached from elsewhere")
+    if console.enabled and console.password is None and console.auth is None:
+        yield from unless_said("console.password", where, '; or auth = "users" with access.file')
 
 
 def _console_bindings(console: Console) -> Iterator[Binding]:
@@ -62,7 +78,13 @@ def _console_summary(console: Console) -> Iterator[str]:
         yield "console: off"
         return
     where = endpoint.parse(console.endpoint)
-    yield f"console: bound to {bound(where)}, {'no password' if console.password is None else 'password'}"
+    yield f"console: bound to {bound(where)}, {_console_auth(console)}"
+
+
+def _console_auth(console: Console) -> str:
+    if console.auth is not None:
+        return console.auth
+    return "no password" if console.password is None else "password"
 
 
 def _console_files(console: Console, files: Files) -> Console:
@@ -140,15 +162,17 @@ DAEMON_BEFORE = (
         Broker,
         Broker(),
         _broker,
-        reloadable=("version", "diagnostics", "grace"),
+        reloadable=("version", "service", "diagnostics", "grace"),
         example=_EXAMPLES / "head.toml",
     ),
-    Section("log", Log, Log(), reloadable=("level",)),
+    Section("log", Log, Log(), _log, reloadable=("*",), named=("levels",)),
 )
 """The sections before those of the wires."""
 
 DAEMON_AFTER = (
     ACCESS,
+    PLAN,
+    NOTIFY,
     Section(
         "checks",
         Checks,
@@ -166,7 +190,7 @@ DAEMON_AFTER = (
         journal_problems,
         summary=_journal_summary,
         warnings=_journal_warnings,
-        reloadable=("keep_seconds", "keep_bytes", "full_load"),
+        reloadable=("segment_bytes", "segment_seconds", "keep_seconds", "keep_bytes", "full_load"),
         read=_journal_files,
         example=_EXAMPLES / "tail.toml",
     ),
@@ -178,6 +202,7 @@ DAEMON_AFTER = (
         _console_bindings,
         _console_summary,
         reloadable=("password", "password_file"),
+        wants_users=lambda console: ["console.auth"] if console.enabled and console.auth is not None else [],
         read=_console_files,
         option=PortOption("console-port", "Port of the console on 127.0.0.1, or 'off' [default: 9001]", _console_port),
     ),

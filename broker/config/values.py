@@ -26,11 +26,22 @@ class Broker:
 
 
 @attrs.frozen
+class LogLevel:
+    """The log level of a wire, or of a module with all modules below it."""
+
+    name: str
+    """``mtl``, or ``broker.net``."""
+    level: Literal["debug", "info", "warn", "error"]
+
+
+@attrs.frozen
 class Log:
-    """Format and level of the log."""
+    """Format and levels of the log."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warn", "error"] = "info"
+    levels: tuple[LogLevel, ...] = ()
+    """Exceptions to ``level``."""
 
 
 @attrs.frozen
@@ -40,6 +51,8 @@ class Console:
     enabled: bool = True
     endpoint: str = "tcp:9001:interface=127.0.0.1"
     """As a listener's."""
+    auth: Literal["users"] | None = None
+    """With "users", operators log in as users of the users file; so they do wherever there is one."""
     password: str | None = attrs.field(default=None, repr=False)
     """The password of operators; None: every connection is an administrator's."""
     password_file: str | None = None
