@@ -13,6 +13,14 @@ const KEPT = 20;
 /** Milliseconds that scrolling must rest before pages are asked for. */
 const REST = 80;
 
+/** Widths of columns without one of their own; a number has to fit its title. */
+const WIDTHS = {
+  main: "minmax(9rem, 3fr)",
+  mono: "minmax(10rem, 2fr)",
+  number: "minmax(5.5rem, 1fr)",
+  text: "minmax(6.5rem, 2fr)",
+};
+
 const narrow = matchMedia("(max-width: 700px)");
 
 /**
@@ -62,7 +70,7 @@ export class Table {
     const widths = this.columns.map(
       (column) =>
         column.width ??
-        (column.role === "main" ? "minmax(9rem, 3fr)" : column.number ? "minmax(5.5rem, 1fr)" : "minmax(6.5rem, 2fr)"),
+        WIDTHS[column.mono ? "mono" : column.role === "main" ? "main" : column.number ? "number" : "text"],
     );
     this.table.style.setProperty("--columns", widths.join(" "));
     this.table.style.setProperty("--least", `${this.columns.length * 6.5}rem`);
