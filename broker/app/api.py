@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from broker.access.acts import Audit
 from broker.access.principal import Access
-from broker.admin.api import actions, events, health, history, identity, tables, watch, why
+from broker.admin.api import actions, control, events, health, history, identity, tables, watch, why
 from broker.admin.api.metrics import endpoint as metrics
 from broker.admin.api.metrics import process, state
 from broker.admin.api.metrics import tables as table_metrics
@@ -24,7 +24,7 @@ from broker.admin.api.orders import Orders
 from broker.admin.api.watch_hub import WatchHub
 from broker.admin.console import Shown
 from broker.app.core import Core
-from broker.core.interfaces import IControl
+from broker.core.interfaces import IOperations
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
 from broker.net.scheduler_probe import SchedulerProbe
@@ -52,7 +52,7 @@ class Sources:
     dialects: Callable[[], Sequence[Dialect]]
     listeners: Callable[[], Sequence[Listening]]
     ready: health.Reasons
-    control: IControl
+    control: IOperations
     access: Access
     audit: Audit
     lag: list[Callable[[float], object]]
@@ -81,6 +81,7 @@ class OperatorsApi:
             *events.endpoints(registry),
             *watch.endpoints(self.hub),
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
+            *control.endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints((self._counts, self.times.collect, self._tables, self._state, self._process)),
             *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]

@@ -14,8 +14,10 @@ from broker.core.checks.interfaces import Pinger
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Service
+from broker.net.admission import ConnectionFactory
 from broker.net.listener_retry import Openings
 from broker.net.tls import Certificates
+from broker.net.udp import UdpSocket
 from broker.web.endpoint import Endpoint
 from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
@@ -127,6 +129,16 @@ class RunningWires:
         self._draining = False
         for wire in self._open.values():
             wire.undrain()
+
+    def carriers(self) -> Iterator[ConnectionFactory]:
+        """Yield the connections of all wires, by listener."""
+        for wire in self._open.values():
+            yield from wire.carriers()
+
+    def udp_sockets(self) -> Iterator[UdpSocket]:
+        """Yield the UDP sockets of all wires."""
+        for wire in self._open.values():
+            yield from wire.udp_sockets()
 
     def remaining(self) -> dict[str, int]:
         """Return the number of peers by wire; wires without any are absent."""

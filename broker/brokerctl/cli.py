@@ -11,7 +11,19 @@ from importlib import metadata
 import click
 
 from broker.brokerctl import man
-from broker.brokerctl.commands import actions, changes, completion, contexts, draining, lists, live, state
+from broker.brokerctl.commands import (
+    actions,
+    benchmark,
+    changes,
+    checking,
+    completion,
+    contexts,
+    draining,
+    examination,
+    lists,
+    live,
+    state,
+)
 from broker.brokerctl.group import Commands
 from broker.brokerctl.options import remote
 
@@ -56,7 +68,7 @@ def manual() -> None:
     click.echo(man.page(cli), nl=False)
 
 
-FARM, ACTIONS, HERE = "The farm", "Actions", "This command"
+FARM, ACTIONS, TESTS, HERE = "The farm", "Actions", "Tests", "This command"
 
 for command in (state.status, state.why):
     cli.add(FARM, command)
@@ -86,6 +98,8 @@ for command in (
     actions.shutdown,
 ):
     cli.add(ACTIONS, command)
+for command in (benchmark.bench, examination.doctor, checking.check):
+    cli.add(TESTS, command)
 for command in (contexts.context, state.whoami, completion.completion):
     cli.add(HERE, command)
 cli.add_command(manual)

@@ -26,11 +26,22 @@ class Broker:
 
 
 @attrs.frozen
+class LogLevel:
+    """The log level of a wire, or of a module with all modules below it."""
+
+    name: str
+    """``mtl``, or ``broker.net``."""
+    level: Literal["debug", "info", "warn", "error"]
+
+
+@attrs.frozen
 class Log:
-    """Format and level of the log."""
+    """Format and levels of the log."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warn", "error"] = "info"
+    levels: tuple[LogLevel, ...] = ()
+    """Exceptions to ``level``."""
 
 
 @attrs.frozen

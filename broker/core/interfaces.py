@@ -173,7 +173,10 @@ class IRegistry(Interface):
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
 
     def ids() -> Sequence[int]:
-        """Return the ids of all providers but the broker itself, in order, as a copy: some 10 ns for each."""
+        """Return the ids of all providers but the broker itself, in order, as a copy.
+
+        Some that have left may be among them, so that 100,000 ids cost 0.1 ms.
+        """
 
     def providers() -> Sequence[Provider]:
         """Return all providers but the broker itself, in order of their ids."""

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
@@ -48,6 +49,9 @@ from broker.core.watches import Watches
 MAX_SERVICES = 200_000
 """Limit of services in all: 20 for each of 10,000 providers, ten times the largest known farms; about 100 MB when
 full."""
+
+FEW_IDS = 1_000
+"""Ids of providers that have left which are kept for `IRegistry.ids`, beside as many as there are providers."""
 
 MAX_EPOCH = 2**53 - 1
 """Highest epoch: the largest integer that every JSON reader represents exactly."""
@@ -103,6 +107,8 @@ class Registry:
         self._index: dict[tuple[str, str], ServiceGroup] = {}
         self._protocols: dict[str, dict[str, None]] = {}
         """The protocols of each name in the index."""
+        self._ids = array("q")
+        """The ids of all providers but the broker itself, in order, and of some that have left: see `IRegistry.ids`."""
         self._service_count = 0
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
@@ -119,6 +125,7 @@ class Registry:
     def join(self, label: str, wire: str, address: str) -> int:
         member = _Member(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
         self._members[member.id] = member
+        self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id)])
         return member.id
 
@@ -129,6 +136,8 @@ class Registry:
         member = self._members.pop(provider, None)
         if member is None:
             return
+        if len(self._ids) > FEW_IDS + 2 * len(self._members):
+            self._ids = array("q", (id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, why=why))
@@ -143,9 +152,7 @@ class Registry:
         return None if member is None else (member.wire, member.label)
 
     def ids(self) -> Sequence[int]:
-        ids = list(self._members)
-        ids.remove(BROKER)
-        return ids
+        return self._ids[:]
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]

@@ -13,6 +13,7 @@ import pytest
 from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
+from broker.config.plan import Plan
 from broker.config.values import (
     PINGS,
     Broker,
@@ -24,6 +25,7 @@ from broker.config.values import (
     LauncherEntry,
     Launchers,
     Log,
+    LogLevel,
 )
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
@@ -55,6 +57,7 @@ SECTIONS = {
     "launchers": Launchers,
     "access": Access,
     "checks": Checks,
+    "plan": Plan,
 }
 
 
@@ -74,7 +77,9 @@ def defaults(cls: Any) -> dict[str, Any]:
     """The keys of a section, with their defaults; sections inside are left out."""
     found = {field.name: listed(field.default) for field in attrs.fields(cls)}
     return {
-        name: value for name, value in found.items() if name not in ("limits", "rules", "queues", "full_load", "table")
+        name: value
+        for name, value in found.items()
+        if name not in ("limits", "rules", "queues", "full_load", "table", "levels")
     }
 
 
@@ -105,6 +110,7 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     data = tomllib.loads(uncommented(examples=True))
     (listener,) = data["elko"]["listeners"]
     (launcher,) = data["launchers"].pop("table")
+    (level,) = data["log"].pop("levels")
     (rule,) = data["mc0"].pop("rules")
     (mtl_rule,) = data["mtl"].pop("rules")
     (queue,) = data["mtl"].pop("queues")
@@ -129,6 +135,7 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
         (rule, Mc0Rule),
         (full_load, FullLoad),
         (launcher, LauncherEntry),
+        (level, LogLevel),
     ]
     assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
     assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
@@ -151,7 +158,7 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     }
     parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue, CheckRule) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
-    assert names == unset | parts | {"services", "load"} | {"name", "script"}
+    assert names == unset | parts | {"services", "load"} | {"name", "script"} | {"name", "level"}
 
 
 def test_the_examples_are_good(tmp_path: Path) -> None:
@@ -189,7 +196,8 @@ def test_prose_and_settings_cannot_be_mixed_up() -> None:
 
 def altered(value: Any, name: str) -> Any:
     """A copy with another value at ``name``."""
-    return attrs.evolve(value, **{name: (LauncherEntry("x", "y"),) if name == "table" else object()})
+    entries = {"table": (LauncherEntry("x", "y"),), "levels": (LogLevel("mtl", "debug"),)}
+    return attrs.evolve(value, **{name: entries.get(name, object())})
 
 
 def marked_reload() -> set[str]:
